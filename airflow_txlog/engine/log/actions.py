@@ -1,0 +1,154 @@
+"""The actions of the Delta protocol, and their wire form.
+
+One frozen value an action; fields in our spelling inside, in the protocol's on the wire. Unknown fields and unknown
+actions are skipped when read. `encode_commit` and `decode_commit` are the only ways in and out of a commit file.
+Source: protocol, "Actions".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Action(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value on the wire: camelCase names, absent where None."""
+
+
+class DeletionVector(_Action):
+    """Which rows of a file are masked; `unique_id` tells two vectors of one file apart."""
+
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: int
+    cardinality: int
+    offset: int | None = None
+    max_row_index: int | None = None
+
+    @property
+    def unique_id(self) -> str:
+        """Source: protocol, "Deletion Vectors": storageType + pathOrInlineDv [+ "@" + offset]."""
+        base = self.storage_type + self.path_or_inline_dv
+        return base if self.offset is None else f"{base}@{self.offset}"
+
+
+class Add(_Action):
+    """A data file becomes part of the table. `path` is URL-encoded and relative to the root, or an absolute URI."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    modification_time: int
+    data_change: bool
+    stats: str | None = None
+    tags: dict[str, str | None] | None = None
+    deletion_vector: DeletionVector | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    clustering_provider: str | None = None
+
+
+class Remove(_Action):
+    """A data file leaves the table; the tombstone stays until the retention has passed."""
+
+    path: str
+    data_change: bool
+    deletion_timestamp: int | None = None
+    extended_file_metadata: bool | None = None
+    partition_values: dict[str, str | None] | None = None
+    size: int | None = None
+    stats: str | None = None
+    tags: dict[str, str | None] | None = None
+    deletion_vector: DeletionVector | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+
+
+class Cdc(_Action):
+    """A file of change rows."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    data_change: bool
+    tags: dict[str, str | None] | None = None
+
+
+class Format(_Action, omit_defaults=False):
+    """The encoding of the data files; always Parquet."""
+
+    provider: str = "parquet"
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Metadata(_Action, omit_defaults=False):
+    """The table's identity, schema (as a JSON string), partitioning and properties.
+
+    Every field is written, absent ones as null: other readers demand `configuration` and `format.options` even empty.
+    """
+
+    id: str
+    schema_string: str
+    partition_columns: list[str]
+    format: Format = msgspec.field(default_factory=Format)
+    configuration: dict[str, str] = msgspec.field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+    created_time: int | None = None
+
+
+class Protocol(_Action):
+    """What a client must understand to read and to write the table."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: list[str] | None = None
+    writer_features: list[str] | None = None
+
+
+class SetTransaction(_Action):
+    """The application transaction: how far `app_id` has come."""
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+class DomainMetadata(_Action):
+    """Configuration of one named domain; a removed one hides earlier ones."""
+
+    domain: str
+    configuration: str
+    removed: bool
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a commit: exactly one of these is set, or none where the action is unknown."""
+
+    add: Add | None = None
+    remove: Remove | None = None
+    metaData: Metadata | None = None
+    protocol: Protocol | None = None
+    txn: SetTransaction | None = None
+    domainMetadata: DomainMetadata | None = None
+    cdc: Cdc | None = None
+    commitInfo: dict[str, Any] | None = None
+
+
+Action = Add | Remove | Metadata | Protocol | SetTransaction | DomainMetadata | Cdc
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """One version's commit file, read. Lists keep the order of the file."""
+
+    version: int
+    adds: list[Add]
+    removes: list[Remove]
+    cdc: list[Cdc]
+    metadata: Metadata | None
+    protocol: Protocol | None
+    transactions: list[SetTransaction]
+    domains: list[DomainMetadata]
+    info: dict[str, Any] | None
+    """commitInfo as written, or None where the commit has none."""

@@ -1,0 +1,74 @@
+"""What the engine asks of a store of bytes.
+
+A store is rooted at one table. Paths are relative to that root, use "/" and are already decoded: what the file system
+calls the object. Only this package touches a file of the log; data files are opened through `open_input`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """One object of the store."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Store(Protocol):
+    """Bytes under one root. Any number of threads may call any method at the same time."""
+
+    @property
+    def root(self) -> str:
+        """The canonical URI of the table, without a trailing slash: `file:///lake/t`, `memory://t`."""
+
+    def read(self, path: str) -> bytes:
+        """The whole content. Raises FileNotFoundError."""
+
+    def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
+        """The files directly inside `directory`, by name ascending, from the name `start_from` on (inclusive).
+
+        A directory that does not exist lists as empty. Never served from a cache.
+        """
+
+    def walk(self) -> Iterator[FileInfo]:
+        """Every file under the root, at any depth, in no order. Directories are not yielded."""
+
+    def stat(self, path: str) -> FileInfo | None:
+        """Size and time of one object, or None where there is none."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Make the object if nothing bears the name; whole or not at all.
+
+        True: this call made it. False: something already bore the name, which may be an earlier attempt of the same
+        call whose answer was lost: the caller reads it back. Any exception: unknown, the caller reads it back.
+        """
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make or replace the object; a reader sees the old or the new content, never a part."""
+
+    def open_output(self, path: str) -> Any:
+        """A writable binary file object (context manager) whose object appears whole when it is closed without error.
+
+        For checkpoints and data files: names that no other writer uses.
+        """
+
+    def open_input(self, path: str) -> Any:
+        """A seekable binary file object that pyarrow can read. Raises FileNotFoundError."""
+
+    def delete(self, path: str) -> None:
+        """Delete one object. One that is already gone is no error. Refuses a path that leaves the root."""
+
+    def delete_empty_directory(self, path: str) -> bool:
+        """Delete a directory if it is empty; False where the store has no directories or it is not empty."""
+
+    def list_directories(self) -> list[str]:
+        """Every directory under the root, deepest first; empty where the store has no directories."""
+
+    def now_ms(self) -> int:
+        """The store's own clock: what `modified_ms` of an object written now would be."""

@@ -1,0 +1,379 @@
+"""The errors of this package: what happened, and whether running the task again can help.
+
+    TxlogError
+    ├── CommitConflict                 a commit that landed first forbids ours: read the table again and repeat
+    │   ├── ConcurrentAppend           it added rows that we may have read
+    │   ├── ConcurrentDeleteRead       it removed a file that we read
+    │   ├── ConcurrentDeleteDelete     it removed a file that we remove
+    │   ├── MetadataChanged            it changed the schema or the properties
+    │   ├── ProtocolChanged            it changed the protocol, or created the table
+    │   ├── ConcurrentTransaction      it carries our application transaction or our domain
+    │   └── ConcurrentWrite            anything at all landed, and this operation never rebases
+    ├── CommitStateUnknown             the put was not answered, and the log could not be read back
+    ├── CommitContention               lost every race that the attempts allowed, without a conflict
+    ├── CommitOverwritten              another writer replaced a version that we had been told is ours
+    ├── TableError
+    │   ├── TableNotFound · TableAlreadyExists · TableReplaced
+    │   ├── VersionNotFound · TimestampOutOfRange
+    │   └── CorruptTable               the log or a data file is not what the protocol demands
+    │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile
+    │       └── LogGap                 a version of the log is missing
+    ├── UnsupportedFeature · UnsupportedStore
+    ├── InvalidInput                   the caller's mistake, found before anything was staged
+    │   ├── InvalidPredicate           · UnknownColumn · UnsupportedPredicate
+    │   ├── SchemaMismatch · PartitionMismatch
+    │   ├── RetentionTooShort · InvalidProperty · InvalidJobSpec
+    │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · SetTransactionVersionConflict
+    │   ├── AppendOnlyViolation · ConstraintViolation · AmbiguousMerge
+    │   └── IdempotencyKeyReused
+    └── JobError                       a job that failed outside our rules
+        └── MissingResult              it ended, and left no result
+
+A caller branches on the class or on an attribute, never on the text. Every keyword argument becomes an attribute and
+crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this module travels to executors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TxlogError(Exception):
+    """Base of every error raised on purpose by this package.
+
+    `facts` are the JSON-able keyword arguments, readable as attributes; a fact that was not given reads as None when
+    the class names it in `fact_names`.
+    """
+
+    retryable: bool = False
+    fact_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts: dict[str, Any] = facts
+        # Facts are set on the instance so that an attribute such as `retryable` may be overridden for one error.
+        for name in self.fact_names:
+            setattr(self, name, None)
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.to_dict(),))
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"type", "message", "retryable", "facts"}`: what a JobResult carries."""
+        return {
+            "type": type(self).__name__,
+            "message": self.message,
+            "retryable": self.retryable,
+            "facts": dict(self.facts),
+        }
+
+
+def from_dict(data: dict[str, Any]) -> TxlogError:
+    """The error that `to_dict` described.
+
+    A class name that this version does not know becomes a plain `JobError` that keeps the text and `retryable`.
+    """
+    facts = dict(data.get("facts") or {})
+    cls = _classes().get(data.get("type", ""))
+    if cls is None:
+        facts["retryable"] = bool(data.get("retryable", False))
+        return JobError(f"{data.get('type')}: {data.get('message')}", **facts)
+    return cls(data.get("message", ""), **facts)
+
+
+def _rebuild(data: dict[str, Any]) -> TxlogError:
+    return from_dict(data)
+
+
+def _classes() -> dict[str, type[TxlogError]]:
+    found: dict[str, type[TxlogError]] = {}
+    pending: list[type[TxlogError]] = [TxlogError]
+    while pending:
+        cls = pending.pop()
+        found[cls.__name__] = cls
+        pending.extend(cls.__subclasses__())
+    return found
+
+
+# --- losing to another commit ---------------------------------------------------------------------------------------
+
+
+class CommitConflict(TxlogError):
+    """A commit that landed first forbids the rebase. Nothing of ours is in the table."""
+
+    retryable = True
+    fact_names = ("table", "read_version", "winning_version", "winning_operation", "partition", "path")
+
+    table: str | None
+    read_version: int | None
+    winning_version: int | None
+    winning_operation: str | None
+    partition: dict[str, str | None] | None
+    path: str | None
+
+
+class ConcurrentAppend(CommitConflict):
+    """The winner added a file that may hold rows of what this transaction read."""
+
+
+class ConcurrentDeleteRead(CommitConflict):
+    """The winner removed a file that this transaction read."""
+
+
+class ConcurrentDeleteDelete(CommitConflict):
+    """The winner removed a file that this transaction removes too."""
+
+
+class MetadataChanged(CommitConflict):
+    """The winner changed the table's metadata."""
+
+
+class ProtocolChanged(CommitConflict):
+    """The winner changed the table's protocol, or created the table."""
+
+
+class ConcurrentTransaction(CommitConflict):
+    """The winner carries the application transaction (or the domain) that this one carries.
+
+    Most often the answer is "already done": read the application transaction again before repeating anything.
+    """
+
+    fact_names = (*CommitConflict.fact_names, "app_id", "domain")
+
+    app_id: str | None
+    domain: str | None
+
+
+class ConcurrentWrite(CommitConflict):
+    """Another commit landed, and this operation never rebases."""
+
+
+class CommitStateUnknown(TxlogError):
+    """The put was not answered, and the log could not be read back: committed or not, nobody can say yet.
+
+    Retryable exactly when the commit carries an application transaction, because then a repeated run finds out.
+    Every staged file is kept.
+    """
+
+    fact_names = ("table", "version", "has_application_transaction")
+
+    table: str | None
+    version: int | None
+    has_application_transaction: bool | None
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.retryable = bool(self.has_application_transaction)
+
+
+class CommitContention(TxlogError):
+    """Every attempt lost its race without a conflict, and the attempts are spent. Nothing of ours is in the table."""
+
+    retryable = True
+    fact_names = ("table", "read_version", "attempts")
+
+
+class CommitOverwritten(TxlogError):
+    """A version that we were told is ours now holds another writer's bytes: that writer's put is not conditional."""
+
+    fact_names = ("table", "version")
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+class TableError(TxlogError):
+    """The table is not what the operation needs."""
+
+    fact_names = ("table",)
+
+    table: str | None
+
+
+class TableNotFound(TableError):
+    """No Delta table at this URI."""
+
+
+class TableAlreadyExists(TableError):
+    """A table exists where one was to be created. Retryable: planned afresh, the operation may find it usable."""
+
+    retryable = True
+
+
+class TableReplaced(TableError):
+    """The table was dropped and made again, or its log was rewritten, while the transaction ran."""
+
+
+class VersionNotFound(TableError):
+    """The asked version does not exist, or can no longer be rebuilt from the log."""
+
+    fact_names = ("table", "version", "earliest", "latest")
+
+
+class TimestampOutOfRange(TableError):
+    """The asked timestamp lies before the earliest version that can be rebuilt, or after the latest commit."""
+
+    fact_names = ("table", "timestamp_ms", "earliest_ms", "latest_ms")
+
+
+class CorruptTable(TableError):
+    """The log or a data file breaks the protocol. Nothing was changed."""
+
+    fact_names = ("table", "path")
+
+    path: str | None
+
+
+class CorruptCommit(CorruptTable):
+    """A commit file cannot be read as the protocol's actions."""
+
+    fact_names = ("table", "path", "line")
+
+
+class CorruptCheckpoint(CorruptTable):
+    """A checkpoint cannot be read, or lacks what every checkpoint holds."""
+
+
+class CorruptDataFile(CorruptTable):
+    """A data file is missing, has another size or row count than its add action says, or is not Parquet."""
+
+
+class LogGap(CorruptTable):
+    """A version of the log is missing between two that exist, or the log was cut before a usable checkpoint."""
+
+    fact_names = ("table", "path", "version")
+
+
+# --- what we refuse -------------------------------------------------------------------------------------------------
+
+
+class UnsupportedFeature(TxlogError):
+    """The table needs a feature that this engine cannot honour. Nothing was read or staged."""
+
+    fact_names = ("table", "feature", "needed_to")
+
+    table: str | None
+    feature: str | None
+    needed_to: str | None
+
+
+class UnsupportedStore(TxlogError):
+    """The file system has no atomic put-if-absent that this engine can prove."""
+
+    fact_names = ("uri", "filesystem")
+
+
+class InvalidInput(TxlogError):
+    """A mistake in what the caller gave, found before anything was staged."""
+
+
+class InvalidPredicate(InvalidInput):
+    """The text is not one boolean SQL expression, or a parameter of it is missing or unused."""
+
+    fact_names = ("predicate",)
+
+
+class UnknownColumn(InvalidPredicate):
+    """A predicate names a column that the schema does not have."""
+
+    fact_names = ("predicate", "column", "columns")
+
+
+class UnsupportedPredicate(InvalidPredicate):
+    """A predicate is valid SQL, but holds what may not stand here: a subquery, a non-deterministic function, …"""
+
+    fact_names = ("predicate", "construct")
+
+
+class SchemaMismatch(InvalidInput):
+    """Rows do not fit the table's schema."""
+
+    fact_names = ("table", "columns")
+
+
+class PartitionMismatch(InvalidInput):
+    """Rows or files lie outside the partitions that they may belong to."""
+
+    fact_names = ("table", "partition")
+
+
+class RetentionTooShort(InvalidInput):
+    """VACUUM was asked to delete files that readers and time travel may still need."""
+
+    fact_names = ("table", "asked_ms", "required_ms")
+
+
+class InvalidProperty(InvalidInput):
+    """A table property has a value that the protocol does not allow."""
+
+    fact_names = ("table", "name", "value")
+
+
+class InvalidJobSpec(InvalidInput):
+    """A job was described wrongly: an unknown operation, a missing or an unknown argument."""
+
+    fact_names = ("argument",)
+
+
+class InvalidCommit(InvalidInput):
+    """The actions of a commit contradict the protocol or each other."""
+
+    fact_names = ("table",)
+
+
+class DuplicateActions(InvalidCommit):
+    """Two actions of one commit speak of the same file (path and deletion vector)."""
+
+    fact_names = ("table", "path")
+
+
+class MetadataAbsent(InvalidCommit):
+    """The first commit of a table holds no metadata."""
+
+
+class SetTransactionVersionConflict(InvalidCommit):
+    """One commit sets two different versions for one application id."""
+
+    fact_names = ("table", "app_id")
+
+
+class AppendOnlyViolation(InvalidInput):
+    """The table is append-only, and the commit would remove rows."""
+
+    fact_names = ("table", "path")
+
+
+class ConstraintViolation(InvalidInput):
+    """A row breaks a rule of the table, such as NOT NULL."""
+
+    fact_names = ("table", "constraint", "column")
+
+
+class AmbiguousMerge(InvalidInput):
+    """A row of the target is matched by more than one row of the source."""
+
+    fact_names = ("table", "path", "row")
+
+
+class IdempotencyKeyReused(InvalidInput):
+    """The idempotency key names work that was already done, and it is not this work."""
+
+    fact_names = ("table", "app_id", "version")
+
+
+# --- outside our rules ----------------------------------------------------------------------------------------------
+
+
+class JobError(TxlogError):
+    """A job failed for a reason outside this package: Spark, Java, memory, the machine, permissions."""
+
+    fact_names = ("cause_type", "log_tail")
+
+
+class MissingResult(JobError):
+    """The job ended and left no result: an infrastructure failure. The table's log says whether it committed."""
+
+    fact_names = ("cause_type", "log_tail", "result_uri", "exit_code")
