@@ -1,0 +1,212 @@
+"""What each operation of a job takes: one table of arguments, their defaults and their checks.
+
+The shapes are told at `contract.JobSpec`. Invariant: what passes here is JSON-plain, and every argument of the
+operation is present. Standard library only.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.parameters import is_parameter
+
+_REQUIRED = object()
+
+
+def is_int(value: Any) -> bool:
+    """An integer that is no boolean."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_text(value: Any) -> bool:
+    """A text with something in it."""
+    return isinstance(value, str) and value.strip() != ""
+
+
+def is_text_map(value: Any) -> bool:
+    """A dict of texts to texts."""
+    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+
+
+def _text(name: str, value: Any) -> None:
+    want(name, is_text(value), "a non-empty text", value)
+
+
+def _text_or_null(name: str, value: Any) -> None:
+    want(name, value is None or is_text(value), "a non-empty text or null", value)
+
+
+def _boolean(name: str, value: Any) -> None:
+    want(name, isinstance(value, bool), "true or false", value)
+
+
+def _mode(name: str, value: Any) -> None:
+    want(name, value in ("append", "overwrite"), '"append" or "overwrite"', value)
+
+
+def _columns_or_null(name: str, value: Any) -> None:
+    valid = value is None or (isinstance(value, list) and all(is_text(item) for item in value))
+    want(name, valid, "a list of column names or null", value)
+
+
+def _text_map(name: str, value: Any) -> None:
+    want(name, is_text_map(value), "a mapping of text to text", value)
+
+
+def _hours_or_null(name: str, value: Any) -> None:
+    valid = value is None or ((is_int(value) or isinstance(value, float)) and value >= 0)
+    want(name, valid, "hours from 0 on, or null", value)
+
+
+def _parameters(name: str, value: Any) -> None:
+    if value is None:
+        return
+    want(name, isinstance(value, dict), "a mapping or null", value)
+    for key, item in value.items():
+        want(f"{name}.{key}", is_text(key) and is_parameter(item), "a scalar or a tagged scalar", item)
+
+
+def _source(name: str, value: Any) -> None:
+    want(name, isinstance(value, dict), "a mapping", value)
+    if "sql" not in value:
+        return _view(name, value)
+    _only(name, value, {"sql", "views"})
+    _text(f"{name}.sql", value["sql"])
+    views = value.get("views", {})
+    want(f"{name}.views", isinstance(views, dict), "a mapping of names to views", views)
+    for key, view in views.items():
+        _view(f"{name}.views.{key}", view)
+    return None
+
+
+def _view(name: str, value: Any) -> None:
+    want(name, isinstance(value, dict), "a mapping", value)
+    if "table" in value:
+        _only(name, value, {"table", "version"})
+        _text(f"{name}.table", value["table"])
+        version = value.get("version")
+        return want(f"{name}.version", version is None or (is_int(version) and version >= 0), "a version", version)
+    want(name, "format" in value and "path" in value, "`sql`, `table`, or `format` and `path`", value)
+    _only(name, value, {"format", "path", "options", "schema"})
+    want(f"{name}.format", value["format"] in _FORMATS, f"one of {sorted(_FORMATS)}", value["format"])
+    paths = value["path"] if isinstance(value["path"], list) else [value["path"]]
+    want(f"{name}.path", bool(paths) and all(is_text(p) for p in paths), "a path or a list of them", value["path"])
+    _text_map(f"{name}.options", value.get("options", {}))
+    return _text_or_null(f"{name}.schema", value.get("schema"))
+
+
+_FORMATS = frozenset({"parquet", "csv", "json", "orc"})
+_CLAUSES = {("matched", "update"): "set", ("matched", "delete"): None, ("not_matched", "insert"): "values"}
+
+
+def _clauses(name: str, value: Any) -> None:
+    want(name, isinstance(value, list) and len(value) > 0, "a non-empty list of clauses", value)
+    for index, clause in enumerate(value):
+        at = f"{name}[{index}]"
+        want(at, isinstance(clause, dict), "a mapping", clause)
+        kind = (clause.get("when"), clause.get("then"))
+        want(at, kind in _CLAUSES, f"when/then of {sorted(_CLAUSES)}", clause)
+        assigned = _CLAUSES[kind]
+        _only(at, clause, {"when", "then", "condition"} | ({assigned} if assigned else set()))
+        _text_or_null(f"{at}.condition", clause.get("condition"))
+        if assigned:
+            what = clause.get(assigned)
+            valid = what == "*" or (is_text_map(what) and len(what) > 0 and all(map(is_text, what.values())))
+            want(f"{at}.{assigned}", valid, '"*" or a mapping of columns to SQL', what)
+
+
+_SCOPE: dict[str, tuple[Any, Callable[[str, Any], None]]] = {
+    "partition_predicate": (None, _text_or_null),
+    "parameters": (None, _parameters),
+}
+
+# operation -> argument -> (default, check)
+ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
+    "write": {
+        "source": (_REQUIRED, _source),
+        "mode": ("append", _mode),
+        "partition_by": (None, _columns_or_null),
+        "create": (True, _boolean),
+        "properties": ({}, _text_map),
+        **_SCOPE,
+    },
+    "delete": {"predicate": (_REQUIRED, _text_or_null), **_SCOPE},
+    "merge": {
+        "source": (_REQUIRED, _source),
+        "on": (_REQUIRED, _text),
+        "clauses": (_REQUIRED, _clauses),
+        "target_alias": ("t", _text),
+        "source_alias": ("s", _text),
+        **_SCOPE,
+    },
+    "checkpoint": {},
+    "vacuum": {
+        "retention_hours": (None, _hours_or_null),
+        "dry_run": (False, _boolean),
+        "check_retention": (True, _boolean),
+    },
+}
+
+
+def complete_arguments(operation: str, given: Any) -> dict[str, Any]:
+    """A validated deep copy of `given` in which every argument of the operation is present.
+
+    Raises InvalidJobSpec naming the first argument that is unknown, missing or of the wrong type.
+    """
+    want("arguments", isinstance(given, dict), "a mapping", given)
+    rules = ARGUMENTS[operation]
+    for name in given:
+        if name not in rules:
+            raise unknown(f"arguments.{name}", rules)
+    plain("arguments", given)
+    complete: dict[str, Any] = {}
+    for name, (default, check) in rules.items():
+        if name not in given and default is _REQUIRED:
+            raise InvalidJobSpec(
+                f"Job description: arguments.{name} is missing; {operation} needs it.", argument=f"arguments.{name}"
+            )
+        complete[name] = copy.deepcopy(given.get(name, default))
+        check(f"arguments.{name}", complete[name])
+    return complete
+
+
+def _only(name: str, value: dict[str, Any], allowed: set[str]) -> None:
+    for key in value:
+        if key not in allowed:
+            raise unknown(f"{name}.{key}", allowed)
+
+
+def plain(name: str, value: Any) -> None:
+    """Refuses whatever JSON would change or drop, so that a round trip gives an equal value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            want(name, isinstance(key, str), "mappings with text keys", key)
+            plain(f"{name}.{key}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            plain(f"{name}[{index}]", item)
+    else:
+        finite = not isinstance(value, float) or math.isfinite(value)
+        want(name, finite and (value is None or isinstance(value, bool | int | float | str)), "JSON-plain", value)
+
+
+def want(name: str, condition: bool, expected: str, found: Any = None) -> None:
+    """Raises InvalidJobSpec about `name` unless the condition holds."""
+    if not condition:
+        raise invalid(name, expected, found)
+
+
+def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
+    """The error that refuses a name that means nothing where it stands."""
+    return InvalidJobSpec(f"Job description: {name} is unknown; known here: {sorted(known)}.", argument=name)
+
+
+def invalid(name: str, expected: str, found: Any) -> InvalidJobSpec:
+    """The error that says what `name` should have been."""
+    # Only the type of what was found is told: values of a spec may be personal (soundness C8).
+    told = repr(found) if found is None or isinstance(found, bool | int) else type(found).__name__
+    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {told}.", argument=name)

@@ -1,0 +1,332 @@
+"""JobSpec and JobResult: everything that crosses from an operator to its job and back, as JSON.
+
+A spec says what to do to one table; a result says what was done, or which typed error forbade it. Neither knows of
+Airflow, Spark or the engine, and neither carries a secret: a spec holds URIs and SQL text, and credentials reach the
+job's process by that process's own identity. Standard library only.
+
+Invariant: a `JobSpec` or `JobResult` that exists is valid, and is equal to what its own JSON reads back to.
+
+What the job does with `JobSpec.application`, the application transaction (soundness A10, A11):
+
+1. Before anything is read, and again at every refresh, it looks `app_id` up in the snapshot. A recorded version at or
+   above `version` means the work is done: the result is `already_done`.
+2. `check_digest` (the author's own key): the commit that recorded it must carry `tags[DIGEST_TAG] == spec.digest()`,
+   else the key was used for other work, which is `IdempotencyKeyReused`.
+3. `not_before_ms` (no state store to keep the number in): a transaction recorded before that moment belongs to an
+   earlier life of the same run id, and is `IdempotencyKeyReused` too.
+4. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from airflow_txlog.arguments import (
+    ARGUMENTS,
+    complete_arguments,
+    invalid,
+    is_int,
+    is_text,
+    is_text_map,
+    plain,
+    unknown,
+    want,
+)
+from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
+from airflow_txlog.parameters import decode_parameter
+
+_Value = TypeVar("_Value")
+
+DIGEST_TAG = "txlog.digest"
+ANNOTATION_TAG_PREFIX = "airflow."
+
+# Operations whose commit changes rows and therefore carries an application transaction (soundness B5: the other two
+# are idempotent by nature and carry none).
+DATA_CHANGING = frozenset({"write", "delete", "merge"})
+STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationTransaction:
+    """The identity under which one task changes one table at most once; see the head of this module."""
+
+    app_id: str
+    version: int
+    check_digest: bool = False
+    not_before_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        want("application.app_id", isinstance(self.app_id, str) and self.app_id != "", "a non-empty text")
+        want("application.version", is_int(self.version) and self.version >= 0, "an integer from 0 on")
+        want("application.check_digest", isinstance(self.check_digest, bool), "true or false")
+        want(
+            "application.not_before_ms",
+            self.not_before_ms is None or is_int(self.not_before_ms),
+            "milliseconds since the epoch, or null",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One job on one table.
+
+    `operation` is "write", "delete", "merge", "checkpoint" or "vacuum". `arguments` are JSON-plain, and complete: an
+    argument that was not given holds its default (null where none is named), so a job may index without asking.
+
+    - write: `source`, `mode` ("append" default, or "overwrite"), `partition_by` (list of columns, for creation),
+      `create` (default true: make the table when there is none), `properties` (text to text, for creation),
+      `partition_predicate`, `parameters`
+    - delete: `predicate` (SQL text, or null for every row), `partition_predicate`, `parameters`
+    - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `partition_predicate`, `parameters`
+    - checkpoint: none
+    - vacuum: `retention_hours` (number or null: the table's), `dry_run` (false), `check_retention` (true)
+
+    A SOURCE is a VIEW, or `{"sql": "SELECT …", "views": {name: VIEW}}`. A VIEW is `{"table": uri}` (one of our
+    tables, with an optional `"version"`) or `{"format": "parquet"|"csv"|"json"|"orc", "path": uri or list of them,
+    "options": {text: text}, "schema": DDL or null}`.
+
+    A CLAUSE is `{"when": "matched", "then": "update", "condition", "set": "*" or {column: SQL}}`,
+    `{"when": "matched", "then": "delete", "condition"}` or
+    `{"when": "not_matched", "then": "insert", "condition", "values": "*" or {column: SQL}}`.
+
+    `parameters` are JSON scalars, or scalars tagged by `parameters.encode_parameter`; `bound_parameters` gives the
+    Python values.
+    `annotations` (dag_id, task_id, run_id, map_index, try_number, …) go into the commit's tags and decide nothing.
+    `conflict_rounds` bounds how often the job itself plans afresh after a conflict; 0: never.
+    `result_uri` is where the job puts its JobResult; null: nowhere.
+
+    Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong.
+    """
+
+    operation: str
+    table_uri: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    result_uri: str | None = None
+    application: ApplicationTransaction | None = None
+    time_zone: str = "UTC"
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, Any] = field(default_factory=dict)
+    conflict_rounds: int = 10
+
+    def __post_init__(self) -> None:
+        want("operation", self.operation in ARGUMENTS, f"one of {sorted(ARGUMENTS)}", self.operation)
+        want("table_uri", is_text(self.table_uri), "a non-empty text", self.table_uri)
+        want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
+        want("time_zone", is_text(self.time_zone), "a time zone's name", self.time_zone)
+        want("spark_conf", is_text_map(self.spark_conf), "a mapping of text to text", self.spark_conf)
+        want("annotations", isinstance(self.annotations, dict), "a mapping", self.annotations)
+        plain("annotations", self.annotations)
+        valid_rounds = is_int(self.conflict_rounds) and self.conflict_rounds >= 0
+        want("conflict_rounds", valid_rounds, "an integer from 0 on", self.conflict_rounds)
+        if self.application is not None:
+            want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
+            want("application", self.operation in DATA_CHANGING, f"null: {self.operation} carries no transaction")
+        # The copies detach the spec from its caller's dicts, so that it stays what was validated.
+        object.__setattr__(self, "arguments", complete_arguments(self.operation, self.arguments))
+        object.__setattr__(self, "spark_conf", dict(self.spark_conf))
+        object.__setattr__(self, "annotations", copy.deepcopy(self.annotations))
+
+    @property
+    def bound_parameters(self) -> dict[str, Any]:
+        """The named parameters of the SQL texts as Python values: date, datetime, Decimal, bytes, str, numbers."""
+        return {name: decode_parameter(value) for name, value in (self.arguments.get("parameters") or {}).items()}
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of what the job does: operation, table, arguments, time zone.
+
+        Equal for every try of a task; the result's place, Spark's settings, the annotations and the transaction's
+        number are left out.
+        """
+        what = {
+            "operation": self.operation,
+            "table_uri": self.table_uri,
+            "arguments": self.arguments,
+            "time_zone": self.time_zone,
+        }
+        text = json.dumps(what, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def commit_tags(self) -> dict[str, str]:
+        """What the commit's `commitInfo.tags` carry: the digest, and the annotations as `airflow.<name>`."""
+        tags = {DIGEST_TAG: self.digest()}
+        for name, value in self.annotations.items():
+            if value is not None:
+                tags[ANNOTATION_TAG_PREFIX + name] = value if isinstance(value, str) else json.dumps(value)
+        return tags
+
+    def replace(self, **changes: Any) -> JobSpec:
+        """A copy with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> str:
+        """One JSON object with every field."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> JobSpec:
+        """The spec that `to_json` wrote. Raises InvalidJobSpec; an unknown field is an error, not ignored."""
+        data = _object_of(cls, "spec", text)
+        application = data.get("application")
+        if application is not None:
+            data["application"] = _build(ApplicationTransaction, "application", application)
+        return _build(cls, "", data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What one job did.
+
+    - `status`: "committed"; "nothing_to_do" (no commit was needed); "already_done" (an earlier try or a second copy
+      did it); "failed" (`error` says why, and nothing of this job is in the table unless `error` says otherwise).
+    - `version`: the commit's version; for "already_done" the version that did it, or null with `at_or_before` when
+      the log no longer tells. `read_version`: the version the committed work was computed from; null for a table
+      that this job created.
+    - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
+      `rewritten`, `added`, `removed`. `steps`: `[{"name", "seconds"}]` in order. `rounds`: how often it was planned.
+    - `details`: what an operation tells beyond counts, such as the first files of a vacuum.
+    - `error`: `TxlogError.to_dict()`, for "failed" only.
+    """
+
+    status: str
+    operation: str
+    table_uri: str
+    version: int | None = None
+    at_or_before: int | None = None
+    read_version: int | None = None
+    metrics: dict[str, int] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    rounds: int = 1
+    details: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        want("status", self.status in STATUSES, f"one of {sorted(STATUSES)}", self.status)
+        want("error", (self.error is not None) == (self.status == "failed"), "given exactly when the job failed")
+        for name in ("operation", "table_uri"):
+            want(name, isinstance(getattr(self, name), str), "a text", getattr(self, name))
+        for name in ("version", "at_or_before", "read_version"):
+            value = getattr(self, name)
+            want(name, value is None or is_int(value), "an integer or null", value)
+        for name in ("metrics", "files"):
+            counts = getattr(self, name)
+            valid = isinstance(counts, dict) and all(is_text(k) and is_int(v) for k, v in counts.items())
+            want(name, valid, "a mapping of text to integers", counts)
+        valid_steps = isinstance(self.steps, list) and all(
+            isinstance(s, dict) and is_text(s.get("name")) and isinstance(s.get("seconds"), int | float)
+            for s in self.steps
+        )
+        want("steps", valid_steps, "a list of {name, seconds}", self.steps)
+        plain("details", self.details)
+        plain("error", self.error)
+
+    @property
+    def seconds(self) -> float:
+        """The time of all steps together."""
+        return float(sum(step["seconds"] for step in self.steps))
+
+    def typed_error(self) -> TxlogError | None:
+        """The error of a failed job as the class that was raised there; None when it did not fail."""
+        return None if self.error is None else from_dict(self.error)
+
+    def to_json(self) -> str:
+        """One JSON object with every field."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> JobResult:
+        """The result that `to_json` wrote. Raises InvalidJobSpec naming what is wrong.
+
+        A field that this version does not know is ignored: the job may run a newer release than the operator.
+        """
+        data = _object_of(cls, "result", text)
+        known = {f.name for f in dataclasses.fields(cls)}
+        return _build(cls, "", {name: value for name, value in data.items() if name in known})
+
+
+def _object_of(cls: type, what: str, text: str | bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except ValueError as e:
+        raise InvalidJobSpec(f"The job's {what} is not JSON: {e}.", argument=what) from e
+    want(what, isinstance(data, dict), f"a JSON object describing a {cls.__name__}", data)
+    return dict(data)
+
+
+def _build(cls: type[_Value], prefix: str, data: Any) -> _Value:
+    want(prefix or cls.__name__, isinstance(data, dict), "a JSON object", data)
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in data:
+        if name not in known:
+            raise unknown(f"{prefix}.{name}".lstrip("."), known)
+    for name, spec in known.items():
+        required = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise invalid(f"{prefix}.{name}".lstrip("."), "given", None)
+    return cls(**data)
+
+
+# --- at rest --------------------------------------------------------------------------------------------------------
+
+
+def write_document(uri: str, text: str) -> None:
+    """Put a spec or a result at a URI: whole or not at all, readable by its owner only (mode 0600).
+
+    A local path or a `file:` URI; any other scheme raises UnsupportedStore. Missing directories are made.
+    """
+    path = _local_path(uri)
+    directory = os.path.dirname(path) or "."
+    os.makedirs(directory, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=".", suffix=".tmp")  # mkstemp makes it 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_document(uri: str) -> str | None:
+    """The text that `write_document` put at a URI, or None where there is none."""
+    try:
+        with open(_local_path(uri), encoding="utf-8") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
+
+
+def read_spec(uri: str) -> JobSpec:
+    """The spec at a URI. Raises InvalidJobSpec when there is none, or when it is not valid."""
+    text = read_document(uri)
+    if text is None:
+        raise InvalidJobSpec(f"There is no job description at {uri}.", argument="spec")
+    return JobSpec.from_json(text)
+
+
+def read_result(uri: str) -> JobResult | None:
+    """The result at a URI, or None when the job left none."""
+    text = read_document(uri)
+    return None if text is None else JobResult.from_json(text)
+
+
+def _local_path(uri: str) -> str:
+    scheme = urllib.parse.urlsplit(uri).scheme
+    if scheme == "file":
+        return urllib.request.url2pathname(urllib.parse.urlsplit(uri).path)
+    if "://" in uri:
+        raise UnsupportedStore(
+            f"Job documents can be kept on a local path only for now; {uri} is on {scheme}.", uri=uri, filesystem=scheme
+        )
+    return uri

@@ -1,0 +1,84 @@
+"""Values bound to SQL, as JSON: what `:name` stands for in a predicate, a condition or a source query.
+
+Invariant: `decode_parameter(encode_parameter(v)) == v`, type included. Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_txlog.errors import InvalidJobSpec
+
+
+def encode_parameter(value: Any) -> Any:
+    """A parameter as JSON: scalars and lists of scalars as they are, the rest as a one-key object naming the type.
+
+    `{"$date": "2013-01-31"}`, `{"$timestamp": "2013-01-31T10:00:00+00:00"}`, `{"$decimal": "1.50"}`,
+    `{"$binary": base64}`. A naive datetime stays naive (Spark: TIMESTAMP_NTZ).
+
+    Raises InvalidJobSpec for any other type.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):  # JSON has no other floats
+        return value
+    if isinstance(value, dt.datetime):
+        return {"$timestamp": value.isoformat()}
+    if isinstance(value, dt.date):
+        return {"$date": value.isoformat()}
+    if isinstance(value, decimal.Decimal):
+        return {"$decimal": str(value)}
+    if isinstance(value, bytes | bytearray):
+        return {"$binary": base64.b64encode(value).decode()}
+    if isinstance(value, list | tuple):
+        return [encode_parameter(item) for item in value]
+    if isinstance(value, dict) and is_parameter(value):
+        return dict(value)
+    raise InvalidJobSpec(
+        "A parameter must be a text, a boolean, a finite number, a date, a datetime, a Decimal, bytes or a list of "
+        f"these; found {type(value).__name__}.",
+        argument="parameters",
+    )
+
+
+def encode_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Named parameters as JSON; see `encode_parameter`. None stays None."""
+    return None if parameters is None else {name: encode_parameter(value) for name, value in parameters.items()}
+
+
+def decode_parameter(value: Any) -> Any:
+    """The Python value of what `encode_parameter` wrote."""
+    if isinstance(value, list):
+        return [decode_parameter(item) for item in value]
+    if isinstance(value, dict):
+        ((tag, text),) = value.items()
+        return _DECODERS[tag](text)
+    return value
+
+
+_DECODERS: dict[str, Callable[[str], Any]] = {
+    "$date": dt.date.fromisoformat,
+    "$timestamp": dt.datetime.fromisoformat,
+    "$decimal": decimal.Decimal,
+    "$binary": base64.b64decode,
+}
+
+
+def is_parameter(value: Any) -> bool:
+    """Whether `value` is something that `encode_parameter` gives."""
+    if isinstance(value, list):
+        return all(is_parameter(item) for item in value)
+    if not isinstance(value, dict):
+        return value is None or isinstance(value, bool | int | float | str)
+    if len(value) != 1 or not set(value) <= set(_DECODERS):
+        return False
+    try:
+        decode_parameter(value)
+    except (ValueError, TypeError, ArithmeticError):
+        return False
+    return True
