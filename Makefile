@@ -1,0 +1,46 @@
+# The commands of this repository; `make` alone lists them. Everything runs in .venv, which the first command makes.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := $(CURDIR)/.venv/bin/python
+
+# Spark's workers must run the interpreter that has pyarrow, and nothing here listens beyond this machine.
+export PYSPARK_PYTHON := $(PYTHON)
+export PYSPARK_DRIVER_PYTHON := $(PYTHON)
+export SPARK_LOCAL_IP := 127.0.0.1
+# `.venv/bin` first, so that a child `airflow` or `python` is ours.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
+
+.PHONY: help venv demo test lint bench lock clean
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+venv: ## make or refresh .venv from constraints.txt and pyproject.toml
+	@tools/ensure_venv.sh
+
+demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013
+	@$(WITH_JAVA) $(PYTHON) tools/demo.py
+
+test: venv ## run the whole suite; ARGS="-k merge" passes arguments to pytest
+	@$(WITH_JAVA) $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+
+lint: venv ## ruff check, ruff format --check, mypy --strict
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy airflow_txlog
+
+bench: venv ## time us against PySpark and deltalake; CASES="delete merge" SCALE=0.1 ROUNDS=5
+	@$(WITH_JAVA) $(PYTHON) -m tests.benchmarks $(if $(CASES),--cases $(CASES)) $(if $(SCALE),--scale $(SCALE)) \
+	    $(if $(ROUNDS),--rounds $(ROUNDS))
+
+lock: ## write constraints.txt anew from a clean environment
+	@tools/lock.sh
+
+clean: ## delete what the other commands made, .venv included
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
