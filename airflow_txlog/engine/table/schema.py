@@ -197,19 +197,21 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
         case ArrayType(element, contains_null):
-            return pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
+            return pa.list_(_arrow_field("element", element, contains_null))
         case MapType(key, value, value_contains_null):
-            return pa.map_(
-                pa.field("key", arrow_type(key), nullable=False),
-                pa.field("value", arrow_type(value), nullable=value_contains_null),
-            )
+            return pa.map_(_arrow_field("key", key, False), _arrow_field("value", value, value_contains_null))
         case StructType():
             return pa.struct([_field_to_arrow(member) for member in data_type])
     raise TypeError(f"not a type of the format: {data_type!r}")
 
 
 def _field_to_arrow(member: StructField) -> pa.Field:
-    return pa.field(member.name, arrow_type(member.type), member.nullable, _metadata_to_arrow(member.metadata))
+    return _arrow_field(member.name, member.type, member.nullable).with_metadata(_metadata_to_arrow(member.metadata))
+
+
+def _arrow_field(name: str, data_type: DataType, nullable: bool) -> pa.Field:
+    # Arrow has no null type without nulls: a void column that claims to have none reads as nullable.
+    return pa.field(name, arrow_type(data_type), nullable or data_type is Primitive.VOID)
 
 
 def _metadata_to_arrow(metadata: Mapping[str, Any]) -> dict[str, str] | None:
