@@ -1,0 +1,126 @@
+"""The paths in add and remove actions: from the wire to the key that identifies a file, and back.
+
+On the wire a path is a URI reference: relative to the table and percent-encoded, or absolute. The *canonical path* is
+what two actions must share to speak of the same file, and it is also what the store calls the file. It is decoded
+exactly once; decoding what was decoded before would turn the file `50%25.parquet` into another one.
+
+    part-0.parquet            -> part-0.parquet
+    day=2024%20a/f.parquet    -> day=2024 a/f.parquet
+    t=10%253A00/f.parquet     -> t=10%3A00/f.parquet      decoded once; what is left is Hive's own escape
+    /lake/t/f, file:/lake/t/f, file:///lake/t/f           all `f` in a table at file:///lake/t
+    /other/f, file:/other/f, file:///other/f              all file:///other/f
+
+`+` is a plus sign: this is not form encoding. Everything here works on text alone: no symlink is followed.
+Source: protocol, "Add File and Remove File"; sections 5 and 7 of the protocol notes; soundness C7.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# A scheme counts only where a slash follows: a relative file name may hold a colon.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
+_AUTHORITY = re.compile(r"//([^/]*)")
+
+# One store under several names. Hadoop's names for S3 differ in the client, not in the object.
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
+# What makes a wire path differ from its canonical form; everything else is its own key. RE2 and Python read it alike.
+_NEEDS_WORK = r"%|:|//|^/|/$|^$|(^|/)\.{1,2}(/|$)"
+_needs_work = re.compile(_NEEDS_WORK)
+
+# RFC 2396's unreserved characters and those that may stand in a path. ":" is encoded although it may stand in a path,
+# because a first segment that holds it would read as a scheme. Everything else, non-ASCII included, becomes %XX.
+_UNESCAPED = "/-_.!~*'();,@&=+$"
+
+
+def canonical_path(wire_path: str, root: str) -> str:
+    """The key of a file: percent-decoded once; relative where it lies inside `root`, else an absolute URI.
+
+    `root` is the store's root: an absolute URI, decoded, without a trailing slash.
+    """
+    if _needs_work.search(wire_path) is None:
+        return wire_path
+    scheme, authority, path = _split(wire_path)
+    path = unquote(path)
+    if scheme is None and not path.startswith("/"):
+        inside = _normalise(path)
+        if inside != ".." and not inside.startswith("../"):
+            return inside
+        # The path leaves the table (a shallow clone beside its source): it is as absolute as one with a scheme.
+        root_scheme, root_authority, root_path = _split(root)
+        return _relative_to(_join(root_scheme, root_authority, _normalise(f"{root_path}/{path}")), root)
+    # Without a scheme, an absolute path is a local one: `/x/y` is `file:/x/y` is `file:///x/y`.
+    absolute = _join(scheme or "file", authority, _normalise(path))
+    return _relative_to(absolute, root)
+
+
+def canonical_paths(wire_paths: pa.Array | pa.ChunkedArray, root: str) -> pa.Array:
+    """`canonical_path` of every element, as one string array; null stays null. Fast where few need work."""
+    paths = wire_paths.combine_chunks() if isinstance(wire_paths, pa.ChunkedArray) else wire_paths
+    work = pc.match_substring_regex(paths, _NEEDS_WORK)
+    if not pc.any(work, min_count=0).as_py():
+        return paths
+    changed = [canonical_path(path, root) for path in paths.filter(work).to_pylist()]
+    return pc.replace_with_mask(paths, pc.fill_null(work, False), pa.array(changed, pa.string()))
+
+
+def store_path(wire_path: str, root: str) -> str:
+    """What the store calls the file: the canonical path, relative to the table or an absolute URI."""
+    return canonical_path(wire_path, root)
+
+
+def encode_path(path: str) -> str:
+    """The wire form of a path relative to the table: `canonical_path` gives `path` back."""
+    return quote(path, safe=_UNESCAPED)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a canonical path lies in the table, by its letters."""
+    return _SCHEME.match(path) is None and not path.startswith("/")
+
+
+def _split(uri: str) -> tuple[str | None, str, str]:
+    """Scheme, authority and path; the path of an absolute URI begins with "/"."""
+    match = _SCHEME.match(uri)
+    if match is None:
+        return None, "", uri
+    scheme = match[1].lower()
+    rest = uri[match.end() :]
+    authority = ""
+    found = _AUTHORITY.match(rest)
+    if found is not None:
+        authority, rest = found[1], rest[found.end() :]
+    if scheme == "file":
+        authority = ""  # RFC 8089: an empty authority and "localhost" are this machine; Delta knows no other.
+    return _SAME_SCHEME.get(scheme, scheme), authority, rest or "/"
+
+
+def _join(scheme: str | None, authority: str, path: str) -> str:
+    return f"{scheme}://{authority}/{path.removeprefix('/')}"
+
+
+def _normalise(path: str) -> str:
+    """Without empty and "." segments; ".." takes the segment before it, and stays only where there is none."""
+    is_absolute = path.startswith("/")
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part in ("", "."):
+            continue
+        if part != "..":
+            parts.append(part)
+        elif parts and parts[-1] != "..":
+            parts.pop()
+        elif not is_absolute:
+            parts.append(part)
+    return ("/" if is_absolute else "") + "/".join(parts)
+
+
+def _relative_to(absolute: str, root: str) -> str:
+    root_scheme, root_authority, root_path = _split(root)
+    prefix = _join(root_scheme, root_authority, _normalise(root_path))
+    return absolute.removeprefix(prefix if prefix.endswith("/") else prefix + "/")

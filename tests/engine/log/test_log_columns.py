@@ -1,0 +1,80 @@
+"""File actions as columns."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_strategies import ADDS, REMOVES
+
+from airflow_txlog.engine.log.actions import Add, Remove
+from airflow_txlog.engine.log.columns import (
+    FILES,
+    TOMBSTONES,
+    adds_to_table,
+    removes_to_table,
+    table_to_adds,
+    table_to_removes,
+)
+
+
+@given(st.lists(ADDS, max_size=6), st.booleans(), st.data())
+def test_adds_survive_the_way_through_columns(adds: list[Add], data_change: bool, data: st.DataObject) -> None:
+    table = adds_to_table(adds)
+    table.validate(full=True)
+    assert table.schema.equals(FILES)
+    expected = [Add(**{**_fields(add), "data_change": data_change}) for add in adds]
+    assert table_to_adds(table, data_change) == expected
+    start = data.draw(st.integers(0, len(adds)))
+    sliced = pa.concat_tables([table.slice(start), table.slice(0, start)])
+    assert table_to_adds(sliced, data_change) == expected[start:] + expected[:start]
+
+
+@given(st.lists(ADDS, max_size=6))
+def test_a_remove_knows_of_its_file_what_the_add_said(adds: list[Add]) -> None:
+    removes = table_to_removes(adds_to_table(adds), 1234, True)
+    assert [
+        (r.path, r.partition_values, r.size, r.tags, r.deletion_vector, r.base_row_id, r.default_row_commit_version)
+        for r in removes
+    ] == [
+        (a.path, a.partition_values, a.size, a.tags, a.deletion_vector, a.base_row_id, a.default_row_commit_version)
+        for a in adds
+    ]
+    assert all(r.deletion_timestamp == 1234 and r.data_change and r.extended_file_metadata for r in removes)
+
+
+@given(st.lists(REMOVES, max_size=6))
+def test_tombstones_keep_every_field(removes: list[Remove]) -> None:
+    table = removes_to_table(removes)
+    table.validate(full=True)
+    assert table.schema.equals(TOMBSTONES)
+    assert table.column("path").to_pylist() == [remove.path for remove in removes]
+    assert table.column("deletion_timestamp").to_pylist() == [remove.deletion_timestamp for remove in removes]
+    maps = table.column("partition_values").to_pylist()
+    assert [None if m is None else dict(m) for m in maps] == [remove.partition_values for remove in removes]
+
+
+@pytest.mark.slow
+def test_300_000_adds_become_columns_in_seconds() -> None:
+    adds = [
+        Add(
+            path=f"day={i % 365}/part-{i:08d}.parquet",
+            partition_values={"day": str(i % 365)},
+            size=i,
+            modification_time=i,
+            data_change=True,
+            stats='{"numRecords":1000}',
+        )
+        for i in range(300_000)
+    ]
+    start = time.perf_counter()
+    table = adds_to_table(adds)
+    assert table_to_adds(table, True) == adds
+    assert time.perf_counter() - start < 10  # 1.5 s on an idle machine
+
+
+def _fields(add: Add) -> dict[str, object]:
+    return {name: getattr(add, name) for name in add.__struct_fields__}
