@@ -1,0 +1,243 @@
+"""The shape of the package: who may import whom, how large a thing may grow, and what the repository never names.
+
+The edges are those of the design: what decides knows neither Airflow nor Spark, what travels to an executor knows
+pyarrow alone, and inside the engine a lower layer never looks up. Everything is read from the source text, imports
+inside functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "airflow_txlog"
+
+MAX_FUNCTION_LINES = 60
+MAX_MODULE_LINES = 450
+
+# What each part may import of ours, and of others beside the standard library. The longest matching name decides.
+# `contract` is three modules: the spec, its arguments and its parameters.
+CONTRACT = ("contract", "arguments", "parameters")
+AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "runners")
+OURS: dict[str, tuple[str, ...]] = {
+    "": (),
+    "errors": (),
+    **dict.fromkeys(CONTRACT, ("errors", *CONTRACT)),
+    "datafiles": ("errors", "datafiles"),
+    "engine": ("", "errors", "datafiles", "engine"),
+    "jobs": ("", "errors", *CONTRACT, "datafiles", "engine", "jobs"),
+    **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "engine", *AIRFLOW_SIDE)),
+    "get_provider_info": (),
+}
+OTHERS: dict[str, tuple[str, ...]] = {
+    "": (),
+    "errors": (),
+    **dict.fromkeys(CONTRACT, ()),
+    "datafiles": ("pyarrow", "fsspec"),
+    "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
+    "jobs": ("pyarrow", "fsspec", "pyspark", "py4j"),
+    **dict.fromkeys(AIRFLOW_SIDE, ("airflow", "fsspec")),
+    "get_provider_info": (),
+}
+# The in-process runner is the one place on the Airflow side that starts a job without naming it by string; it does so
+# inside a function, so that a worker that only submits needs no Spark.
+EXTRA_EDGES = {("runners", "jobs")}
+
+# Inside the engine: upkeep, commit -> table -> log -> store.
+ENGINE_LAYERS: dict[str, tuple[str, ...]] = {
+    "store": ("store",),
+    "log": ("store", "log"),
+    "table": ("store", "log", "table"),
+    "commit": ("store", "log", "table", "commit", "upkeep"),
+    "upkeep": ("store", "log", "table", "commit", "upkeep"),
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by dotted name; a package by the name of its folder."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below that can run: all but the bodies under `if TYPE_CHECKING:`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt) and is_type_checking(child):
+            assert isinstance(child, ast.If)
+            for other in child.orelse:
+                yield from running_nodes(other)
+            continue
+        yield child
+        yield from running_nodes(child)
+
+
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """Dotted names that a module imports, anywhere in it; a name of ours is resolved to the module that holds it."""
+    path = modules()[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in running_nodes(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if full in modules() else base)
+    return frozenset(found)
+
+
+def part_of(name: str) -> str:
+    """The part of the package that a module of ours belongs to: `engine`, `errors`, "" for the package itself."""
+    return name.split(".")[1] if "." in name else ""
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_module_imports_only_what_its_part_may(name: str) -> None:
+    part = part_of(name)
+    assert part in OURS, f"{name} belongs to no part that the design names: say here what it may import"
+    wrong = []
+    for imported in imports_of(name):
+        top = imported.split(".")[0]
+        if top == "airflow_txlog":
+            target = part_of(imported)
+            if target not in OURS[part] and (part, target) not in EXTRA_EDGES:
+                wrong.append(imported)
+        elif top not in sys.stdlib_module_names and top not in OTHERS[part]:
+            wrong.append(imported)
+    assert not wrong, f"{name} must not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("name", sorted(name for name in modules() if name.startswith("airflow_txlog.engine.")))
+def test_a_layer_of_the_engine_never_looks_up(name: str) -> None:
+    layer = name.split(".")[2]
+    if layer not in ENGINE_LAYERS:
+        assert layer == "clock", f"{name} is in no layer of the engine"
+        assert not [other for other in imports_of(name) if other.startswith("airflow_txlog.")]
+        return
+    prefix = "airflow_txlog.engine."
+    layers = {other.split(".")[2] for other in imports_of(name) if other.startswith(prefix)} - {"clock"}
+    assert layers <= set(ENGINE_LAYERS[layer]), f"{name} looks up: {sorted(layers - set(ENGINE_LAYERS[layer]))}"
+    assert "airflow_txlog.engine" not in imports_of(name), f"{name} imports the public face of its own package"
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    graph = {name: sorted(imports_of(name) & modules().keys() - {name}) for name in modules()}
+    done: set[str] = set()
+
+    def visit(name: str, way: list[str]) -> None:
+        if name in way:
+            pytest.fail("imports go round: " + " -> ".join([*way[way.index(name) :], name]))
+        if name not in done:
+            for target in graph[name]:
+                visit(target, [*way, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level names in `sys.modules` of a fresh interpreter that ran one statement in the repository's folder."""
+    code = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_engine_loads_neither_airflow_nor_spark() -> None:
+    loaded = loaded_after("import airflow_txlog.engine")
+    assert not loaded & {"airflow", "pyspark", "py4j"}
+
+
+def test_what_travels_to_an_executor_loads_pyarrow_and_fsspec_alone() -> None:
+    names = sorted(name for name in modules() if name.startswith("airflow_txlog.datafiles"))
+    statements = "\n".join(f"import {name}" for name in names)
+    loaded = loaded_after(statements)
+    ours_and_known = {"airflow_txlog", "pyarrow", "fsspec"}
+    # What pyarrow itself brings, on this machine, is none of our business.
+    brought = loaded_after("import pyarrow, pyarrow.parquet, pyarrow.compute, pyarrow.dataset, fsspec")
+    unknown = {name for name in loaded - brought - ours_and_known if name not in sys.stdlib_module_names}
+    assert not {name for name in unknown if not name.startswith("_")}
+
+
+def test_what_airflow_reads_first_imports_nothing() -> None:
+    loaded = loaded_after("import airflow_txlog.get_provider_info as m; m.get_provider_info()")
+    assert not loaded & {"airflow", "pyspark", "pyarrow", "msgspec", "sqlglot", "fsspec"}
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from the first statement to the last, the docstring left out."""
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {body_lines(node)} lines"
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
+    ]
+    assert not long, long
+
+
+def test_no_module_holds_more_than_one_subject() -> None:
+    sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in modules().values()}
+    assert not {str(path): lines for path, lines in sizes.items() if lines > MAX_MODULE_LINES}
+
+
+def test_every_module_says_what_it_holds() -> None:
+    silent = [name for name, path in modules().items() if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent, silent
+
+
+# --- what the repository never names --------------------------------------------------------------------------------
+
+
+def repository_files() -> list[Path]:
+    """The text files of the repository: what git tracks, or all but the generated where there is no git."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0 and listed.stdout:
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        generated = {".venv", "build", "dist", ".git", "__pycache__"}
+        paths = [path for path in ROOT.rglob("*") if not generated & set(path.relative_to(ROOT).parts)]
+    return [path for path in paths if path.is_file() and path.suffix not in (".parquet", ".png", ".crc")]
+
+
+def test_no_file_names_a_package_registry_or_a_home_directory() -> None:
+    # Put together from halves, so that this file does not name them either.
+    hosts = "|".join(["py" + "pi", "np" + "mjs", "ma" + "ven", "deb" + "ian", "crates" + r"\.io"])
+    options = "|".join(["index" + "-url", "find" + "-links", "trusted" + "-host"])
+    homes = [str(ROOT) + "/"] + ([f"{Path.home()}/"] if Path.home() != Path("/") else [])
+    pattern = re.compile(
+        rf"://[^ )\"'`]*(?:{hosts})|--?(?:extra-)?(?:{options})|(?<![\w.])/(?:home|Users)/\w+/|"
+        + "|".join(rf"(?<![\w.]){re.escape(home)}" for home in homes)
+    )
+    found = []
+    for path in repository_files():
+        text = path.read_bytes().decode("utf-8", errors="ignore")
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not found, found
