@@ -1,0 +1,98 @@
+"""What Airflow registers of this package. Imports nothing: Airflow reads it before its own configuration is ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description, valid by Airflow's `provider_info.schema.json`."""
+    return {
+        "package-name": "airflow-provider-txlog",
+        "name": "Delta tables (txlog)",
+        "description": "Transactional pipelines: append, merge, delete, checkpoint and vacuum Delta tables from "
+        "PySpark, without jars, exactly once per task.",
+        "integrations": [
+            {
+                "integration-name": "Delta tables (txlog)",
+                "external-doc-url": "https://github.com/delta-io/delta/blob/master/PROTOCOL.md",
+                "tags": ["software"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": "Delta tables (txlog)",
+                "python-modules": [
+                    "airflow_txlog.operators.write",
+                    "airflow_txlog.operators.merge",
+                    "airflow_txlog.operators.delete",
+                    "airflow_txlog.operators.checkpoint",
+                    "airflow_txlog.operators.vacuum",
+                ],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": "Delta tables (txlog)",
+                "python-modules": ["airflow_txlog.sensors.table_version"],
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": "Delta tables (txlog)",
+                "python-modules": ["airflow_txlog.hooks.txlog"],
+            }
+        ],
+        "connection-types": [_connection_type()],
+        "config": {"txlog": _config_section()},
+    }
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "txlog",
+        "hook-class-name": "airflow_txlog.hooks.txlog.TxlogHook",
+        "hook-name": "Delta tables (txlog)",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema", "login", "password", "port"],
+            "relabeling": {"host": "Base folder or URI"},
+            "placeholders": {"host": "/lake"},
+        },
+        "conn-fields": {
+            "spark_conf": {
+                "label": "Spark settings",
+                "description": "A JSON object of Spark settings for every job, without secrets.",
+                "schema": {"type": ["string", "null"], "format": "json"},
+            },
+            "runner": {
+                "label": "Runner",
+                "description": "Where jobs run unless the operator says otherwise.",
+                "schema": {"type": ["string", "null"], "enum": ["child", "in_process", None]},
+            },
+        },
+    }
+
+
+def _config_section() -> dict[str, Any]:
+    return {
+        "description": "Settings of the txlog provider (transactional Delta tables).",
+        "options": {
+            "deployment_id": {
+                "description": "Names this Airflow deployment in the transactions that its tasks leave in tables. Set "
+                "it where two deployments with the same API URL write the same tables. Empty: a hash of "
+                "[api] base_url.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "production-eu",
+                "default": "",
+            },
+            "runner": {
+                "description": "Where jobs run unless the operator or its connection says otherwise: child (a child "
+                "process of the task) or in_process (a Spark session that the process shares; for tests and demos).",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "in_process",
+                "default": "child",
+            },
+        },
+    }

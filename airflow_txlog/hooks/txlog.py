@@ -1,0 +1,134 @@
+"""TxlogHook: tables by name under a connection's base, opened for reading, and jobs run with an explicit key.
+
+A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
+to, and in `extra` `spark_conf` (settings of every job) and `runner`. It holds no secret: credentials belong to the
+process that runs the job. Invariant: nothing is read, neither a connection nor a table, before a method is called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.runners import Runner, make_runner
+
+if TYPE_CHECKING:
+    from airflow_txlog.engine import Table
+
+
+class TxlogHook(BaseHook):
+    """Delta tables of one connection, or of none.
+
+    :param txlog_conn_id: a connection of type `txlog`, or None for none: then every table is named by its full URI.
+        A connection that is named and does not exist is an error when it is first needed.
+    """
+
+    conn_name_attr = "txlog_conn_id"
+    default_conn_name = "txlog_default"
+    conn_type = "txlog"
+    hook_name = "Delta tables (txlog)"
+
+    def __init__(self, txlog_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.txlog_conn_id = txlog_conn_id
+
+    @cached_property
+    def _connection(self) -> Any:
+        return None if self.txlog_conn_id is None else self.get_connection(self.txlog_conn_id)
+
+    @cached_property
+    def _extra(self) -> dict[str, Any]:
+        return {} if self._connection is None else dict(self._connection.extra_dejson or {})
+
+    @property
+    def base_uri(self) -> str | None:
+        """The folder or URI that relative table names are joined to; None without one."""
+        host = None if self._connection is None else self._connection.host
+        return host.rstrip("/") or "/" if host else None
+
+    @property
+    def spark_conf(self) -> dict[str, str]:
+        """Spark settings of the connection. Raises InvalidJobSpec where they are no JSON object."""
+        # The connection form keeps a JSON field as a text.
+        raw = self._extra.get("spark_conf") or {}
+        try:
+            conf = json.loads(raw) if isinstance(raw, str) else raw
+        except ValueError:
+            conf = None
+        if not isinstance(conf, dict):
+            raise InvalidJobSpec(
+                f"Connection {self.txlog_conn_id}: spark_conf must be a JSON object of texts.", argument="spark_conf"
+            )
+        return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in conf.items()}
+
+    @property
+    def runner_name(self) -> str | None:
+        """The runner that the connection asks for, or None where it does not say."""
+        return self._extra.get("runner") or None
+
+    def table_uri(self, table: str) -> str:
+        """The full URI of a table: as it is when it is absolute or a URI, else under the connection's base."""
+        if "://" in table or table.startswith(("/", "file:")) or self.base_uri is None:
+            return table
+        return f"{self.base_uri.rstrip('/')}/{table}"
+
+    def get_conn(self) -> Any:
+        """The connection object itself, or None."""
+        return self._connection
+
+    def open(self, table: str) -> Table:
+        """The table, opened for reading or writing through the engine. Raises TableNotFound."""
+        from airflow_txlog.engine import Table
+
+        return Table.open(self.table_uri(table))
+
+    def latest_version(self, table: str) -> int:
+        """The number of the table's latest version, by one listing of its log. Raises TableNotFound, CorruptTable."""
+        from airflow_txlog.engine.log.segment import list_segment
+        from airflow_txlog.engine.store import open_store
+
+        return list_segment(open_store(self.table_uri(table))).version
+
+    def run(
+        self,
+        operation: str,
+        table: str,
+        arguments: Mapping[str, Any],
+        *,
+        idempotency_key: str,
+        runner: str | Runner = "child",
+        spark_conf: Mapping[str, str] | None = None,
+        time_zone: str = "UTC",
+    ) -> JobResult:
+        """Run one data-changing job ("write", "delete" or "merge") from Python code, exactly once per key.
+
+        `arguments` are those of `contract.JobSpec`. The key names this one piece of work for ever, in every run and
+        every task: put the run id and a word for the write into it. A task that writes twice needs two keys, which is
+        why there is no default. The same key with other arguments raises IdempotencyKeyReused.
+
+        Raises the job's typed error.
+        """
+        spec = JobSpec(
+            operation=operation,
+            table_uri=self.table_uri(table),
+            arguments=dict(arguments),
+            application=ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True),
+            spark_conf={**self.spark_conf, **(spark_conf or {})},
+            time_zone=time_zone,
+        )
+        chosen = make_runner(runner) if isinstance(runner, str) else runner
+        return chosen.run(spec, log=self.log.info)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the connection is usable: its base, its settings. Opens no table."""
+        try:
+            conf = self.spark_conf
+        except InvalidJobSpec as e:
+            return False, str(e)
+        return True, f"tables are found under {self.base_uri or 'their own URIs'}; {len(conf)} Spark settings"

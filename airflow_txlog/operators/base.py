@@ -1,0 +1,249 @@
+"""What all operators share: a spec from the arguments, a runner, an identity, and an answer that people can read.
+
+A subclass names its operation and gives the job's arguments from its own rendered fields. Invariant: constructing an
+operator reads no connection, no configuration and no file, so that a DAG parses anywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import Asset, BaseOperator, conf
+
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.operators.progress import report_result, rows_changed
+from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
+from airflow_txlog.runners import Runner, make_runner
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_txlog.contract import ApplicationTransaction
+    from airflow_txlog.hooks.txlog import TxlogHook
+
+
+class TxlogOperator(BaseOperator):
+    """Base of the operators: one job on one table.
+
+    :param table_uri: the table: a path, a URI, or a name under the connection's base. (templated)
+    :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
+    :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), or a
+        `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
+    :param spark_conf: Spark settings of this job, over those of the connection. No secrets: they are shown in the UI.
+        (templated)
+    :param time_zone: the time zone in which SQL texts are understood.
+    :param conflict_rounds: how often the job itself plans afresh after losing to another commit, before the conflict
+        is given to Airflow's retries.
+
+    A task that fails is retried by `TxlogRetryPolicy` only for what running again can win (set `retries`); give
+    `retry_policy=` to replace it.
+    """
+
+    operation: ClassVar[str]
+    template_fields: Sequence[str] = ("table_uri", "spark_conf")
+    ui_color = "#e4f2f7"
+
+    def __init__(
+        self,
+        *,
+        table_uri: str,
+        txlog_conn_id: str | None = None,
+        runner: str | Runner | None = None,
+        spark_conf: dict[str, str] | None = None,
+        time_zone: str = "UTC",
+        conflict_rounds: int = 10,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table_uri = table_uri
+        self.txlog_conn_id = txlog_conn_id
+        self.runner = runner
+        self.spark_conf = spark_conf
+        self.time_zone = time_zone
+        self.conflict_rounds = conflict_rounds
+        self._running: Runner | None = None
+        # After super().__init__, which has applied the author's argument or default_args.
+        if HAS_RETRY_POLICY and self.retry_policy is None:
+            self.retry_policy = TxlogRetryPolicy()
+
+    @property
+    def hook(self) -> TxlogHook:
+        """The hook of this operator's connection."""
+        from airflow_txlog.hooks.txlog import TxlogHook
+
+        return TxlogHook(self.txlog_conn_id)
+
+    def job_arguments(self) -> dict[str, Any]:
+        """The arguments of the job, from the rendered fields; see `contract.JobSpec`."""
+        return {}
+
+    def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
+        """The application transaction of this try; None for operations that carry none (soundness B5)."""
+        return None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the job and return its small XCom: version, read_version, operation, status, metrics, files, seconds."""
+        try:
+            spec = self.job_spec(context)
+            self._running = self._make_runner()
+            started_s = time.monotonic()
+            result = self._running.run(spec, log=self.log.info)
+        except TxlogError as error:
+            raise_for_airflow(error)
+        finally:
+            self._running = None
+        seconds = time.monotonic() - started_s
+        self._tell(result)
+        self._tell_outlets(context, result)
+        report_result(self.task_id, result, seconds)
+        return xcom_of(result, seconds)
+
+    def job_spec(self, context: Mapping[str, Any]) -> JobSpec:
+        """The validated description of the job. Reads the connection, and for a data-changing job the table."""
+        from airflow_txlog.operators.identity import annotations_of
+
+        hook = self.hook
+        table_uri = hook.table_uri(self.table_uri)
+        # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
+        spec = JobSpec(
+            operation=self.operation,
+            table_uri=table_uri,
+            arguments=self.job_arguments(),
+            spark_conf={**hook.spark_conf, **(self.spark_conf or {})},
+            time_zone=self.time_zone,
+            annotations=annotations_of(context),
+            conflict_rounds=self.conflict_rounds,
+        )
+        application = self.application(context, table_uri)
+        if application is not None:
+            self.log.info("application transaction %s, version %s", application.app_id, application.version)
+        return spec.replace(application=application)
+
+    def on_kill(self) -> None:
+        """Stop the job. What it committed stays; what it staged is never named, and vacuum sweeps it."""
+        running = self._running
+        if running is not None:
+            self.log.info("stopping the %s job on %s", self.operation, self.table_uri)
+            running.kill()
+
+    def _make_runner(self) -> Runner:
+        if self.runner is not None and not isinstance(self.runner, str):
+            return self.runner
+        name = self.runner or self.hook.runner_name or conf.get("txlog", "runner", fallback="") or "child"
+        return make_runner(name)
+
+    def _tell(self, result: JobResult) -> None:
+        for line in human_lines(result):
+            self.log.info("%s", line)
+
+    def _tell_outlets(self, context: Mapping[str, Any], result: JobResult) -> None:
+        """Put the version into the asset events of this task, for whoever is scheduled by them."""
+        extra = {
+            "table_uri": result.table_uri,
+            "version": result.version,
+            "operation": result.operation,
+            "status": result.status,
+            "metrics": result.metrics,
+        }
+        for outlet in self.outlets or ():
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(extra)
+
+
+class DataChangingOperator(TxlogOperator):
+    """Base of the operators whose commit changes rows, exactly once per task instance.
+
+    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: whoever runs
+        it again under the same key finds it done. It must differ from one piece of work to the next, for example by
+        `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat it. (templated)
+    :param partition_predicate: what the operation may read and write, as SQL over partition columns with `:name` for
+        values; a row outside it is an error, and work in other partitions never conflicts. (templated)
+    :param parameters: the values of `:name` in every SQL text of the operation, bound and never pasted: texts,
+        numbers, dates, datetimes, Decimals, bytes, or lists of them. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *TxlogOperator.template_fields,
+        "idempotency_key",
+        "partition_predicate",
+        "parameters",
+    )
+
+    def __init__(
+        self,
+        *,
+        idempotency_key: str | None = None,
+        partition_predicate: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.idempotency_key = idempotency_key
+        self.partition_predicate = partition_predicate
+        self.parameters = parameters
+
+    def job_arguments(self) -> dict[str, Any]:
+        from airflow_txlog.parameters import encode_parameters
+
+        return {
+            "partition_predicate": self.partition_predicate,
+            "parameters": encode_parameters(self.parameters),
+        }
+
+    def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
+        from airflow_txlog.operators.identity import application_transaction
+        from airflow_txlog.runners.done import recorded_version
+
+        return application_transaction(
+            context, lambda app_id: recorded_version(table_uri, app_id), self.idempotency_key
+        )
+
+
+def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
+    """The small JSON dict that a task returns."""
+    told: dict[str, Any] = {
+        "table_uri": result.table_uri,
+        "operation": result.operation,
+        "status": result.status,
+        "read_version": result.read_version,
+        "version": result.version,
+        "metrics": result.metrics,
+        "files": result.files,
+        "seconds": round(seconds, 3),
+    }
+    if result.at_or_before is not None:
+        told["at_or_before"] = result.at_or_before
+    return told
+
+
+def human_lines(result: JobResult) -> list[str]:
+    """What a person wants to know of a result, in a few lines."""
+    lines = [f"{result.operation} {result.table_uri}: {_outcome(result)}"]
+    if result.files:
+        lines.append("files: " + ", ".join(f"{count} {name}" for name, count in result.files.items()))
+    rows = rows_changed(result)
+    if rows is not None:
+        lines.append(f"rows: {rows} changed")
+    if result.metrics:
+        lines.append("metrics: " + ", ".join(f"{name} {count}" for name, count in result.metrics.items()))
+    if result.steps:
+        steps = ", ".join(f"{step['name']} {step['seconds']:.2f} s" for step in result.steps)
+        lines.append(f"time: {steps}; together {result.seconds:.1f} s" + _rounds(result))
+    return lines
+
+
+def _outcome(result: JobResult) -> str:
+    if result.status == "committed":
+        before = "new table" if result.read_version is None else f"version {result.read_version}"
+        return f"{before} -> version {result.version}"
+    if result.status == "already_done":
+        where = f"at version {result.version}" if result.version is not None else f"by version {result.at_or_before}"
+        return f"done already {where}, by an earlier try of this task or under the same key; nothing was done again"
+    return f"nothing to do at version {result.version if result.version is not None else result.read_version}"
+
+
+def _rounds(result: JobResult) -> str:
+    return f", planned {result.rounds} times because of other commits" if result.rounds > 1 else ""

@@ -1,0 +1,19 @@
+"""CheckpointOperator: write a checkpoint of a table's latest version."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from airflow_txlog.operators.base import TxlogOperator
+
+
+class CheckpointOperator(TxlogOperator):
+    """Write a checkpoint, so that a reader opens the table without replaying its commits.
+
+    The engine writes one every `delta.checkpointInterval` commits by itself; this operator is for a table that other
+    writers fill. It changes no row, makes no version and carries no application transaction.
+
+    Arguments: `TxlogOperator`.
+    """
+
+    operation: ClassVar[str] = "checkpoint"

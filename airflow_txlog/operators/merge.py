@@ -1,0 +1,86 @@
+"""DeltaMergeOperator: update, delete and insert rows of a table by the rows of a source; and its clauses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from airflow_txlog.operators.base import DataChangingOperator
+
+
+def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None) -> dict[str, Any]:
+    """Update a matched row: every column from the source ("*"), or the named columns from SQL expressions."""
+    return {
+        "when": "matched",
+        "then": "update",
+        "condition": condition,
+        "set": set if isinstance(set, str) else dict(set),
+    }
+
+
+def when_matched_delete(*, condition: str | None = None) -> dict[str, Any]:
+    """Delete a matched row."""
+    return {"when": "matched", "then": "delete", "condition": condition}
+
+
+def when_not_matched_insert(
+    values: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None
+) -> dict[str, Any]:
+    """Insert a source row that matches no row: every column ("*"), or the named columns from SQL expressions."""
+    return {
+        "when": "not_matched",
+        "then": "insert",
+        "condition": condition,
+        "values": values if isinstance(values, str) else dict(values),
+    }
+
+
+class DeltaMergeOperator(DataChangingOperator):
+    """Merge the rows of a source into a Delta table, in one commit.
+
+    The first clause whose condition holds decides a row. A target row that two source rows would change fails the
+    task with AmbiguousMerge.
+
+    :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
+    :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. An equality with a
+        partition column of the target confines the merge to the partitions that the source holds. (templated)
+    :param clauses: in order: `when_matched_update(…)`, `when_matched_delete(…)`, `when_not_matched_insert(…)`.
+        (templated)
+    :param target_alias: what the SQL texts call the table.
+    :param source_alias: what they call the source.
+
+    Example: `DeltaMergeOperator(task_id="correct", table_uri="/lake/users", source=files("/in/corrections"),
+    on="t.user_id = s.user_id", clauses=[when_matched_update(), when_not_matched_insert()])`. Other arguments:
+    `DataChangingOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[str] = "merge"
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "on", "clauses")
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        on: str,
+        clauses: Sequence[Mapping[str, Any]],
+        target_alias: str = "t",
+        source_alias: str = "s",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.on = on
+        self.clauses = clauses
+        self.target_alias = target_alias
+        self.source_alias = source_alias
+
+    def job_arguments(self) -> dict[str, Any]:
+        """`source`, `on`, `clauses`, the aliases and the shared ones."""
+        return {
+            **super().job_arguments(),
+            "source": self.source,
+            "on": self.on,
+            "clauses": [dict(clause) for clause in self.clauses],
+            "target_alias": self.target_alias,
+            "source_alias": self.source_alias,
+        }

@@ -1,0 +1,74 @@
+"""One JSON line per finished task, for a front end that shows a run as it goes.
+
+Written only where the environment variable TXLOG_PROGRESS_FILE names a file; nothing reads it here. Invariant: a line
+is one write to a file opened for appending, so that tasks that finish together never mix their lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from airflow_txlog.contract import JobResult
+
+PROGRESS_FILE = "TXLOG_PROGRESS_FILE"
+
+# What Delta calls the rows that an operation wrote, changed or removed; those of one operation add up.
+_ROW_METRICS = {
+    "write": ("numOutputRows",),
+    "delete": ("numDeletedRows",),
+    "merge": ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
+}
+
+
+def rows_changed(result: JobResult) -> int | None:
+    """Rows that the operation wrote, changed or removed; None where it has no rows, or does not tell."""
+    found = [result.metrics[name] for name in _ROW_METRICS.get(result.operation, ()) if name in result.metrics]
+    return sum(found) if found else None
+
+
+def report_result(task_id: str, result: JobResult, seconds: float) -> None:
+    """Append the line of a finished operator."""
+    report(
+        task_id=task_id,
+        operation=result.operation,
+        status=result.status,
+        read_version=result.read_version,
+        version=result.version,
+        files=result.files,
+        rows=rows_changed(result),
+        seconds=seconds,
+    )
+
+
+def report(
+    *,
+    task_id: str,
+    operation: str,
+    status: str = "done",
+    read_version: int | None = None,
+    version: int | None = None,
+    files: dict[str, int] | None = None,
+    rows: int | None = None,
+    seconds: float = 0.0,
+) -> None:
+    """Append one line with these fields, if anybody asked for lines."""
+    path = os.environ.get(PROGRESS_FILE)
+    if not path:
+        return
+    line: dict[str, Any] = {
+        "task_id": task_id,
+        "operation": operation,
+        "status": status,
+        "read_version": read_version,
+        "version": version,
+        "files": files or {},
+        "rows": rows,
+        "seconds": round(seconds, 3),
+    }
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(handle)

@@ -1,0 +1,42 @@
+"""Where the rows of a write or a merge come from: plain dicts, made by small functions.
+
+Each function gives a SOURCE of `contract.JobSpec`; a dict written by hand does as well. The texts inside are templated
+by the operator that takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def files(
+    path: str | Sequence[str],
+    *,
+    format: str = "parquet",
+    options: Mapping[str, str] | None = None,
+    schema: str | None = None,
+) -> dict[str, Any]:
+    """Rows of files that Spark reads: "parquet", "csv", "json" or "orc", with Spark's own options.
+
+    `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark finds the schema out.
+    """
+    return {
+        "format": format,
+        "path": path if isinstance(path, str) else list(path),
+        "options": dict(options or {}),
+        "schema": schema,
+    }
+
+
+def table(uri: str, version: int | None = None) -> dict[str, Any]:
+    """Rows of a Delta table at a version, or at its latest one when the job starts."""
+    return {"table": uri, "version": version}
+
+
+def query(sql: str, **views: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of a Spark SQL query over named sources: `query("SELECT … FROM late WHERE day = :day", late=files(…))`.
+
+    Values go through the operator's `parameters`, as `:name`.
+    """
+    return {"sql": sql, "views": {name: dict(view) for name, view in views.items()}}

@@ -1,0 +1,54 @@
+"""DeltaWriteOperator: append rows to a table, or overwrite it or a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.operators.base import DataChangingOperator
+
+
+class DeltaWriteOperator(DataChangingOperator):
+    """Write the rows of a source into a Delta table, in one commit.
+
+    :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
+    :param mode: "append", or "overwrite": replace the table's rows, or with `partition_predicate` those of the
+        partitions it names.
+    :param create: make the table when there is none; false raises TableNotFound instead.
+    :param partition_by: partition columns, for a table that is made here.
+    :param properties: table properties, for a table that is made here.
+
+    Example: `DeltaWriteOperator(task_id="load", table_uri="/lake/flights", source=files("/in/{{ ds }}"),
+    partition_by=["flight_date"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[str] = "write"
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source")
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        mode: str = "append",
+        create: bool = True,
+        partition_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.mode = mode
+        self.create = create
+        self.partition_by = partition_by
+        self.properties = properties
+
+    def job_arguments(self) -> dict[str, Any]:
+        """`source`, `mode`, `create`, `partition_by`, `properties` and the shared ones."""
+        return {
+            **super().job_arguments(),
+            "source": self.source,
+            "mode": self.mode,
+            "create": self.create,
+            "partition_by": None if self.partition_by is None else list(self.partition_by),
+            "properties": dict(self.properties or {}),
+        }

@@ -1,0 +1,1 @@
+"""How Airflow judges what a job raised."""

@@ -1,0 +1,93 @@
+"""Which errors are worth another try of the task: the third ring of retry, around the commit loop and the job.
+
+The error itself knows (`TxlogError.retryable`); this module only tells Airflow. Airflow asks a retry policy since 3.3;
+where there is none, `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant:
+an error that cannot be won by running again fails the task on the try that met it, and says why.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from airflow.providers.common.compat import sdk
+
+from airflow_txlog.errors import JobError, TxlogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
+else:
+    # By feature, not by version: the class came with Airflow 3.3, and a backport would do as well.
+    RetryPolicy = getattr(sdk, "RetryPolicy", object)
+
+HAS_RETRY_POLICY = hasattr(sdk, "RetryPolicy")
+
+REASON_MAX_CHARS = 400  # Airflow keeps 500 characters of a reason
+
+
+class TxlogRetryPolicy(RetryPolicy):
+    """Retry what running again can win; fail at once on everything else. The default of every operator here.
+
+    - A TxlogError whose `retryable` is true (a conflict, a lost race): retried, as far as the task's `retries` go,
+      after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks that lost to
+      each other do not meet again.
+    - A TxlogError that is not retryable: failed, whatever `retries` says.
+    - Anything else, a JobError included (Spark or the machine failed): `otherwise`, which is "fail", or "default" for
+      Airflow's own rule (`retries`, `retry_delay`). Choose "default" to put this policy first in a ChainRetryPolicy.
+
+    Replace it with the operator's `retry_policy=`.
+    """
+
+    def __init__(
+        self,
+        *,
+        otherwise: Literal["fail", "default"] = "fail",
+        delay: timedelta = timedelta(seconds=5),
+        max_delay: timedelta = timedelta(minutes=2),
+        random_fraction: Callable[[], float] = random.random,
+    ) -> None:
+        if otherwise not in ("fail", "default"):
+            raise ValueError(f'otherwise must be "fail" or "default"; found {otherwise!r}')
+        self.otherwise = otherwise
+        self.delay = delay
+        self.max_delay = max_delay
+        self._random_fraction = random_fraction
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,
+        context: Any = None,
+    ) -> RetryDecision:
+        """The decision about one failed try, with the reason that Airflow logs."""
+        if isinstance(exception, TxlogError) and exception.retryable:
+            return sdk.RetryDecision.retry(delay=self.delay_after(try_number), reason=_reason(exception))
+        if self.otherwise == "default" and (not isinstance(exception, TxlogError) or isinstance(exception, JobError)):
+            return sdk.RetryDecision.default()
+        return sdk.RetryDecision.fail(reason=f"running again cannot help: {_reason(exception)}")
+
+    def delay_after(self, try_number: int) -> timedelta:
+        """How long to wait after this try (counted from 1)."""
+        # The exponent is bounded before it is raised: a task may have many tries.
+        doubled: timedelta = self.delay * 2 ** min(max(try_number - 1, 0), 16)
+        return min(doubled, self.max_delay) * (0.5 + self._random_fraction())
+
+
+def raise_for_airflow(error: TxlogError) -> NoReturn:
+    """Raise the error as Airflow should see it.
+
+    With retry policies: as it is, so that the task's policy, ours or the author's, judges the real class. Without
+    them: an error that is not retryable becomes AirflowFailException, which Airflow never retries.
+    """
+    if HAS_RETRY_POLICY or error.retryable:
+        raise error
+    raise sdk.AirflowFailException(f"running again cannot help: {_reason(error)}") from error
+
+
+def _reason(exception: BaseException) -> str:
+    first_line = str(exception).strip().split("\n", 1)[0]
+    return f"{type(exception).__name__}: {first_line}"[:REASON_MAX_CHARS]

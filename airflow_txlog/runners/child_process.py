@@ -1,0 +1,127 @@
+"""Runs a job in a child process of the task: `python -m airflow_txlog.jobs SPEC_FILE`.
+
+The same way in and out as a remote submit: the spec goes in as a file, the result comes back as a file, and the exit
+code decides nothing. Invariants: the child never outlives the call (it stays in the task's process group, ends when
+its standard input does, and is stopped in a `finally`), and nothing of the spec stands in the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+import airflow_txlog
+from airflow_txlog.contract import JobResult, JobSpec, read_result, write_document
+from airflow_txlog.errors import MissingResult
+from airflow_txlog.runners.base import Log, result_or_error
+from airflow_txlog.runners.done import find_done
+from airflow_txlog.runners.job_output import Tail, lines_of, readable
+
+TERMINATION_GRACE_S = 5.0
+STOP_POLL_S = 0.05
+
+
+class ChildProcessRunner:
+    """One child process a job. The default: a Spark that dies takes nothing of Airflow with it."""
+
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "airflow_txlog.jobs")) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
+
+    def run(self, spec: JobSpec, *, log: Log) -> JobResult:
+        """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
+        with tempfile.TemporaryDirectory(prefix="airflow-txlog-") as folder:  # mode 0700, as is mkdtemp's manner
+            result_uri = spec.result_uri or os.path.join(folder, "result.json")
+            spec_file = os.path.join(folder, "spec.json")
+            write_document(spec_file, spec.replace(result_uri=result_uri).to_json())
+            exit_code, tail = self._run_child(spec_file, log)
+            result = read_result(result_uri)
+        if result is None:
+            result = self._ask_the_log(spec, result_uri, exit_code, tail)
+        return result_or_error(result)
+
+    def kill(self) -> None:
+        """SIGTERM, five seconds, SIGKILL. The child's JVM and Python workers end with it."""
+        self._killed = True
+        process = self._process
+        if process is not None:
+            _stop(process)
+
+    def _run_child(self, spec_file: str, log: Log) -> tuple[int, str]:
+        tail = Tail()
+        # No start_new_session: Airflow kills a task by its process group, and the child must be in it.
+        process = subprocess.Popen(
+            [*self._command, spec_file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+        )
+        self._process, self._killed = process, False
+        try:
+            assert process.stdout is not None
+            for line in lines_of(process.stdout):
+                tail.add(line)
+                told = readable(line)
+                if told is not None:
+                    log(told)
+            return process.wait(), tail.text()
+        finally:
+            # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
+            # anywhere above, in the middle of a read.
+            _stop(process)
+            self._process = None
+
+    def _ask_the_log(self, spec: JobSpec, result_uri: str, exit_code: int, tail: str) -> JobResult:
+        """The answer of the table's log where the job left none: committed all the same, or MissingResult."""
+        done = None if self._killed else find_done(spec)
+        if done is not None:
+            return done
+        how = "was stopped" if self._killed else f"ended with exit code {exit_code}"
+        raise MissingResult(
+            f"The {spec.operation} job on {spec.table_uri} {how} and left no result"
+            + (", and the table's log does not show its transaction" if spec.application else "")
+            + (f". Its last lines:\n{tail}" if tail else "."),
+            result_uri=result_uri,
+            exit_code=exit_code,
+            log_tail=tail,
+        )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process if it still runs: by its standard input's end and SIGTERM, at last by SIGKILL."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    if process.poll() is None:
+        process.terminate()
+        deadline_s = time.monotonic() + TERMINATION_GRACE_S
+        # Polled rather than waited for: this may run in a signal handler above a blocking wait of the same thread.
+        while process.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(STOP_POLL_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a reader below the handler holds the buffer
+            process.stdout.close()
+
+
+def _environment() -> dict[str, str]:
+    """The task's environment, in which the child finds this package and writes its lines at once."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    package_parent = str(Path(airflow_txlog.__file__).resolve().parents[1])
+    installed = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
+    # A checkout on sys.path is not on the child's. An installed package is found anyway, and putting site-packages
+    # first would let it shadow the standard library.
+    if package_parent not in installed:
+        paths = [package_parent, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment

@@ -1,0 +1,21 @@
+"""Runners by name, each imported when it is asked for: the in-process one brings Spark."""
+
+from __future__ import annotations
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.runners.base import Runner
+
+RUNNERS = ("child", "in_process")
+
+
+def make_runner(name: str) -> Runner:
+    """A fresh runner: "child" (a child process) or "in_process" (a Spark session shared by this process)."""
+    if name == "child":
+        from airflow_txlog.runners.child_process import ChildProcessRunner
+
+        return ChildProcessRunner()
+    if name == "in_process":
+        from airflow_txlog.runners.in_process import InProcessRunner
+
+        return InProcessRunner()
+    raise InvalidJobSpec(f"runner must be one of {RUNNERS} or a Runner; found {name!r}.", argument="runner")
