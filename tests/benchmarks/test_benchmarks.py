@@ -1,0 +1,41 @@
+"""The benchmarks run and check their rows: tiny, one round, no figure looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_benchmarks(folder: Path, *cases: str) -> list[dict[str, object]]:
+    output = folder / "bench.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--scale", "0.001", "--rounds", "1", "--cases", *cases]
+    command += ["--folder", str(folder / "work"), "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == output.read_text()
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def test_log_benchmarks_print_one_line_a_peer(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "open", "commit")
+    assert [(line["case"], line["peer"]) for line in lines] == [("open", "deltalake"), ("commit", "deltalake")]
+    assert all(line["ours_s"] and line["peer_s"] and line["ratio"] for line in lines)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "delete", "merge")
+    assert [(line["case"], line["peer"]) for line in lines] == [
+        ("delete", "pyspark"),
+        ("delete", "deltalake"),
+        ("merge", "pyspark"),
+        ("merge", "pyspark-antijoin"),
+        ("merge", "deltalake"),
+    ]

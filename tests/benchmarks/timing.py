@@ -1,0 +1,81 @@
+"""Sides that do the same work in turn, and the medians of what they took.
+
+Every side of a case starts each round from the same untouched input, made outside the measured time, and what it
+leaves is compared row for row with what the case expects. The order of the sides rotates, so that none is always
+first after a pause. The first round warms caches and compilers, and does not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Side(Protocol):
+    """One implementation of a case's work."""
+
+    @property
+    def name(self) -> str:
+        """`ours`, or the peer's name in the results."""
+
+    def prepare(self) -> None:
+        """Make the input of one round."""
+
+    def run(self) -> None:
+        """Do the work: the only part that is measured."""
+
+    def result(self) -> Any:
+        """What the work left, to be compared; not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the results: seconds are medians over the rounds; `ratio` is ours / peer."""
+
+    case: str
+    ours_s: float
+    peer: str
+    peer_s: float
+    ratio: float
+    ours_min_s: float
+    peer_min_s: float
+    rounds: int
+    scale: float
+
+
+def measure(
+    case: str, sides: Sequence[Side], *, rounds: int, scale: float, check: Callable[[str, Any], None]
+) -> list[Line]:
+    """Medians of `rounds` alternating rounds after one warm-up: one line for each side that is not `ours`."""
+    seconds: dict[str, list[float]] = {side.name: [] for side in sides}
+    for number in range(rounds + 1):
+        start = number % len(sides)
+        for side in [*sides[start:], *sides[:start]]:
+            side.prepare()
+            began = time.perf_counter()
+            side.run()
+            took = time.perf_counter() - began
+            check(side.name, side.result())
+            if number > 0:
+                seconds[side.name].append(took)
+            label = f"round {number}/{rounds}" if number else "warm-up"
+            print(f"  {case}: {label}: {side.name} {took:.2f} s", file=sys.stderr, flush=True)
+    ours = seconds.pop("ours")
+    return [
+        Line(
+            case=case,
+            ours_s=round(statistics.median(ours), 3),
+            peer=peer,
+            peer_s=round(statistics.median(theirs), 3),
+            ratio=round(statistics.median(ours) / statistics.median(theirs), 3),
+            ours_min_s=round(min(ours), 3),
+            peer_min_s=round(min(theirs), 3),
+            rounds=rounds,
+            scale=scale,
+        )
+        for peer, theirs in seconds.items()
+    ]

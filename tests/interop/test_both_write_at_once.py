@@ -1,0 +1,146 @@
+"""Writers at work on one table at the same time: no commit is lost, none is doubled, every row is accounted for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import CommitContention
+from tests.interop.tables import append, assert_both_read
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = pa.schema([pa.field("writer", pa.string()), pa.field("number", pa.int64())])
+THREADS_A_SIDE = 8
+COMMITS_A_THREAD = 10
+
+
+def row(writer: str, number: int) -> pa.Table:
+    return pa.Table.from_pylist([{"writer": writer, "number": number}], schema=SCHEMA)
+
+
+def rows(writers: list[str], numbers: int) -> pa.Table:
+    return pa.Table.from_pylist([{"writer": w, "number": n} for w in writers for n in range(numbers)], schema=SCHEMA)
+
+
+def append_until_committed(table: Table, data: pa.Table) -> int:
+    """What a job does: a commit that lost all of its races, which wrote nothing, is made again."""
+    while True:
+        try:
+            return append(table, data)
+        except CommitContention:
+            continue
+
+
+def commits_of(uri: str) -> list[dict[str, object]]:
+    """commitInfo of every commit from version 1 on; the versions have no gap."""
+    paths = sorted((Path(uri) / "_delta_log").glob("*.json"))
+    assert [int(path.stem) for path in paths] == list(range(len(paths)))
+    return [json.loads(path.read_text().splitlines()[0])["commitInfo"] for path in paths[1:]]
+
+
+@pytest.mark.slow
+def test_threads_of_both_append_and_no_commit_is_lost(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, SCHEMA)
+    start = threading.Barrier(2 * THREADS_A_SIDE)
+    patient = CommitProperties(max_commit_retries=1000)
+    versions: list[int] = []
+
+    def we_write(writer: str) -> None:
+        table = Table.open(uri)
+        start.wait()
+        for number in range(COMMITS_A_THREAD):
+            versions.append(append_until_committed(table, row(writer, number)))
+
+    def deltalake_writes(writer: str) -> None:
+        start.wait()
+        for number in range(COMMITS_A_THREAD):
+            write_deltalake(uri, row(writer, number), mode="append", commit_properties=patient)
+
+    ours = [f"ours {number}" for number in range(THREADS_A_SIDE)]
+    theirs = [f"deltalake {number}" for number in range(THREADS_A_SIDE)]
+    with ThreadPoolExecutor(2 * THREADS_A_SIDE) as pool:
+        running = [pool.submit(we_write, writer) for writer in ours]
+        running += [pool.submit(deltalake_writes, writer) for writer in theirs]
+        for future in running:
+            future.result()
+
+    assert_both_read(uri, rows(ours + theirs, COMMITS_A_THREAD))
+    assert DeltaTable(uri).version() == 2 * THREADS_A_SIDE * COMMITS_A_THREAD
+    # The versions that we were told are ours are ours, each once.
+    assert len(set(versions)) == len(versions) == THREADS_A_SIDE * COMMITS_A_THREAD
+    engines = [str(info["engineInfo"]) for info in commits_of(uri)]
+    assert all("txlog" in engines[version - 1] for version in versions)
+    assert sum("delta-rs" in engine for engine in engines) == THREADS_A_SIDE * COMMITS_A_THREAD
+
+
+WRITER = """
+import sys
+from airflow_txlog.engine import Table
+from tests.interop.test_both_write_at_once import append_until_committed, row
+uri, writer, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+table = Table.open(uri)
+sys.stdin.readline()
+for number in range(count):
+    print(append_until_committed(table, row(writer, number)), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_processes_of_ours_append_and_no_commit_is_lost(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, SCHEMA)
+    writers = [f"process {number}" for number in range(6)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, uri, writer, "15"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for writer in writers
+    ]
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=300)[0] for process in running]
+    assert [process.returncode for process in running] == [0] * len(running)
+    versions = [int(line) for output in outputs for line in output.split()]
+    assert sorted(versions) == list(range(1, len(writers) * 15 + 1))
+    assert len({info["txnId"] for info in commits_of(uri)}) == len(versions)
+    assert_both_read(uri, rows(writers, 15))
+
+
+@pytest.mark.slow
+def test_two_tasks_create_one_table_and_both_append(tmp_path: Path) -> None:
+    """A race to create is lost by all but one, and the losers find the table usable."""
+    from airflow_txlog.errors import TableAlreadyExists
+
+    uri = str(tmp_path / "t")
+    start = threading.Barrier(6)
+
+    def create_and_append(writer: str) -> bool:
+        start.wait()
+        try:
+            table, created = Table.create(uri, SCHEMA), True
+        except TableAlreadyExists:
+            table, created = Table.open(uri), False
+        append_until_committed(table, row(writer, 0))
+        return created
+
+    writers = [f"thread {number}" for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        created = list(pool.map(create_and_append, writers))
+    assert created.count(True) == 1
+    assert_both_read(uri, rows(writers, 1))
