@@ -1,0 +1,232 @@
+"""JobSpec and JobResult: what is refused, and that nothing changes on the way through JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_txlog.contract import (
+    DIGEST_TAG,
+    ApplicationTransaction,
+    JobResult,
+    JobSpec,
+    read_result,
+    read_spec,
+    write_document,
+)
+from airflow_txlog.errors import ConcurrentAppend, InvalidJobSpec, UnsupportedStore
+from airflow_txlog.parameters import decode_parameter, encode_parameter
+
+FILES = {"format": "parquet", "path": "/in/a"}
+UPDATE = {"when": "matched", "then": "update", "set": "*"}
+INSERT = {"when": "not_matched", "then": "insert", "values": {"id": "s.id"}, "condition": "s.id > 0"}
+
+VALID: list[tuple[str, dict[str, Any]]] = [
+    ("write", {"source": FILES}),
+    ("write", {"source": {"sql": "SELECT 1 AS a", "views": {}}, "mode": "overwrite", "partition_by": ["a"]}),
+    ("write", {"source": {"sql": "SELECT * FROM x", "views": {"x": {"table": "/t", "version": 3}}}}),
+    ("delete", {"predicate": "id = :id", "parameters": {"id": 7}}),
+    ("delete", {"predicate": None}),
+    ("merge", {"source": {"table": "/s"}, "on": "t.id = s.id", "clauses": [UPDATE, INSERT]}),
+    ("merge", {"source": FILES, "on": "t.id = s.id", "clauses": [{"when": "matched", "then": "delete"}]}),
+    ("checkpoint", {}),
+    ("vacuum", {}),
+    ("vacuum", {"retention_hours": 0, "dry_run": True, "check_retention": False}),
+]
+
+INVALID: list[tuple[str, dict[str, Any], str]] = [
+    ("update", {}, "operation"),
+    ("delete", {}, "arguments.predicate"),
+    ("delete", {"predicate": 7}, "arguments.predicate"),
+    ("delete", {"predicate": " "}, "arguments.predicate"),
+    ("delete", {"predicate": "id = 1", "source": FILES}, "arguments.source"),
+    ("delete", {"predicate": "d = :d", "parameters": {"d": dt.date(2013, 1, 1)}}, "arguments.parameters.d"),
+    ("delete", {"predicate": "d = :d", "parameters": {"d": {"$date": "soon"}}}, "arguments.parameters.d"),
+    ("delete", {"predicate": "x = :x", "parameters": {"x": float("nan")}}, "arguments.parameters.x"),
+    ("write", {}, "arguments.source"),
+    ("write", {"source": "/in/a"}, "arguments.source"),
+    ("write", {"source": {"path": "/in/a"}}, "arguments.source"),
+    ("write", {"source": {"format": "avro", "path": "/in/a"}}, "arguments.source.format"),
+    ("write", {"source": {"format": "csv", "path": []}}, "arguments.source.path"),
+    ("write", {"source": {**FILES, "mode": "x"}}, "arguments.source.mode"),
+    ("write", {"source": {"sql": "SELECT 1", "views": {"v": {"sql": "SELECT 1"}}}}, "arguments.source.views.v"),
+    ("write", {"source": FILES, "mode": "replace"}, "arguments.mode"),
+    ("write", {"source": FILES, "partition_by": "day"}, "arguments.partition_by"),
+    ("write", {"source": FILES, "properties": {"a": 1}}, "arguments.properties"),
+    ("write", {"source": FILES, "create": "yes"}, "arguments.create"),
+    ("merge", {"source": FILES, "on": "a = b"}, "arguments.clauses"),
+    ("merge", {"source": FILES, "on": "a = b", "clauses": []}, "arguments.clauses"),
+    ("merge", {"source": FILES, "clauses": [UPDATE]}, "arguments.on"),
+    (
+        "merge",
+        {"source": FILES, "on": "a = b", "clauses": [{"when": "matched", "then": "insert"}]},
+        "arguments.clauses[0]",
+    ),
+    (
+        "merge",
+        {"source": FILES, "on": "a = b", "clauses": [UPDATE, {**INSERT, "values": {}}]},
+        "arguments.clauses[1].values",
+    ),
+    (
+        "merge",
+        {"source": FILES, "on": "a = b", "clauses": [{"when": "matched", "then": "delete", "set": "*"}]},
+        "arguments.clauses[0].set",
+    ),
+    ("vacuum", {"retention_hours": -1}, "arguments.retention_hours"),
+    ("vacuum", {"dry_run": 1}, "arguments.dry_run"),
+    ("checkpoint", {"force": True}, "arguments.force"),
+]
+
+
+@pytest.mark.parametrize(("operation", "arguments"), VALID)
+def test_a_valid_spec_survives_json(operation: str, arguments: dict[str, Any]) -> None:
+    spec = JobSpec(operation=operation, table_uri="/t", arguments=arguments, annotations={"dag_id": "d"})
+    assert JobSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(("operation", "arguments", "argument"), INVALID)
+def test_a_wrong_spec_is_refused_by_the_name_of_the_argument(
+    operation: str, arguments: dict[str, Any], argument: str
+) -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        JobSpec(operation=operation, table_uri="/t", arguments=arguments)
+    assert caught.value.argument == argument  # type: ignore[attr-defined]
+    assert argument in str(caught.value)
+
+
+def test_an_unknown_field_of_a_spec_is_an_error_and_of_a_result_is_not() -> None:
+    with pytest.raises(InvalidJobSpec, match="retries"):
+        JobSpec.from_json('{"operation": "checkpoint", "table_uri": "/t", "retries": 3}')
+    result = JobResult(status="committed", operation="delete", table_uri="/t", version=3)
+    newer = {**json.loads(result.to_json()), "bytes": 10}
+    assert JobResult.from_json(json.dumps(newer)) == result
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '"checkpoint"', '{"table_uri": "/t"}'])
+def test_what_is_no_spec_is_refused(text: str) -> None:
+    with pytest.raises(InvalidJobSpec):
+        JobSpec.from_json(text)
+
+
+def test_every_argument_of_an_operation_is_present_in_its_spec() -> None:
+    spec = JobSpec(operation="write", table_uri="/t", arguments={"source": FILES})
+    assert spec.arguments == {
+        "source": FILES,
+        "mode": "append",
+        "partition_by": None,
+        "create": True,
+        "properties": {},
+        "partition_predicate": None,
+        "parameters": None,
+    }
+
+
+def test_a_spec_does_not_follow_the_dict_it_was_made_from() -> None:
+    arguments: dict[str, Any] = {"predicate": "id = :id", "parameters": {"id": 7}}
+    spec = JobSpec(operation="delete", table_uri="/t", arguments=arguments)
+    arguments["parameters"]["id"] = 8
+    assert spec.arguments["parameters"] == {"id": 7}
+
+
+def test_the_digest_is_the_same_for_every_try_and_another_for_other_work() -> None:
+    first = JobSpec(operation="delete", table_uri="/t", arguments={"predicate": "id = 1"})
+    retry = first.replace(
+        result_uri="/r",
+        annotations={"try_number": 2},
+        spark_conf={"spark.driver.memory": "2g"},
+        application=ApplicationTransaction(app_id="a", version=1),
+        conflict_rounds=3,
+    )
+    assert retry.digest() == first.digest()
+    other = [
+        first.replace(table_uri="/u"),
+        first.replace(arguments={"predicate": "id = 2"}),
+        first.replace(time_zone="Europe/Berlin"),
+    ]
+    assert len({first.digest(), *(spec.digest() for spec in other)}) == 4
+    assert first.commit_tags() == {DIGEST_TAG: first.digest()}
+    assert retry.commit_tags()["airflow.try_number"] == "2"
+
+
+def test_b5_a_checkpoint_carries_no_application_transaction() -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        JobSpec(operation="checkpoint", table_uri="/t", application=ApplicationTransaction(app_id="a", version=1))
+    assert caught.value.argument == "application"  # type: ignore[attr-defined]
+
+
+def test_c8_a_refusal_does_not_repeat_a_value() -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        JobSpec(operation="delete", table_uri="/t", arguments={"predicate": ["name = 'Ada Lovelace'"]})
+    assert "Lovelace" not in str(caught.value)
+
+
+def test_a_failed_result_gives_its_error_back_typed() -> None:
+    error = ConcurrentAppend("version 4 added a file", table="/t", winning_version=4, partition={"day": "1"})
+    result = JobResult(status="failed", operation="merge", table_uri="/t", error=error.to_dict())
+    back = JobResult.from_json(result.to_json()).typed_error()
+    assert isinstance(back, ConcurrentAppend)
+    assert (back.winning_version, back.partition, back.retryable) == (4, {"day": "1"}, True)
+
+
+@pytest.mark.parametrize("change", [{"status": "done"}, {"status": "failed"}, {"metrics": {"rows": "1"}}])
+def test_a_wrong_result_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJobSpec):
+        JobResult(**{"status": "committed", "operation": "delete", "table_uri": "/t", **change})
+
+
+@given(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(),
+        st.dates(),
+        st.datetimes(),
+        st.datetimes(timezones=st.just(dt.UTC)),
+        st.decimals(allow_nan=False, allow_infinity=False),
+        st.binary(),
+        st.lists(st.dates()),
+    )
+)
+def test_a_parameter_comes_back_with_its_type(value: object) -> None:
+    """decode_parameter(encode_parameter(v)) == v, type included, also through JSON."""
+    back = decode_parameter(json.loads(json.dumps(encode_parameter(value))))
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_parameters_are_bound_as_their_python_values() -> None:
+    spec = JobSpec(
+        operation="delete",
+        table_uri="/t",
+        arguments={"predicate": "d = :d AND x < :x", "parameters": {"d": {"$date": "2013-01-01"}, "x": 3}},
+    )
+    assert spec.bound_parameters == {"d": dt.date(2013, 1, 1), "x": 3}
+    assert encode_parameter(decimal.Decimal("1.50")) == {"$decimal": "1.50"}
+
+
+def test_a_document_is_written_whole_and_for_its_owner_only(tmp_path: Path) -> None:
+    spec = JobSpec(operation="checkpoint", table_uri="/t")
+    path = tmp_path / "new" / "spec.json"
+    write_document(str(path), spec.to_json())
+    write_document(path.as_uri(), spec.to_json())
+    assert read_spec(path.as_uri()) == spec
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in path.parent.iterdir()] == ["spec.json"]
+
+
+def test_a_missing_result_is_none_and_a_missing_spec_is_an_error(tmp_path: Path) -> None:
+    assert read_result(str(tmp_path / "result.json")) is None
+    with pytest.raises(InvalidJobSpec):
+        read_spec(str(tmp_path / "spec.json"))
+    with pytest.raises(UnsupportedStore, match="s3"):
+        read_result("s3://bucket/result.json")
