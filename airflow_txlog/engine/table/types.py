@@ -170,3 +170,29 @@ class StructType:
 
 
 DataType: TypeAlias = Primitive | DecimalType | ArrayType | MapType | StructType
+
+
+def walk_fields(data_type: DataType) -> Iterator[StructField]:
+    """Every field at any depth, outermost first: those of structs, and of structs in arrays and maps."""
+    if isinstance(data_type, StructType):
+        for member in data_type:
+            yield member
+            yield from walk_fields(member.type)
+    elif isinstance(data_type, ArrayType):
+        yield from walk_fields(data_type.element)
+    elif isinstance(data_type, MapType):
+        yield from walk_fields(data_type.key)
+        yield from walk_fields(data_type.value)
+
+
+def walk_types(data_type: DataType) -> Iterator[DataType]:
+    """Every type at any depth, this one first."""
+    yield data_type
+    if isinstance(data_type, StructType):
+        for member in data_type:
+            yield from walk_types(member.type)
+    elif isinstance(data_type, ArrayType):
+        yield from walk_types(data_type.element)
+    elif isinstance(data_type, MapType):
+        yield from walk_types(data_type.key)
+        yield from walk_types(data_type.value)

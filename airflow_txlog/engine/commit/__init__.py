@@ -1,0 +1,1 @@
+"""From one version to the next: transactions, conflict rules, isolation, the commit loop."""

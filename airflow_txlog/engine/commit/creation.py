@@ -1,0 +1,82 @@
+"""The protocol and metadata of a new table: what version 0 says besides its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_txlog.engine.clock import Clock
+from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.features import check_writable, protocol_for
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.schema import from_arrow, schema_to_json
+from airflow_txlog.engine.table.types import ArrayType, MapType, StructType
+from airflow_txlog.errors import SchemaMismatch
+
+# A table that we create forgets the application transactions of tasks after a month: thirty mapped tasks an hour
+# would otherwise leave a quarter of a million of them a year in every snapshot and checkpoint. Never set on a table
+# that somebody else made, where it could expire the id of a slow streaming sink.
+CREATED_TABLE_PROPERTIES = {"delta.setTransactionRetentionDuration": "interval 30 days"}
+
+
+def new_table(
+    uri: str,
+    schema: pa.Schema | StructType,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str] | None,
+    *,
+    name: str | None,
+    description: str | None,
+    clock: Clock,
+) -> tuple[Protocol, Metadata]:
+    """The lowest protocol that the table needs, and its metadata.
+
+    Raises SchemaMismatch where the schema is empty or cannot be partitioned so, InvalidProperty for a property whose
+    value cannot be read, UnsupportedFeature where it would need what this engine cannot write.
+    """
+    delta_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
+    configuration = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
+    TableProperties(configuration, uri).validate()
+    metadata = Metadata(
+        id=clock.unique_id(),
+        name=name,
+        description=description,
+        schema_string=schema_to_json(delta_schema),
+        partition_columns=_partition_columns(uri, delta_schema, partition_by),
+        configuration=configuration,
+        created_time=clock.now_ms(),
+    )
+    protocol = protocol_for(delta_schema, configuration)
+    check_writable(protocol, metadata, delta_schema, uri)
+    return protocol, metadata
+
+
+def _partition_columns(uri: str, schema: StructType, partition_by: Sequence[str]) -> list[str]:
+    """The names in the schema's own case. Raises SchemaMismatch."""
+    if not schema.fields:
+        raise SchemaMismatch(f"{uri}: a table needs at least one column.", table=uri, columns=[])
+    columns: list[str] = []
+    for asked in partition_by:
+        found = schema.find(asked)
+        if found is None:
+            raise SchemaMismatch(
+                f"{uri} cannot be partitioned by {asked!r}: its columns are {schema.names}.", table=uri, columns=[asked]
+            )
+        if isinstance(found.type, StructType | ArrayType | MapType):
+            raise SchemaMismatch(
+                f"{uri} cannot be partitioned by {found.name!r}: a partition value must be a single value, and the "
+                f"column is {found.type}.",
+                table=uri,
+                columns=[asked],
+            )
+        if found.name in columns:
+            raise SchemaMismatch(f"{uri}: {found.name!r} is named twice in partition_by.", table=uri, columns=[asked])
+        columns.append(found.name)
+    if len(columns) == len(schema.fields):
+        raise SchemaMismatch(
+            f"{uri} cannot be partitioned by every one of its columns: its files would hold none.",
+            table=uri,
+            columns=columns,
+        )
+    return columns

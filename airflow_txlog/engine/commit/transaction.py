@@ -1,0 +1,302 @@
+"""A transaction: what was read of one snapshot, what shall change, and the one commit that makes it so.
+
+Everything read through the transaction is remembered, because it is what the conflict rules compare with the commits
+that land in the meantime. A transaction belongs to one thread and commits once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.clock import Clock
+from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
+from airflow_txlog.engine.commit.info import commit_info
+from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
+from airflow_txlog.engine.commit.loop import CommitPolicy, commit
+from airflow_txlog.engine.commit.validation import validate
+from airflow_txlog.engine.log.actions import (
+    Add,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    SetTransaction,
+)
+from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
+from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.table.features import check_writable
+from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.predicate import Predicate, partitions_of
+from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
+from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.errors import InvalidCommit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOutcome:
+    """What `commit` came to."""
+
+    version: int
+    """The version that holds the commit; the read version where there was nothing to record."""
+    committed: bool
+    attempts: int = 0
+    rebased_over: list[int] = field(default_factory=list)
+    """Versions that landed between the read version and this commit, and did not conflict."""
+
+
+class Transaction:
+    """Reads and changes on top of `snapshot`, which is None for a table that does not exist yet.
+
+    Made by `Table.begin`, which raises UnsupportedFeature where the table may not be written by this engine.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot | None,
+        *,
+        clock: Clock,
+        policy: CommitPolicy | None = None,
+        on_committed: Callable[[int, Metadata], None] | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.outcome: CommitOutcome | None = None
+        self._store = store
+        self._clock = clock
+        self._policy = policy or CommitPolicy()
+        self._on_committed = on_committed
+        self._reads = ReadSet()
+        self._adds: list[Add] = []
+        self._removes: list[Remove] = []
+        self._metadata: Metadata | None = None
+        self._protocol: Protocol | None = None
+        self._transactions: list[SetTransaction] = []
+        self._domains: list[DomainMetadata] = []
+        self._removed_ms = clock.now_ms()
+        if snapshot is not None:
+            check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
+
+    @property
+    def read_version(self) -> int:
+        """The snapshot's version; -1 for a table that does not exist yet."""
+        return -1 if self.snapshot is None else self.snapshot.version
+
+    # --- what was read ----------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        predicate: str | Predicate | None = None,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        time_zone: str = "UTC",
+    ) -> pa.Table:
+        """The live files that may hold a row satisfying the predicate (None: every file), as a table `FILES`.
+
+        From now on a commit that adds rows which may satisfy it, or removes one of these files, conflicts.
+        Raises InvalidPredicate, UnknownColumn.
+        """
+        if self.snapshot is None:
+            return FILES.empty_table()
+        condition = Predicate.true() if predicate is None else predicate
+        read = self.snapshot.read_predicate(condition, parameters=parameters, time_zone=time_zone)
+        files = self.snapshot.files(read)
+        self._reads = self._reads.with_predicate(read).with_paths(self._paths(files))
+        return files
+
+    def read_partitions(self, partitions: Sequence[Mapping[str, str | None]]) -> pa.Table:
+        """The live files of these partitions (wire values by column), as dynamic partition overwrite reads them.
+
+        Only added files of these partitions conflict from now on; a removed one conflicts if this transaction removes
+        it too. Source: delta-spark, dynamic partition overwrite.
+        """
+        if self.snapshot is None:
+            return FILES.empty_table()
+        read = partitions_of([dict(partition) for partition in partitions])
+        self._reads = self._reads.with_predicate(read)
+        return self.snapshot.files(read)
+
+    def read_files(self, files: pa.Table | Iterable[str], *, matched: bool = True) -> None:
+        """Note that these files were read; `matched=False`: and held no row that the operation is about.
+
+        A commit that removes one of them conflicts, but for a compaction of files that held nothing of ours.
+        """
+        table = files if isinstance(files, pa.Table) else self._live(list(files))
+        if matched:
+            self._reads = self._reads.with_paths(self._paths(table))
+            return
+        counts = [record_count(stats) for stats in table.column("stats").to_pylist()]
+        self._reads = self._reads.with_unmatched(dict(zip(self._paths(table), counts, strict=True)))
+
+    def read_whole_table(self) -> pa.Table:
+        """Every live file; from now on any commit that adds or removes a file conflicts."""
+        self._reads = self._reads.reading_whole_table()
+        return FILES.empty_table() if self.snapshot is None else self.snapshot.files()
+
+    def read_application(self, app_id: str) -> int | None:
+        """The recorded version of an application transaction; a commit that moves it conflicts from now on."""
+        self._reads = self._reads.with_application(app_id)
+        return None if self.snapshot is None else self.snapshot.application_version(app_id)
+
+    # --- what shall change ------------------------------------------------------------------------------------------
+
+    def add(self, actions: Add | Iterable[Add] | None = None, /, **fields: Any) -> None:
+        """Staged files become part of the table: Add actions, or the fields of one.
+
+        `path` is URL-encoded and relative to the table; `partition_values` default to none, `modification_time` to now
+        and `data_change` to True.
+        """
+        if actions is None:
+            defaults = {"partition_values": {}, "modification_time": self._clock.now_ms(), "data_change": True}
+            self._adds.append(Add(**(defaults | fields)))
+        elif fields:
+            raise TypeError(f"add takes Add actions or the fields of one, not both: {sorted(fields)}")
+        elif isinstance(actions, Add):
+            self._adds.append(actions)
+        else:
+            self._adds.extend(actions)
+
+    def remove(self, files: pa.Table | Add | str | Iterable[str], *, data_change: bool = True) -> None:
+        """Live files leave the table: rows of a table `FILES`, an Add, or paths as the log has them.
+
+        All removes of a commit share one deletion timestamp. Raises InvalidCommit where a path is not live.
+        """
+        if isinstance(files, Add):
+            table = adds_to_table([files])
+        elif isinstance(files, pa.Table):
+            table = files
+        else:
+            table = self._live([files] if isinstance(files, str) else list(files))
+        self._removes.extend(table_to_removes(table, self._removed_ms, data_change))
+
+    def set_application(self, app_id: str, version: int) -> None:
+        """Record how far an application has come; a commit that moves the same one meanwhile conflicts."""
+        self._reads = self._reads.with_application(app_id)
+        self._transactions.append(SetTransaction(app_id=app_id, version=version, last_updated=self._clock.now_ms()))
+
+    def set_metadata(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def set_protocol(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+
+    def set_domain(self, domain: str, configuration: str, *, removed: bool = False) -> None:
+        self._domains.append(DomainMetadata(domain=domain, configuration=configuration, removed=removed))
+
+    # --- the commit -------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        operation: str,
+        parameters: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        user_metadata: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        never_rebases: bool = False,
+    ) -> int:
+        """Make the changes the next version of the table, and return that version.
+
+        Where there is nothing to record, and the isolation level allows leaving it out, no version is made:
+        `outcome.committed` is False and the read version is returned.
+
+        Raises InvalidCommit and its siblings before anything is written; CommitConflict where a commit that landed
+        first forbids this one; CommitStateUnknown, CommitContention, TableReplaced.
+        """
+        if self.outcome is not None:
+            raise InvalidCommit(
+                f"{self._store.root}: this transaction has committed already (version {self.outcome.version}). "
+                "Begin another one.",
+                table=self._store.root,
+            )
+        attempt = self._attempt(operation, never_rebases)
+        validate(attempt)
+        changes = [action for action in attempt.actions() if not isinstance(action, SetTransaction)]
+        if not changes and may_skip_empty(operation, attempt.isolation) and self.snapshot is not None:
+            self.outcome = CommitOutcome(version=self.read_version, committed=False)
+            return self.read_version
+        landed = commit(
+            self._store,
+            attempt,
+            commit_info=functools.partial(
+                commit_info, parameters=parameters or {}, metrics=metrics or {}, user_metadata=user_metadata, tags=tags
+            ),
+            read_commit=None if self.snapshot is None else self.snapshot.commit_file,
+            clock=self._clock,
+            policy=self._policy,
+        )
+        self.outcome = CommitOutcome(
+            version=landed.version, committed=True, attempts=landed.attempts, rebased_over=landed.rebased_over
+        )
+        metadata = landed.attempt.new_metadata or landed.attempt.current_metadata
+        if self._on_committed is not None and metadata is not None:
+            self._on_committed(landed.version, metadata)
+        return landed.version
+
+    def _attempt(self, operation: str, never_rebases: bool) -> Attempt:
+        metadata = self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
+        level = SERIALIZABLE
+        if metadata is not None:
+            level = TableProperties(metadata.configuration, self._store.root).isolation_level
+        unlevelled = Attempt(
+            table=self._store.root,
+            read_version=self.read_version,
+            operation=operation,
+            reads=self._reads,
+            schema=self._read_schema(metadata),
+            partition_columns=() if self.snapshot is None else tuple(self.snapshot.partition_columns),
+            protocol=None if self.snapshot is None else self.snapshot.protocol,
+            current_metadata=None if self.snapshot is None else self.snapshot.metadata,
+            isolation=IsolationLevel(level),
+            is_blind_append=not self._reads.reads_data and not self._removes,
+            adds=tuple(self._adds),
+            removes=tuple(self._removes),
+            new_metadata=self._metadata,
+            new_protocol=self._protocol,
+            transactions=tuple(dict.fromkeys(self._transactions)),
+            domains=tuple(self._domains),
+            never_rebases=never_rebases,
+            trust_statistics=self.snapshot is None or self.snapshot.table_properties.trust_statistics,
+            prepared_ms=self._clock.now_ms(),
+            in_commit_timestamp_ms=self._in_commit_timestamp(metadata),
+        )
+        return replace(unlevelled, isolation=effective_isolation(level, operation, unlevelled.actions()))
+
+    def _read_schema(self, metadata: Metadata | None) -> StructType:
+        if self.snapshot is not None:
+            return self.snapshot.delta_schema
+        return StructType(()) if metadata is None else parse_schema(metadata.schema_string)
+
+    def _in_commit_timestamp(self, metadata: Metadata | None) -> int | None:
+        if metadata is None or not TableProperties(metadata.configuration, self._store.root).in_commit_timestamps:
+            return None
+        before = -1 if self.snapshot is None else self.snapshot.timestamp_ms
+        return max(self._clock.now_ms(), before + 1)
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _paths(self, files: pa.Table) -> list[str]:
+        paths: list[str] = canonical_paths(files.column("path"), self._store.root).to_pylist()
+        return paths
+
+    def _live(self, paths: list[str]) -> pa.Table:
+        """The rows of these live files. Raises InvalidCommit for a path that is not live."""
+        live = FILES.empty_table() if self.snapshot is None else self.snapshot.files()
+        known = canonical_paths(live.column("path"), self._store.root)
+        wanted = [canonical_path(path, self._store.root) for path in paths]
+        missing = sorted(set(wanted) - set(known.to_pylist()))
+        if missing:
+            raise InvalidCommit(
+                f"{self._store.root}: {missing[0]} is not a live file of version {self.read_version}, so this "
+                "transaction can neither read nor remove it.",
+                table=self._store.root,
+            )
+        return live.filter(pc.is_in(known, value_set=pa.array(wanted, pa.string())))

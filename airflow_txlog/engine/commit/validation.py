@@ -1,0 +1,98 @@
+"""What a commit must satisfy in itself, before it meets any other commit.
+
+Pure functions, run once before the first put: a refusal here means nothing was written.
+Source: protocol, "Add File and Remove File"; delta-spark, OptimisticTransaction.prepareCommit.
+"""
+
+from __future__ import annotations
+
+from airflow_txlog.engine.commit.attempt import Attempt
+from airflow_txlog.engine.table.files import file_key, path_of_key
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.errors import (
+    AppendOnlyViolation,
+    DuplicateActions,
+    InvalidCommit,
+    MetadataAbsent,
+    PartitionMismatch,
+    SetTransactionVersionConflict,
+)
+
+
+def validate(attempt: Attempt) -> None:
+    """Raises an InvalidInput error for the first rule that the attempt breaks."""
+    _check_metadata(attempt)
+    _check_duplicates(attempt)
+    _check_transactions(attempt)
+    _check_append_only(attempt)
+    _check_partitions(attempt)
+
+
+def _check_metadata(attempt: Attempt) -> None:
+    if attempt.read_version >= 0:
+        return
+    if attempt.new_metadata is None:
+        raise MetadataAbsent(
+            f"{attempt.table}: the first commit of a table must hold its metadata, and this one holds none. "
+            "Create the table with Table.create.",
+            table=attempt.table,
+        )
+    if attempt.new_protocol is None:
+        raise InvalidCommit(
+            f"{attempt.table}: the first commit of a table must hold its protocol, and this one holds none.",
+            table=attempt.table,
+        )
+
+
+def _check_duplicates(attempt: Attempt) -> None:
+    seen: set[str] = set()
+    for action in (*attempt.adds, *attempt.removes):
+        key = file_key(action.path, action.deletion_vector, attempt.table)
+        if key in seen:
+            path = path_of_key(key)
+            raise DuplicateActions(
+                f"{attempt.table}: one commit speaks twice of {path} (with one and the same deletion vector).",
+                table=attempt.table,
+                path=path,
+            )
+        seen.add(key)
+
+
+def _check_transactions(attempt: Attempt) -> None:
+    versions: dict[str, int] = {}
+    for transaction in attempt.transactions:
+        known = versions.setdefault(transaction.app_id, transaction.version)
+        if known != transaction.version:
+            raise SetTransactionVersionConflict(
+                f"{attempt.table}: one commit sets the application transaction {transaction.app_id!r} to {known} and "
+                f"to {transaction.version}.",
+                table=attempt.table,
+                app_id=transaction.app_id,
+            )
+
+
+def _check_append_only(attempt: Attempt) -> None:
+    metadata = attempt.new_metadata or attempt.current_metadata
+    if metadata is None or not TableProperties(metadata.configuration, attempt.table).append_only:
+        return
+    for remove in attempt.removes:
+        if remove.data_change:
+            raise AppendOnlyViolation(
+                f"{attempt.table} is append-only (delta.appendOnly = true), and this {attempt.operation} would remove "
+                f"rows with {remove.path}. Unset the property first, if rows may go.",
+                table=attempt.table,
+                path=remove.path,
+            )
+
+
+def _check_partitions(attempt: Attempt) -> None:
+    columns = attempt.new_metadata.partition_columns if attempt.new_metadata else attempt.partition_columns
+    expected = set(columns)
+    for add in attempt.adds:
+        if set(add.partition_values) != expected:
+            raise PartitionMismatch(
+                f"{attempt.table} is partitioned by {sorted(expected)}, and {add.path} has partition values for "
+                f"{sorted(add.partition_values)}.",
+                table=attempt.table,
+                partition=dict(add.partition_values),
+            )

@@ -1,0 +1,268 @@
+"""A Delta table: the engine's front door.
+
+Everything here puts the parts below together and decides nothing itself. A `Table` holds no state but its address, so
+that any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.engine.commit.creation import new_table
+from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.commit.transaction import Transaction
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.log.segment import list_segment
+from airflow_txlog.engine.store import Store, open_store
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.scan import read_rows
+from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table.time_travel import Moment, version_at
+from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.engine.upkeep import checkpointing
+from airflow_txlog.engine.upkeep.history import history
+from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_MS, VacuumResult, vacuum
+from airflow_txlog.errors import (
+    InvalidInput,
+    ProtocolChanged,
+    TableAlreadyExists,
+    TableNotFound,
+    TimestampOutOfRange,
+    VersionNotFound,
+)
+
+log = logging.getLogger(__name__)
+
+Uri = str | os.PathLike[str] | Store
+
+
+class Table:
+    """A Delta table at a URI. Made by `open` or `create`."""
+
+    def __init__(self, store: Store, *, clock: Clock = SYSTEM_CLOCK, policy: CommitPolicy | None = None) -> None:
+        self.store = store
+        self._clock = clock
+        self._policy = policy
+
+    def __repr__(self) -> str:
+        return f"Table({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        return self.store.root
+
+    @staticmethod
+    def open(
+        uri: Uri,
+        storage_options: dict[str, Any] | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        policy: CommitPolicy | None = None,
+    ) -> Table:
+        """The table at `uri`, which must hold one that can be read here.
+
+        Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
+        """
+        table = Table(open_store(uri, storage_options), clock=clock, policy=policy)
+        table.snapshot()
+        return table
+
+    @staticmethod
+    def exists(uri: Uri, storage_options: dict[str, Any] | None = None) -> bool:
+        """Whether a Delta table is there, readable here or not."""
+        return _exists(open_store(uri, storage_options))
+
+    @staticmethod
+    def create(
+        uri: Uri,
+        schema: pa.Schema | StructType,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        policy: CommitPolicy | None = None,
+    ) -> Table:
+        """A new table, empty, at version 0.
+
+        Raises TableAlreadyExists (also where another writer creates it at the same moment), SchemaMismatch,
+        InvalidProperty, UnsupportedFeature, UnsupportedStore.
+        """
+        table = Table(open_store(uri, storage_options), clock=clock, policy=policy)
+        if _exists(table.store):
+            raise _already_exists(table.uri)
+        tx = table.begin_create(schema, partition_by, properties, name=name, description=description)
+        try:
+            tx.commit("CREATE TABLE", {"partitionBy": list(partition_by), "properties": dict(properties or {})})
+        except ProtocolChanged as race:
+            raise _already_exists(table.uri) from race
+        return table
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, version: int | None = None, timestamp: Moment | None = None) -> Snapshot:
+        """The table as of a version or a moment, or now.
+
+        `timestamp`: milliseconds since the epoch, ISO-8601 text or a datetime, UTC where it names no zone; the last
+        version committed at or before it. Raises TableNotFound, VersionNotFound, TimestampOutOfRange, CorruptTable,
+        UnsupportedFeature.
+        """
+        if version is not None and timestamp is not None:
+            raise InvalidInput("a snapshot is asked for by version or by timestamp, not by both.")
+        if timestamp is None:
+            return load_snapshot(self.store, version)
+        head = load_snapshot(self.store)
+        found = version_at(self.store, head, timestamp)
+        if found == head.version:
+            return head
+        try:
+            return load_snapshot(self.store, found)
+        except VersionNotFound as error:
+            raise TimestampOutOfRange(
+                f"{self.uri}: version {found} was current at {timestamp}, but the log was cleaned and it can no longer "
+                f"be rebuilt. {error}",
+                table=self.uri,
+            ) from error
+
+    def to_arrow(
+        self,
+        predicate: str | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        *,
+        timestamp: Moment | None = None,
+        parameters: Mapping[str, object] | None = None,
+        time_zone: str = "UTC",
+    ) -> pa.Table:
+        """The rows that satisfy the predicate, with these columns, in no order, read in this process.
+
+        Raises what `snapshot` raises, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
+        UnknownColumn, CorruptDataFile.
+        """
+        snapshot = self.snapshot(version, timestamp)
+        read = None
+        if predicate is not None:
+            read = snapshot.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
+        return read_rows(snapshot, read, columns)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The commits that the log still holds, newest first; see `engine.upkeep.history`."""
+        return history(self.store, limit)
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def begin(self, version: int | None = None) -> Transaction:
+        """A transaction on top of a version, the latest where none is named.
+
+        Raises UnsupportedFeature, before anything is staged, where this engine may not write to the table.
+        """
+        return self._transaction(self.snapshot(version))
+
+    def begin_create(
+        self,
+        schema: pa.Schema | StructType,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Transaction:
+        """A transaction whose commit creates the table, with the rows that are added to it.
+
+        Raises SchemaMismatch, InvalidProperty, UnsupportedFeature. Its commit raises ProtocolChanged where another
+        writer creates the table first.
+        """
+        protocol, metadata = new_table(
+            self.uri, schema, partition_by, properties, name=name, description=description, clock=self._clock
+        )
+        tx = self._transaction(None)
+        tx.set_protocol(protocol)
+        tx.set_metadata(metadata)
+        return tx
+
+    def _transaction(self, snapshot: Snapshot | None) -> Transaction:
+        return Transaction(
+            self.store, snapshot, clock=self._clock, policy=self._policy, on_committed=self._checkpoint_if_due
+        )
+
+    # --- upkeep -----------------------------------------------------------------------------------------------------
+
+    def checkpoint(self, version: int | None = None) -> int:
+        """Write a checkpoint of the version, the latest where none is named, and return that version."""
+        snapshot = self.snapshot(version)
+        checkpointing.checkpoint(self.store, snapshot, self._clock)
+        return snapshot.version
+
+    def _checkpoint_if_due(self, version: int, metadata: Metadata) -> None:
+        """After a commit. A checkpoint only saves readers time, so its failure must not fail the commit."""
+        try:
+            if checkpointing.is_due(version, TableProperties(metadata.configuration, self.uri).checkpoint_interval):
+                self.checkpoint(version)
+        except Exception as error:
+            log.warning("%s: the checkpoint of version %d was not written: %s", self.uri, version, error)
+
+    def vacuum(
+        self,
+        retention: timedelta | None = None,
+        dry_run: bool = False,
+        *,
+        check_retention: bool = True,
+        orphan_retention: timedelta = timedelta(milliseconds=ORPHAN_RETENTION_MS),
+    ) -> VacuumResult:
+        """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
+
+        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (None:
+        delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes only when it
+        is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
+
+        Raises RetentionTooShort where `retention` is below the table's and `check_retention` is on, InvalidInput for a
+        negative one, UnsupportedFeature where the table may not be written here.
+        """
+        tx = self.begin()
+        assert tx.snapshot is not None
+        snapshot = tx.snapshot
+        return vacuum(
+            self.store,
+            live=snapshot.state.live,
+            tombstones=snapshot.state.tombstones,
+            partition_columns=snapshot.partition_columns,
+            retention_ms=None if retention is None else _milliseconds(retention),
+            table_retention_ms=snapshot.table_properties.deleted_file_retention_ms,
+            check_retention=check_retention,
+            orphan_retention_ms=_milliseconds(orphan_retention),
+            dry_run=dry_run,
+            clock=self._clock,
+            on_start=lambda parameters, metrics: self._record("VACUUM START", parameters, metrics),
+            on_end=lambda parameters, metrics: self._record("VACUUM END", parameters, metrics),
+        )
+
+    def _record(self, operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+        """A commit without a file: it only tells the history what was done."""
+        self.begin().commit(operation, parameters, metrics)
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _exists(store: Store) -> bool:
+    try:
+        list_segment(store)
+    except TableNotFound:
+        return False
+    return True
+
+
+def _already_exists(uri: str) -> TableAlreadyExists:
+    return TableAlreadyExists(
+        f"{uri} holds a Delta table already, so none was created. Open it with Table.open.", table=uri
+    )

@@ -1,0 +1,205 @@
+"""Which table features this engine honours, and the refusal of every other one by name.
+
+The invariant: a table is readable or writable here only if every feature that it *uses* is honoured. A feature that is
+merely listed, or comes with a legacy version number, and that nothing uses, needs no work and is accepted.
+Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.types import Primitive, StructField, StructType, walk_fields, walk_types
+from airflow_txlog.errors import UnsupportedFeature
+
+# Reader features that need nothing of a reader beyond what this engine does for every table.
+READABLE = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+
+# Reader features that are a duty only where something uses them: a property or a field (see `_active_features`), a live
+# file with a deletion vector (`check_files`), a checkpoint of the new form (refused by engine/log when one is needed).
+READABLE_WHILE_UNUSED = frozenset(
+    {"columnMapping", "deletionVectors", "typeWidening", "typeWidening-preview", "v2Checkpoint"}
+)
+
+# Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
+# asks for V2 checkpoints may still be written without them.
+WRITABLE = frozenset(
+    {
+        "appendOnly",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+# Writer features that are a duty only once something in the metadata switches them on: see `_active_features`.
+WRITABLE_WHILE_UNUSED = frozenset(
+    {
+        "allowColumnDefaults",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "invariants",
+        "typeWidening",
+        "typeWidening-preview",
+    }
+)
+
+# What the legacy version numbers stand for: protocol, "Valid Feature Names in Table Features".
+_LEGACY_READER = {2: ("columnMapping",)}
+_LEGACY_WRITER = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+MAX_READER_VERSION = 3
+MAX_WRITER_VERSION = 7
+
+
+def reader_features(protocol: Protocol) -> frozenset[str]:
+    """Feature names that a reader must honour, legacy numbers spelled out."""
+    if protocol.min_reader_version >= 3:
+        return frozenset(protocol.reader_features or ())
+    return _legacy(_LEGACY_READER, protocol.min_reader_version)
+
+
+def writer_features(protocol: Protocol) -> frozenset[str]:
+    """Feature names that a writer must honour, legacy numbers spelled out."""
+    if protocol.min_writer_version >= 7:
+        return frozenset(protocol.writer_features or ())
+    return _legacy(_LEGACY_WRITER, protocol.min_writer_version)
+
+
+def _legacy(table: dict[int, tuple[str, ...]], version: int) -> frozenset[str]:
+    return frozenset(name for number, names in table.items() if number <= version for name in names)
+
+
+def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
+    """Raises UnsupportedFeature, naming the feature, if rows of this table could be read wrongly here."""
+    if protocol.min_reader_version > MAX_READER_VERSION:
+        raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
+    if metadata.format.provider.lower() != "parquet":
+        raise _refusal(table, f"data format {metadata.format.provider}", "read")
+    active = frozenset(_active_features(metadata, schema))
+    # A field or property that switches a reader feature on binds even where the protocol forgot to list it.
+    for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
+        if name in READABLE or (name in READABLE_WHILE_UNUSED and name not in active & _READ_ACTIVE):
+            continue
+        raise _refusal(table, name, "read")
+
+
+def check_files(files: pa.Table, table: str) -> None:
+    """Raises UnsupportedFeature if one of these live files carries a deletion vector."""
+    vectors = files.column("deletion_vector")
+    if vectors.null_count < len(vectors):
+        raise _refusal(table, "deletionVectors", "read")
+
+
+def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
+    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table."""
+    check_readable(protocol, metadata, schema, table)
+    if protocol.min_writer_version > MAX_WRITER_VERSION:
+        raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
+    active = frozenset(_active_features(metadata, schema))
+    for name in sorted(writer_features(protocol) | active):
+        if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
+            continue
+        raise _refusal(table, name, "write")
+
+
+def check_protocol_writable(protocol: Protocol, table: str) -> None:
+    """Raises UnsupportedFeature if the protocol alone, whatever the metadata says, is more than this engine knows."""
+    if protocol.min_reader_version > MAX_READER_VERSION:
+        raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
+    if protocol.min_writer_version > MAX_WRITER_VERSION:
+        raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
+    for name in sorted(reader_features(protocol) - READABLE - READABLE_WHILE_UNUSED):
+        raise _refusal(table, name, "read")
+    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED):
+        raise _refusal(table, name, "write")
+
+
+def protocol_for(schema: StructType, properties: dict[str, str]) -> Protocol:
+    """The lowest protocol that a new table with this schema and these properties needs.
+
+    Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
+    demands one.
+    """
+    needs: list[str] = []
+    if Primitive.TIMESTAMP_NTZ in walk_types(schema):
+        needs.append("timestampNtz")
+    writer_only = []
+    if properties.get("delta.enableInCommitTimestamps", "").lower() == "true":
+        writer_only.append("inCommitTimestamp")
+    if not needs and not writer_only:
+        return Protocol(min_reader_version=1, min_writer_version=2)
+    return Protocol(
+        min_reader_version=3 if needs else 1,
+        min_writer_version=7,
+        reader_features=sorted(needs) if needs else None,
+        writer_features=sorted({"appendOnly", "invariants", *needs, *writer_only}),
+    )
+
+
+def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
+    """Features that the metadata switches on, whether or not the protocol lists them."""
+    properties = metadata.configuration
+    if any(name.startswith("delta.constraints.") for name in properties):
+        yield "checkConstraints"
+    for name, feature in _SWITCHES.items():
+        if properties.get(name, "false").lower() == "true":
+            yield feature
+    if properties.get("delta.columnMapping.mode", "none").lower() != "none":
+        yield "columnMapping"
+    for field in walk_fields(schema):
+        yield from _active_in_field(field)
+
+
+_SWITCHES = {
+    "delta.enableChangeDataFeed": "changeDataFeed",
+    "delta.enableRowTracking": "rowTracking",
+    "delta.enableIcebergCompatV1": "icebergCompatV1",
+    "delta.enableIcebergCompatV2": "icebergCompatV2",
+    "delta.enableIcebergCompatV3": "icebergCompatV3",
+}
+
+# Of the active features, those that change what a reader must do.
+_READ_ACTIVE = frozenset({"columnMapping", "typeWidening"})
+
+
+def _active_in_field(field: StructField) -> Iterator[str]:
+    names = field.metadata.keys()
+    if "delta.invariants" in names:
+        yield "invariants"
+    if "delta.generationExpression" in names:
+        yield "generatedColumns"
+    if "delta.typeChanges" in names:
+        yield "typeWidening"
+    if any(name.startswith("delta.identity.") for name in names):
+        yield "identityColumns"
+    if "CURRENT_DEFAULT" in names:
+        yield "allowColumnDefaults"
+
+
+def _refusal(table: str, feature: str, needed_to: str) -> UnsupportedFeature:
+    honoured = sorted(READABLE if needed_to == "read" else WRITABLE)
+    doing = {"read": "reading it", "write": "writing to it"}[needed_to]
+    return UnsupportedFeature(
+        f'{table} uses the feature "{feature}", which {doing} would have to honour; this engine honours {honoured}. '
+        "Nothing was read or staged. Use an engine that knows the feature, or have one drop it from the table.",
+        table=table,
+        feature=feature,
+        needed_to=needed_to,
+    )

@@ -1,0 +1,154 @@
+"""The table properties that this engine obeys, typed, with the protocol's defaults.
+
+A property that nobody here knows is carried along untouched. A known one with a value that cannot be read raises
+InvalidProperty when it is asked for, and on `validate` when a table is created.
+Source: protocol, "Table Properties"; delta-spark's DeltaConfigs for the defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from airflow_txlog.errors import InvalidProperty
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+SERIALIZABLE = "Serializable"
+WRITE_SERIALIZABLE = "WriteSerializable"
+
+_UNIT_MS = {
+    "week": 7 * DAY_MS,
+    "day": DAY_MS,
+    "hour": HOUR_MS,
+    "minute": 60_000,
+    "second": 1000,
+    "millisecond": 1,
+}
+_INTERVAL_PART = re.compile(r"(\d+)\s*([a-z]+)")
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+def parse_interval_ms(text: str) -> int:
+    """Milliseconds of "interval 7 days" or "7 days 12 hours".
+
+    Months and years have no fixed length and are refused, as the reference implementation does. Raises ValueError.
+    """
+    body = text.strip().lower().removeprefix("interval").strip()
+    parts = _INTERVAL_PART.findall(body)
+    if not parts or _INTERVAL_PART.sub("", body).strip():
+        raise ValueError(f"not an interval: {text!r}")
+    total = 0
+    for number, unit in parts:
+        factor = _UNIT_MS.get(unit.removesuffix("s"))
+        if factor is None:
+            raise ValueError(f"unknown unit {unit!r} in {text!r}; use {', '.join(_UNIT_MS)}")
+        total += int(number) * factor
+    return total
+
+
+def _parse_bool(text: str) -> bool:
+    if text.strip().lower() in ("true", "false"):
+        return text.strip().lower() == "true"
+    raise ValueError("expected true or false")
+
+
+def _parse_positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("expected a whole number above 0")
+    return number
+
+
+def _parse_indexed_columns(text: str) -> int:
+    number = int(text)
+    if number < -1:
+        raise ValueError("expected -1 (all) or a whole number from 0 on")
+    return number
+
+
+def _parse_isolation(text: str) -> str:
+    for level in (SERIALIZABLE, WRITE_SERIALIZABLE):
+        if text.strip().lower() == level.lower():
+            return level
+    raise ValueError(f"expected {SERIALIZABLE} or {WRITE_SERIALIZABLE}")
+
+
+class TableProperties:
+    """Typed view of one version's `configuration`."""
+
+    def __init__(self, configuration: Mapping[str, str], table: str) -> None:
+        self._configuration = configuration
+        self._table = table
+
+    @property
+    def isolation_level(self) -> str:
+        return self._get("delta.isolationLevel", _parse_isolation, SERIALIZABLE)
+
+    @property
+    def append_only(self) -> bool:
+        return self._get("delta.appendOnly", _parse_bool, False)
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """Commits between two automatic checkpoints."""
+        return self._get("delta.checkpointInterval", _parse_positive, 10)
+
+    @property
+    def deleted_file_retention_ms(self) -> int:
+        return self._get("delta.deletedFileRetentionDuration", parse_interval_ms, 7 * DAY_MS)
+
+    @property
+    def log_retention_ms(self) -> int:
+        return self._get("delta.logRetentionDuration", parse_interval_ms, 30 * DAY_MS)
+
+    @property
+    def set_transaction_retention_ms(self) -> int | None:
+        """None: application transactions never expire."""
+        return self._get("delta.setTransactionRetentionDuration", parse_interval_ms, None)
+
+    @property
+    def in_commit_timestamps(self) -> bool:
+        return self._get("delta.enableInCommitTimestamps", _parse_bool, False)
+
+    @property
+    def num_indexed_columns(self) -> int:
+        """How many leading leaf columns get statistics; -1 is all."""
+        return self._get("delta.dataSkippingNumIndexedCols", _parse_indexed_columns, 32)
+
+    @property
+    def stats_columns(self) -> list[str] | None:
+        """The columns that get statistics by name, or None where the leading ones do."""
+        text = self._configuration.get("delta.dataSkippingStatsColumns")
+        if text is None:
+            return None
+        return [name.strip().strip("`") for name in text.split(",") if name.strip()]
+
+    @property
+    def trust_statistics(self) -> bool:
+        """False: neither pruning nor the conflict check believes a statistic of this table (our own property)."""
+        return self._get("txlog.trustStatistics", _parse_bool, True)
+
+    def validate(self) -> None:
+        """Read every property that is set. Raises InvalidProperty for the first that cannot be read."""
+        for name, value in vars(TableProperties).items():
+            if isinstance(value, property):
+                getattr(self, name)
+
+    def _get(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
+        text = self._configuration.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (ValueError, AttributeError) as error:
+            raise InvalidProperty(
+                f"{self._table}: the table property {name} is {text!r}, which cannot be read: {error}.",
+                table=self._table,
+                name=name,
+                value=text,
+            ) from error

@@ -1,0 +1,93 @@
+"""The rows of a snapshot, read in this process: what `Table.to_arrow` gives.
+
+For looking at a table, for sensors and for tests; jobs read with Spark. A predicate is answered row by row only in the
+engine's closed grammar, and anything else is refused by name: rows are never chosen by a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, nullable_schema
+from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.datafiles.reading import DataFile, corrupt_column, open_data_file, read_batches
+from airflow_txlog.engine.log.paths import store_path
+from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.partitions import typed_partition_columns
+from airflow_txlog.engine.table.predicate import Predicate, rows_matching
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.errors import UnknownColumn
+
+
+def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows that satisfy the predicate (None: every row), with these columns (None: all), in no order.
+
+    Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, UnsupportedFeature.
+    """
+    wanted = _selected(snapshot, columns)
+    needed = wanted if predicate is None else _with_columns_of(snapshot, wanted, predicate)
+    files = snapshot.files(predicate)
+    batches = [batch for batch in _read_files(snapshot, files, needed) if batch.num_rows]
+    rows = pa.Table.from_batches(batches, schema=nullable_schema(needed))
+    if predicate is not None:
+        rows = rows.filter(rows_matching(predicate, rows))
+    return rows.select(wanted.names)
+
+
+def _selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        return snapshot.schema
+    fields = []
+    for name in columns:
+        found = snapshot.delta_schema.find(name)
+        if found is None:
+            raise UnknownColumn(
+                f"{snapshot.uri} has no column {name!r}; it has {snapshot.delta_schema.names}.",
+                column=name,
+                columns=snapshot.delta_schema.names,
+            )
+        fields.append(snapshot.schema.field(found.name))
+    return pa.schema(fields)
+
+
+def _with_columns_of(snapshot: Snapshot, wanted: pa.Schema, predicate: Predicate) -> pa.Schema:
+    if predicate.columns is None:
+        return snapshot.schema
+    extra = [name for name in snapshot.schema.names if name in predicate.columns and name not in wanted.names]
+    return pa.schema([*wanted, *(snapshot.schema.field(name) for name in extra)])
+
+
+def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    constants = _partition_constants(snapshot, files, schema)
+    target = nullable_schema(schema)
+    stored = [name for name in schema.names if name not in snapshot.partition_columns]
+    rows = files.select(["path", "size", "stats"]).to_pylist()
+    for index, row in enumerate(rows):
+        file = DataFile(
+            location=location_of(snapshot.uri, store_path(row["path"], snapshot.uri)),
+            size_bytes=row["size"],
+            num_records=record_count(row["stats"]),
+        )
+        values = {name: column[index] for name, column in constants.items()}
+        with open_data_file(file) as parquet:
+            for _, batch in read_batches(file, parquet, stored):
+                yield _converted(batch, target, values, file)
+
+
+def _converted(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar], file: DataFile
+) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_arrays(convert_columns(batch, schema, constants), schema=schema)
+    except ColumnMismatch as error:
+        raise corrupt_column(file, error) from error
+
+
+def _partition_constants(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> dict[str, pa.Array]:
+    """One value a file for each partition column of the schema. Raises CorruptTable for one that cannot be read."""
+    typed = typed_partition_columns(
+        files, snapshot.delta_schema, snapshot.partition_columns, only=schema.names, time_zone="UTC"
+    )
+    return {name: column.for_rows(name) for name, column in typed.items()}

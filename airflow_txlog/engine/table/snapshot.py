@@ -1,0 +1,203 @@
+"""One version of a table, read: its schema, its properties and the files that hold its rows.
+
+A snapshot never changes; `refresh` gives a newer one. It holds no open file, and any number of threads may use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.segment import LogSegment, list_commits_after, list_segment
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.table import schema as delta
+from airflow_txlog.engine.table.features import check_files, check_readable
+from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
+from airflow_txlog.engine.table.state import TableState
+from airflow_txlog.errors import LogGap
+
+
+class Snapshot:
+    """One version of the table at `uri`.
+
+    Made by `load_snapshot` or `refresh`, which refuse a table with a feature that cannot be read here.
+    """
+
+    def __init__(self, store: Store, state: TableState, commit_file: FileInfo | None) -> None:
+        self._store = store
+        self.state = state
+        self.commit_file = commit_file
+        """The commit file of this version as it was listed; None where log cleanup had taken it."""
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.uri!r}, version={self.version}, files={self.num_files})"
+
+    @property
+    def uri(self) -> str:
+        return self._store.root
+
+    @property
+    def version(self) -> int:
+        return self.state.version
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When this version was committed, in milliseconds since the epoch."""
+        return self.state.timestamp_ms
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.state.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.state.metadata
+
+    @property
+    def partition_columns(self) -> list[str]:
+        return list(self.metadata.partition_columns)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties as they were set; `table_properties` has the known ones typed, with defaults."""
+        return dict(self.metadata.configuration)
+
+    @cached_property
+    def table_properties(self) -> TableProperties:
+        return TableProperties(self.metadata.configuration, self.uri)
+
+    @cached_property
+    def delta_schema(self) -> delta.StructType:
+        """The schema as the log states it, partition columns included."""
+        return delta.parse_schema(self.metadata.schema_string)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema in Arrow's types: timestamps in microseconds, UTC."""
+        return delta.to_arrow(self.delta_schema)
+
+    @property
+    def num_files(self) -> int:
+        return int(self.state.live.num_rows)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of the live files."""
+        return sum(self.state.live.column("size").to_pylist())
+
+    def application_version(self, app_id: str) -> int | None:
+        """The recorded version of an application transaction, or None where the table has none for this id."""
+        transaction = self.state.transactions.get(app_id)
+        return None if transaction is None else transaction.version
+
+    def files(
+        self,
+        predicate: str | Predicate | None = None,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        time_zone: str = "UTC",
+    ) -> pa.Table:
+        """The live files that may hold a row satisfying the predicate, as a table of schema `FILES`.
+
+        May include a file with no such row; never leaves out one that has. Raises InvalidPredicate, UnknownColumn.
+        Source: protocol, "Per-file Statistics" and "Partition Value Serialization".
+        """
+        if predicate is None:
+            return self.state.live
+        read = self.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
+        return self.state.live.filter(self.may_hold_match(read, self.state.live))
+
+    def read_predicate(
+        self,
+        predicate: str | Predicate,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        time_zone: str = "UTC",
+    ) -> Predicate:
+        """The predicate in the engine's closed grammar, read against this version's schema."""
+        if isinstance(predicate, Predicate):
+            return predicate
+        return read_predicate(
+            predicate, self.delta_schema, self.partition_columns, parameters=parameters, time_zone=time_zone
+        )
+
+    def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:
+        """Which of these files may hold a row satisfying the predicate, by this version's schema and properties."""
+        return may_hold_match(
+            predicate,
+            files,
+            self.delta_schema,
+            self.partition_columns,
+            trust_statistics=self.table_properties.trust_statistics,
+        )
+
+    def refresh(self) -> Snapshot:
+        """The latest version, reading only the commits that this snapshot does not know; itself where there is none.
+
+        Where the log was cleaned past this version, the table is read afresh.
+        """
+        try:
+            newer = list_commits_after(self._store, self.version)
+        except LogGap:
+            return load_snapshot(self._store)
+        if not newer:
+            return self
+        return _build(self._store, base_of(self.state), newer, self.version + len(newer))
+
+
+def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
+    """The snapshot of `version`, or of the latest one.
+
+    Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
+    """
+    segment = list_segment(store, version)
+    return _build(store, _checkpoint_base(store, segment), segment.commits, segment.version)
+
+
+def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
+    if segment.checkpoint is None:
+        return ReplayBase()
+    content = read_checkpoint(store, segment.checkpoint)
+    return ReplayBase(
+        protocol=content.protocol,
+        metadata=content.metadata,
+        transactions=dict(content.transactions),
+        domains=dict(content.domains),
+        live=content.adds,
+        tombstones=content.removes,
+    )
+
+
+def _build(store: Store, base: ReplayBase, commits: list[FileInfo], version: int) -> Snapshot:
+    first = version - len(commits) + 1
+    decoded = [
+        decode_commit(first + index, store.read(commit.path), commit.path) for index, commit in enumerate(commits)
+    ]
+    # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
+    commit_file = commits[-1] if commits else store.stat(commit_name(version))
+    timestamp_ms = 0 if commit_file is None else commit_file.modified_ms
+    state = replay(base, decoded, root=store.root, version=version, timestamp_ms=timestamp_ms)
+    if not commits and commit_file is not None:
+        state = _with_in_commit_timestamp(store, state, commit_file)
+    snapshot = Snapshot(store, state, commit_file)
+    check_readable(state.protocol, state.metadata, snapshot.delta_schema, store.root)
+    check_files(state.live, store.root)
+    return snapshot
+
+
+def _with_in_commit_timestamp(store: Store, state: TableState, commit_file: FileInfo) -> TableState:
+    """The state of a version that came whole from a checkpoint, with the time that only its commit file knows."""
+    if not TableProperties(state.metadata.configuration, store.root).in_commit_timestamps:
+        return state
+    info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info or {}
+    timestamp = info.get("inCommitTimestamp")
+    return replace(state, timestamp_ms=timestamp) if isinstance(timestamp, int) else state

@@ -1,0 +1,33 @@
+"""The state of one version of a table, as values: what replaying the log up to that version gives.
+
+Live files and tombstones are Arrow tables of the wire fields as they were written, so that a million files are a few
+vectors and a Remove or a re-Add loses nothing. Everything else is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """One version. If it exists, it has a protocol and metadata."""
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+    transactions: Mapping[str, SetTransaction]
+    """The latest application transaction of each application id, expired ones included."""
+    domains: Mapping[str, DomainMetadata]
+    """Domains that were not removed, by name."""
+    live: pa.Table
+    """Schema `FILES`, one row a live file, in no order."""
+    tombstones: pa.Table
+    """Schema `TOMBSTONES`, one row a removed file, expired ones included."""
+    timestamp_ms: int
+    """When the version was committed: the in-commit timestamp where the table has them, else the file's time."""

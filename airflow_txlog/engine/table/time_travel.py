@@ -1,0 +1,125 @@
+"""Which version a moment belongs to.
+
+A version's time is its in-commit timestamp where the table has them, else the modification time of its commit file,
+forced to grow: a file that is not younger than its predecessor counts as one millisecond younger. The two kinds of
+time are never mixed: in-commit timestamps hold from the version that enabled them on.
+Source: delta-spark, DeltaHistoryManager.getActiveCommitAtTime; protocol, "In-Commit Timestamps".
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.errors import CorruptTable, InvalidInput, TimestampOutOfRange
+
+Moment = int | str | datetime
+"""Milliseconds since the epoch, ISO-8601 text, or a datetime; without a zone it is UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCommit:
+    """A commit file of the log and the time that its version has by file times."""
+
+    version: int
+    info: FileInfo
+    file_time_ms: int
+
+
+def parse_moment(moment: Moment) -> int:
+    """Milliseconds since the epoch. Raises InvalidInput for text that is no ISO-8601 date or time."""
+    if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
+        raise InvalidInput(f"a timestamp is milliseconds, ISO-8601 text or a datetime, not {moment!r}.")
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment.strip())
+        except ValueError as error:
+            raise InvalidInput(f"{moment!r} is no ISO-8601 date or time, such as 2026-03-01T12:00:00Z.") from error
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(zoned.timestamp() * 1000)
+
+
+def list_commits(store: Store) -> list[ListedCommit]:
+    """The commit files of the log, ascending, with monotonic file times."""
+    found: list[ListedCommit] = []
+    for info in store.list(LOG_DIRECTORY):
+        name = parse_name(info.path)
+        if name is None or name.kind is not LogKind.COMMIT:
+            continue
+        least = found[-1].file_time_ms + 1 if found else info.modified_ms
+        found.append(ListedCommit(version=name.version, info=info, file_time_ms=max(info.modified_ms, least)))
+    return found
+
+
+def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
+    """The last version committed at or before `moment`.
+
+    Raises TimestampOutOfRange where the moment lies before the earliest commit in the log or after the latest.
+    """
+    asked_ms = parse_moment(moment)
+    commits = [commit for commit in list_commits(store) if commit.version <= head.version]
+    if not commits:
+        raise _out_of_range(head, asked_ms, None, None, "has no commit file left to tell the time by")
+    enabled_from, enabled_ms = _in_commit_regime(head)
+    if enabled_from is not None and asked_ms >= enabled_ms:
+        timed = [commit for commit in commits if commit.version >= enabled_from]
+        position = bisect.bisect_right(timed, asked_ms, key=lambda commit: _in_commit_time(store, commit))
+        latest_ms = head.timestamp_ms
+    else:
+        timed = [commit for commit in commits if enabled_from is None or commit.version < enabled_from]
+        position = bisect.bisect_right([commit.file_time_ms for commit in timed], asked_ms)
+        latest_ms = timed[-1].file_time_ms if timed else 0
+    if position == 0:
+        earliest_ms = timed[0].file_time_ms if timed else None
+        raise _out_of_range(head, asked_ms, earliest_ms, latest_ms, "has no version that old in its log")
+    if asked_ms > latest_ms and timed[-1].version == head.version:
+        raise _out_of_range(head, asked_ms, None, latest_ms, f"was last changed before that (version {head.version})")
+    return timed[position - 1].version
+
+
+def _in_commit_regime(head: Snapshot) -> tuple[int | None, int]:
+    """From which version and moment on in-commit timestamps hold; (None, 0) where the table has none."""
+    if not head.table_properties.in_commit_timestamps:
+        return None, 0
+    version = head.properties.get("delta.inCommitTimestampEnablementVersion", "0")
+    moment = head.properties.get("delta.inCommitTimestampEnablementTimestamp", "0")
+    return int(version), int(moment)
+
+
+def _in_commit_time(store: Store, listed: ListedCommit) -> int:
+    commit = decode_commit(listed.version, store.read(listed.info.path), listed.info.path)
+    value = (commit.info or {}).get("inCommitTimestamp")
+    if not isinstance(value, int):
+        raise CorruptTable(
+            f"{store.root}: version {listed.version} carries no inCommitTimestamp, though the table enabled them.",
+            table=store.root,
+            path=listed.info.path,
+        )
+    return value
+
+
+def _out_of_range(
+    head: Snapshot, asked_ms: int, earliest_ms: int | None, latest_ms: int | None, why: str
+) -> TimestampOutOfRange:
+    asked, *bounds = (_text(value) for value in (asked_ms, earliest_ms, latest_ms))
+    known = " to ".join(text for text in bounds if text)
+    return TimestampOutOfRange(
+        f"{head.uri} {why}: asked for {asked}" + (f", the log knows {known}." if known else "."),
+        table=head.uri,
+        timestamp_ms=asked_ms,
+        earliest_ms=earliest_ms,
+        latest_ms=latest_ms,
+    )
+
+
+def _text(moment_ms: int | None) -> str:
+    if moment_ms is None:
+        return ""
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")

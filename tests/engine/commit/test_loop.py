@@ -1,0 +1,241 @@
+"""The commit loop against stores that misbehave: lost answers, silence, races, replaced tables."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog import errors
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store import MemoryStore
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+class FaultyStore(MemoryStore):
+    """Answers the next puts of commits as it is told: a list of callables, each given (real put, path, data)."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.script: list[Any] = []
+        self.puts: list[tuple[str, bytes]] = []
+        self.reads_fail = False
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self.puts.append((path, data))
+        real = super().put_if_absent
+        return self.script.pop(0)(real, path, data) if self.script else real(path, data)
+
+    def read(self, path: str) -> bytes:
+        if self.reads_fail and path.endswith(".json"):
+            raise TimeoutError("the store does not answer")
+        return super().read(path)
+
+
+def lands_but_answers_lost(real: Any, path: str, data: bytes) -> bool:
+    assert real(path, data)
+    return False
+
+
+def lands_but_raises(real: Any, path: str, data: bytes) -> bool:
+    assert real(path, data)
+    raise ConnectionResetError("connection reset after the put")
+
+
+def raises_before_landing(real: Any, path: str, data: bytes) -> bool:
+    raise ConnectionResetError("connection reset before the put")
+
+
+def is_refused(real: Any, path: str, data: bytes) -> bool:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(f"memory://loop-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def table(store: FaultyStore, clock: Any) -> Table:
+    made = Table.create(store, SCHEMA, ["day"], {"delta.checkpointInterval": "1000"}, clock=clock)
+    store.puts.clear()
+    return made
+
+
+def append(table: Table, path: str = "a", *, app_id: str | None = None) -> int:
+    tx = table.begin()
+    tx.add(path=path, partition_values={"day": "1"}, size=1)
+    if app_id:
+        tx.set_application(app_id, 1)
+    return tx.commit("WRITE", {"mode": "Append"})
+
+
+def paths(table: Table) -> list[str]:
+    return sorted(table.snapshot().files().column("path").to_pylist())
+
+
+@pytest.mark.parametrize("fault", [lands_but_answers_lost, lands_but_raises])
+def test_lost_response_is_not_committed_twice(table: Table, store: FaultyStore, fault: Any) -> None:
+    store.script = [fault]
+    assert append(table) == 1
+    assert len(store.puts) == 1
+    assert paths(table) == ["a"]
+    assert table.snapshot().version == 1
+
+
+def test_a_put_that_never_landed_is_repeated_with_the_same_bytes_at_the_same_version(
+    table: Table, store: FaultyStore
+) -> None:
+    store.script = [raises_before_landing, raises_before_landing]
+    assert append(table) == 1
+    assert len(store.puts) == 3
+    assert len(set(store.puts)) == 1
+
+
+def test_a_lost_race_is_rebased_with_bytes_of_its_own(table: Table, store: FaultyStore) -> None:
+    tx = table.begin()
+    tx.add(path="mine", partition_values={"day": "1"}, size=1)
+    append(table, "theirs")
+    assert tx.commit("WRITE") == 2
+    assert tx.outcome is not None
+    assert tx.outcome.rebased_over == [1]
+    ids = []
+    for path, data in store.puts:
+        info = decode_commit(0, data, path).info
+        assert info is not None
+        ids.append(info["txnId"])
+    assert len(set(ids)) == 3
+    assert paths(table) == ["mine", "theirs"]
+
+
+def test_a_late_landing_put_is_recognised_as_ours(table: Table, store: FaultyStore) -> None:
+    """The put raises, the version reads as absent, and then the bytes land before the put is repeated."""
+
+    def lands_late(real: Any, path: str, data: bytes) -> bool:
+        assert real(path, data)
+        return real(path, data)
+
+    store.script = [raises_before_landing, lands_late]
+    assert append(table) == 1
+    assert paths(table) == ["a"]
+
+
+@pytest.mark.parametrize(("app_id", "retryable"), [(None, False), ("task-7", True)])
+def test_silence_is_raised_as_unknown_and_retryable_only_with_an_application_transaction(
+    table: Table, store: FaultyStore, clock: Any, app_id: str | None, retryable: bool
+) -> None:
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    if app_id:
+        tx.set_application(app_id, 1)
+    store.reads_fail = True
+    store.script = [lands_but_raises, *[lands_but_answers_lost_again] * 10_000]
+    before_ms = clock.now_ms()
+    with pytest.raises(errors.CommitStateUnknown) as caught:
+        tx.commit("WRITE")
+    assert caught.value.retryable is retryable
+    assert caught.value.version == 1
+    assert clock.now_ms() - before_ms >= CommitPolicy().unknown_deadline_s * 1000
+    store.reads_fail = False
+    assert paths(table) == ["a"]
+
+
+def lands_but_answers_lost_again(real: Any, path: str, data: bytes) -> bool:
+    raise TimeoutError("the store does not answer")
+
+
+def test_a_refusal_of_the_file_system_is_final(table: Table, store: FaultyStore, clock: Any) -> None:
+    store.script = [is_refused]
+    with pytest.raises(PermissionError):
+        append(table)
+    assert clock.slept == []
+    assert table.snapshot().version == 0
+
+
+def test_spent_attempts_are_contention_and_leave_nothing(store: FaultyStore, clock: Any) -> None:
+    table = Table.create(store, SCHEMA, clock=clock, policy=CommitPolicy(max_attempts=5))
+    other = Table(store, clock=clock)
+    landed: list[int] = []
+
+    def another_is_first(real: Any, path: str, data: bytes) -> bool:
+        tx = other.begin()
+        tx.add(path=f"other-{len(landed)}", size=1)
+        store.script, waiting = [], store.script
+        landed.append(tx.commit("WRITE"))
+        store.script = waiting
+        return bool(real(path, data))
+
+    tx = table.begin()
+    tx.add(path="mine", size=1)
+    store.script = [another_is_first] * 5
+    with pytest.raises(errors.CommitContention) as caught:
+        tx.commit("WRITE")
+    assert caught.value.retryable
+    assert landed == [1, 2, 3, 4, 5]
+    assert "mine" not in paths(table)
+    # The first loss is answered at once, the later ones after a growing wait.
+    assert len(clock.slept) == 4
+    assert clock.slept == sorted(clock.slept)
+
+
+def test_a20_a_table_made_again_is_not_written_into(table: Table, store: FaultyStore, clock: Any) -> None:
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    store.delete(commit_name(0))
+    clock.time_ms += 5000
+    Table.create(store, SCHEMA, ["day"], {"other": "table"}, clock=clock)
+    with pytest.raises(errors.TableReplaced) as caught:
+        tx.commit("WRITE")
+    assert not caught.value.retryable
+    assert paths(table) == []
+
+
+def test_a20_a_winner_of_another_table_is_not_a_metadata_change(table: Table, store: FaultyStore, clock: Any) -> None:
+    import msgspec
+
+    from airflow_txlog.engine.log.wire import encode_commit
+
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    stranger = msgspec.structs.replace(table.snapshot().metadata, id="another")
+    assert store.put_if_absent(commit_name(1), encode_commit({"operation": "REPLACE TABLE"}, [stranger]))
+    with pytest.raises(errors.TableReplaced):
+        tx.commit("WRITE")
+
+
+def test_a11_the_application_transaction_of_another_copy_is_found_at_any_version(table: Table) -> None:
+    slow = table.begin()
+    assert slow.read_application("task-7") is None
+    slow.add(path="slow", partition_values={"day": "1"}, size=1)
+    slow.set_application("task-7", 1)
+    append(table, "other")
+    append(table, "fast", app_id="task-7")
+    with pytest.raises(errors.ConcurrentTransaction) as caught:
+        slow.commit("WRITE")
+    assert caught.value.app_id == "task-7"
+    assert caught.value.winning_version == 2
+    assert table.snapshot().application_version("task-7") == 1
+
+
+def test_a_transaction_commits_once(table: Table) -> None:
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    tx.commit("WRITE")
+    with pytest.raises(errors.InvalidCommit, match="committed already"):
+        tx.commit("WRITE")
+
+
+def test_two_creators_of_one_table_make_one_table(store: FaultyStore, clock: Any) -> None:
+    first = Table(store, clock=clock).begin_create(SCHEMA)
+    Table.create(store, SCHEMA, clock=clock)
+    with pytest.raises(errors.ProtocolChanged, match="created the table"):
+        first.commit("CREATE TABLE")
+    with pytest.raises(errors.TableAlreadyExists) as caught:
+        Table.create(store, SCHEMA, clock=clock)
+    assert caught.value.retryable

@@ -1,0 +1,131 @@
+"""Commits that contradict themselves are refused before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog import errors
+from airflow_txlog.engine import Table, Transaction
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+@pytest.fixture
+def table(memory_uri: str, clock: Any) -> Table:
+    return Table.create(memory_uri, SCHEMA, ["day"], clock=clock)
+
+
+def add(tx: Transaction, path: str, **partition: str) -> None:
+    tx.add(path=path, partition_values=partition or {"day": "1"}, size=1)
+
+
+def refused(tx: Transaction, kind: type[errors.TxlogError], table: Table, operation: str = "WRITE") -> None:
+    before = table.snapshot().version
+    with pytest.raises(kind) as caught:
+        tx.commit(operation)
+    assert not caught.value.retryable
+    assert table.snapshot().version == before
+
+
+def test_a_file_named_twice_is_refused(table: Table) -> None:
+    tx = table.begin()
+    add(tx, "a%20b")
+    # The same file in another spelling: relative and absolute.
+    add(tx, f"{table.uri}/a%20b")
+    refused(tx, errors.DuplicateActions, table)
+
+
+def test_partition_values_must_name_the_partition_columns(table: Table) -> None:
+    tx = table.begin()
+    tx.add(path="a", partition_values={}, size=1)
+    refused(tx, errors.PartitionMismatch, table)
+    tx = table.begin()
+    add(tx, "a", day="1", hour="2")
+    refused(tx, errors.PartitionMismatch, table)
+
+
+def test_an_append_only_table_keeps_its_rows_but_may_be_compacted(memory_uri: str, clock: Any) -> None:
+    table = Table.create(memory_uri, SCHEMA, ["day"], {"delta.appendOnly": "true"}, clock=clock)
+    tx = table.begin()
+    add(tx, "a")
+    tx.commit("WRITE")
+    tx = table.begin()
+    tx.remove("a")
+    refused(tx, errors.AppendOnlyViolation, table, "DELETE")
+    tx = table.begin()
+    tx.remove("a", data_change=False)
+    tx.add(path="b", partition_values={"day": "1"}, size=1, data_change=False)
+    assert tx.commit("OPTIMIZE") == 2
+
+
+def test_two_versions_of_one_application_are_refused_and_equal_ones_are_one(table: Table) -> None:
+    tx = table.begin()
+    add(tx, "a")
+    tx.set_application("task", 1)
+    tx.set_application("task", 2)
+    refused(tx, errors.SetTransactionVersionConflict, table)
+    tx = table.begin()
+    add(tx, "a")
+    tx.set_application("task", 1)
+    tx.set_application("task", 1)
+    tx.commit("WRITE")
+    assert table.snapshot().application_version("task") == 1
+
+
+def test_a_path_that_is_not_live_can_be_neither_read_nor_removed(table: Table) -> None:
+    tx = table.begin()
+    with pytest.raises(errors.InvalidCommit, match="not a live file"):
+        tx.remove("nowhere")
+    with pytest.raises(errors.InvalidCommit, match="not a live file"):
+        tx.read_files(["nowhere"])
+
+
+@pytest.mark.parametrize("operation", ["WRITE", "DELETE", "UPDATE", "MERGE"])
+def test_an_empty_commit_is_left_out_under_serializable_and_recorded_under_write_serializable(
+    table: Table, memory_uri: str, clock: Any, operation: str
+) -> None:
+    tx = table.begin()
+    tx.read("day = '1'")
+    tx.set_application("task", 1)
+    assert tx.commit(operation) == 0
+    assert tx.outcome is not None
+    assert not tx.outcome.committed
+    assert table.snapshot().application_version("task") is None
+
+    relaxed = Table.create(
+        f"{memory_uri}-relaxed", SCHEMA, ["day"], {"delta.isolationLevel": "WriteSerializable"}, clock=clock
+    )
+    tx = relaxed.begin()
+    tx.read("day = '1'")
+    tx.set_application("task", 1)
+    assert tx.commit(operation) == 1
+    assert relaxed.snapshot().application_version("task") == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "partition_by", "match"),
+    [
+        (pa.schema([]), [], "at least one column"),
+        (SCHEMA, ["month"], "cannot be partitioned by 'month'"),
+        (SCHEMA, ["day", "DAY"], "named twice"),
+        (SCHEMA, ["id", "day"], "every one of its columns"),
+        (pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))]), ["tags"], "single value"),
+    ],
+)
+def test_a_table_that_cannot_be_is_not_made(
+    memory_uri: str, schema: pa.Schema, partition_by: list[str], match: str
+) -> None:
+    with pytest.raises(errors.SchemaMismatch, match=match):
+        Table.create(memory_uri, schema, partition_by)
+    assert not Table.exists(memory_uri)
+
+
+def test_a_property_that_cannot_be_read_or_honoured_makes_no_table(memory_uri: str) -> None:
+    with pytest.raises(errors.InvalidProperty):
+        Table.create(memory_uri, SCHEMA, properties={"delta.checkpointInterval": "often"})
+    with pytest.raises(errors.UnsupportedFeature, match="changeDataFeed"):
+        Table.create(memory_uri, SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    assert not Table.exists(memory_uri)
