@@ -1,0 +1,184 @@
+"""Record batches in the Arrow schema that the table wants, whatever the file or the sender holds.
+
+Columns are found by name without regard to case; a missing one is null; nested fields likewise. The invariant: a
+conversion gives the same values in another form, or raises `ColumnMismatch`; it never rounds, cuts or wraps.
+Timestamps keep their microseconds: one that comes without a zone (INT96, read as microseconds) and is wanted with one
+is an instant already, because that is what Spark stores. Source: soundness A7, A19; protocol, "Type Widening".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class ColumnMismatch(Exception):
+    """The values of one column do not fit the type that is wanted. `column` is its name."""
+
+    def __init__(self, column: str, found: pa.DataType, wanted: pa.DataType, reason: str) -> None:
+        super().__init__(f"column {column!r} holds {found} and cannot be taken as {wanted}: {reason}")
+        self.column = column
+
+
+def convert_columns(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
+) -> list[pa.Array]:
+    """One array for each column of `schema`, in its order, with exactly its types; as many rows as `batch`.
+
+    `constants` (partition columns, by the schema's spelling) win over a column of the same name in the batch.
+    Nothing is dictionary-encoded in the result unless `schema` says so. Raises ColumnMismatch.
+    """
+    columns = []
+    for field in schema:
+        if constants is not None and field.name in constants:
+            columns.append(_constant(constants[field.name], field, batch.num_rows))
+            continue
+        found = find_name(batch.schema.names, field.name)
+        if found is None:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            columns.append(convert_array(batch.column(found), field.type, field.name))
+    return columns
+
+
+def nullable_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with every top-level column nullable: what a file may lack reads as null, whatever the table says."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def find_name(names: Sequence[str], wanted: str) -> int | None:
+    """The index of a name: as it is spelt, else without regard to case; None where there is none."""
+    if wanted in names:
+        return names.index(wanted)
+    lowered = wanted.lower()
+    return next((index for index, name in enumerate(names) if name.lower() == lowered), None)
+
+
+def convert_array(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
+    """The same values as the wanted type. `column` names them in an error. Raises ColumnMismatch."""
+    if array.type == wanted:
+        return array
+    if pa.types.is_dictionary(array.type):
+        return convert_array(array.dictionary_decode(), wanted, column)
+    if isinstance(array, pa.ExtensionArray):
+        return convert_array(array.storage, wanted, column)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    try:
+        if pa.types.is_struct(wanted):
+            return _struct(array, wanted, column)
+        if pa.types.is_list(wanted):
+            return _list(array, wanted, column)
+        if pa.types.is_map(wanted):
+            return _map(array, wanted, column)
+        return _leaf(array, wanted, column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise ColumnMismatch(column, array.type, wanted, str(error)) from error
+
+
+def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
+    if not value.is_valid:
+        return pa.nulls(length, field.type)
+    return convert_array(pa.repeat(value, length), field.type, field.name)
+
+
+def _struct(array: pa.Array, wanted: pa.StructType, column: str) -> pa.Array:
+    if not pa.types.is_struct(array.type):
+        raise ColumnMismatch(column, array.type, wanted, "it is no struct")
+    names = [field.name for field in array.type]
+    # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
+    children = array.flatten()
+    columns = []
+    for field in wanted:
+        found = find_name(names, field.name)
+        if found is None:
+            columns.append(pa.nulls(len(array), field.type))
+        else:
+            columns.append(convert_array(children[found], field.type, f"{column}.{field.name}"))
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
+
+
+def _list(array: pa.Array, wanted: pa.ListType, column: str) -> pa.Array:
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ColumnMismatch(column, kind, wanted, "it is no list")
+    if not pa.types.is_list(kind):
+        array = array.cast(pa.list_(kind.value_field))
+    values = convert_array(array.values, wanted.value_type, f"{column}.element")
+    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted)
+
+
+def _map(array: pa.Array, wanted: pa.MapType, column: str) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        raise ColumnMismatch(column, array.type, wanted, "it is no map")
+    keys = convert_array(array.keys, wanted.key_type, f"{column}.key")
+    items = convert_array(array.items, wanted.item_type, f"{column}.value")
+    return pa.MapArray.from_arrays(_offsets(array), keys, items, type=wanted)
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Offsets into the whole of the values, null where the list is: what `from_arrays` reads as a null list."""
+    if array.null_count == 0:
+        return array.offsets
+    valid = pa.concat_arrays([array.is_valid(), pa.array([True])])
+    return pc.if_else(valid, array.offsets, pa.scalar(None, array.offsets.type))
+
+
+def _leaf(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
+        # Through integers, so that no zone is ever applied: both sides count from the same epoch.
+        return array.cast(pa.timestamp(wanted.unit, tz=kind.tz)).cast(pa.int64()).cast(wanted)
+    if not _keeps_values(kind, wanted):
+        raise ColumnMismatch(column, kind, wanted, "the types do not match")
+    return array.cast(wanted)
+
+
+def _keeps_values(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a checked cast from one leaf type to the other keeps values or fails on them."""
+    is_a = pa.types
+    if is_a.is_integer(kind):
+        return bool(is_a.is_integer(wanted) or is_a.is_floating(wanted) or is_a.is_decimal(wanted))
+    if is_a.is_floating(kind):
+        return bool(is_a.is_floating(wanted) and kind.bit_width <= wanted.bit_width)
+    if is_a.is_decimal(kind):
+        return bool(is_a.is_decimal(wanted))
+    if is_a.is_date(kind):
+        return bool(is_a.is_date(wanted) or (is_a.is_timestamp(wanted) and wanted.tz is None))
+    if _is_text(kind):
+        return _is_text(wanted)
+    if _is_bytes(kind):
+        # Old writers leave the annotation of strings out. The cast checks that they are UTF-8.
+        return _is_bytes(wanted) or _is_text(wanted)
+    return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def leaves(array: pa.Array | Any) -> list[pa.Array]:
+    """The arrays of leaf values inside a column, nulls of the levels above left out or shown as null."""
+    kind = array.type
+    if isinstance(array, pa.ChunkedArray):
+        return [leaf for chunk in array.chunks for leaf in leaves(chunk)]
+    if pa.types.is_struct(kind):
+        return [leaf for child in array.flatten() for leaf in leaves(child)]
+    if pa.types.is_map(kind):
+        used = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        return leaves(used.flatten())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return leaves(array.flatten())
+    return [array]

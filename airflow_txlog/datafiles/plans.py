@@ -1,0 +1,108 @@
+"""What a driver tells its tasks about existing data files: one Arrow table, cut into bins, each sent as bytes.
+
+A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together; they are Arrow IPC
+and not pickles, because a plan that is too large for a closure is read from a file in the table's folder, and nobody
+who can write there may run code on an executor. The invariant: a plan's typed values (partition columns) arrive as
+they were, whatever their year or precision.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.locations import read_bytes
+from airflow_txlog.datafiles.reading import DataFile
+
+# One row a data file. `positions` is `positions.pack`; `row_ids` (int64) and `clauses` (uint8), little-endian, belong
+# to the positions one by one. Columns named `constant:<column>` follow: the partition values, typed.
+PLAN_FIELDS = [
+    pa.field("index", pa.int64(), nullable=False),
+    pa.field("location", pa.string(), nullable=False),
+    pa.field("size_bytes", pa.int64()),
+    pa.field("num_records", pa.int64()),
+    pa.field("directory", pa.string()),
+    pa.field("partition_values", pa.map_(pa.string(), pa.string())),
+    pa.field("positions", pa.large_binary()),
+    pa.field("row_ids", pa.large_binary()),
+    pa.field("clauses", pa.large_binary()),
+]
+CONSTANT_PREFIX = "constant:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFile:
+    """One row of a plan.
+
+    `directory` is where a copy goes, relative to the table, "" for its root; `partition_values` are the raw strings of
+    the add action; `constants` are the same values typed, by column.
+    """
+
+    index: int
+    file: DataFile
+    directory: str
+    partition_values: dict[str, str | None]
+    positions: bytes | None
+    row_ids: bytes | None
+    clauses: bytes | None
+    constants: Mapping[str, pa.Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """The work of each task: sent along, or left at a location when it is too large to be sent along."""
+
+    inline: tuple[bytes, ...] = ()
+    locations: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.inline) or len(self.locations)
+
+    def files(self, number: int) -> Iterator[PlannedFile]:
+        """The files of one bin, in the order of their index."""
+        data = self.inline[number] if self.inline else read_bytes(self.locations[number])
+        return planned_files(pa.ipc.open_stream(data).read_all())
+
+
+def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
+    """The rows of a plan as values."""
+    constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
+    for row in range(plan.num_rows):
+        value = {field.name: plan.column(field.name)[row].as_py() for field in PLAN_FIELDS}
+        yield PlannedFile(
+            index=value["index"],
+            file=DataFile(location=value["location"], size_bytes=value["size_bytes"], num_records=value["num_records"]),
+            directory=value["directory"] or "",
+            partition_values=dict(value["partition_values"] or []),
+            positions=value["positions"],
+            row_ids=value["row_ids"],
+            clauses=value["clauses"],
+            constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
+        )
+
+
+def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Row numbers of each bin, ascending inside a bin: longest first into the bin that holds least. No bin is empty."""
+    bins: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(min(count, len(sizes)))]
+    heapq.heapify(bins)
+    for row in sorted(range(len(sizes)), key=lambda row: (-sizes[row], row)):
+        total, number, rows = heapq.heappop(bins)
+        rows.append(row)
+        # Even an empty file costs an open.
+        heapq.heappush(bins, (total + max(sizes[row], 1), number, rows))
+    return [sorted(rows) for _, _, rows in sorted(bins, key=lambda entry: entry[1])]
+
+
+def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> list[bytes]:
+    """Each bin's rows of the plan as Arrow IPC."""
+    encoded = []
+    for rows in bins:
+        part = plan.take(pa.array(rows, pa.int64()))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema) as stream:
+            stream.write_table(part)
+        encoded.append(sink.getvalue().to_pybytes())
+    return encoded
