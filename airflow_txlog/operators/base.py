@@ -98,7 +98,7 @@ class TxlogOperator(BaseOperator):
         seconds = time.monotonic() - started_s
         self._tell(result)
         self._tell_outlets(context, result)
-        report_result(self.task_id, result, seconds)
+        report_result(context, result, seconds)
         return xcom_of(result, seconds)
 
     def job_spec(self, context: Mapping[str, Any]) -> JobSpec:

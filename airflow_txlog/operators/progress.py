@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_txlog.contract import JobResult
@@ -28,10 +29,10 @@ def rows_changed(result: JobResult) -> int | None:
     return sum(found) if found else None
 
 
-def report_result(task_id: str, result: JobResult, seconds: float) -> None:
+def report_result(context: Mapping[str, Any], result: JobResult, seconds: float) -> None:
     """Append the line of a finished operator."""
     report(
-        task_id=task_id,
+        context,
         operation=result.operation,
         status=result.status,
         read_version=result.read_version,
@@ -43,8 +44,8 @@ def report_result(task_id: str, result: JobResult, seconds: float) -> None:
 
 
 def report(
+    context: Mapping[str, Any],
     *,
-    task_id: str,
     operation: str,
     status: str = "done",
     read_version: int | None = None,
@@ -53,12 +54,16 @@ def report(
     rows: int | None = None,
     seconds: float = 0.0,
 ) -> None:
-    """Append one line with these fields, if anybody asked for lines."""
+    """Append one line with these fields, the task's id and the number of tasks in its DAG, if lines were asked for.
+
+    For tasks that are none of our operators, but belong to what is shown.
+    """
     path = os.environ.get(PROGRESS_FILE)
     if not path:
         return
     line: dict[str, Any] = {
-        "task_id": task_id,
+        "task_id": context["ti"].task_id,
+        "tasks": len(context["dag"].task_ids),
         "operation": operation,
         "status": status,
         "read_version": read_version,

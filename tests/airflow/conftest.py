@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +67,3 @@ def dag_of(airflow_home: Path) -> Callable[[str, str], Any]:
         return bag.dags[dag_id]
 
     return parse
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Sets environment variables for the DAG files that are parsed and run in this test."""
-
-    def set_variables(**variables: str) -> None:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    yield set_variables

@@ -82,8 +82,6 @@ def test_every_setting_that_the_code_reads_is_described() -> None:
 
     root = Path(airflow_txlog.__file__).parent
     read = {
-        name
-        for path in root.rglob("*.py")
-        for name in re.findall(r'conf\.get\("txlog", "(\w+)"', path.read_text())
+        name for path in root.rglob("*.py") for name in re.findall(r'conf\.get\("txlog", "(\w+)"', path.read_text())
     }
     assert read == set(get_provider_info()["config"]["txlog"]["options"])

@@ -1,0 +1,237 @@
+"""The child process runner, with children that misbehave: real processes, without Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import ConcurrentAppend, MissingResult
+from airflow_txlog.runners.child_process import ChildProcessRunner
+from airflow_txlog.runners.job_output import readable
+
+# What every child here starts with: its spec, read from the one argument.
+PROLOGUE = """
+import json, os, signal, sys, time
+from airflow_txlog.contract import *
+spec = read_spec(sys.argv[1])
+def leave(**fields):
+    result = JobResult(operation=spec.operation, table_uri=spec.table_uri, **fields)
+    write_document(spec.result_uri, result.to_json())
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]))
+
+
+@pytest.fixture
+def spec(table: Table) -> JobSpec:
+    return JobSpec(
+        operation="delete",
+        table_uri=table.uri,
+        arguments={"predicate": "name = 'Ada Lovelace'"},
+        application=ApplicationTransaction(app_id="a", version=1),
+    )
+
+
+def runner(tmp_path: Path, code: str) -> ChildProcessRunner:
+    script = tmp_path / "child.py"
+    script.write_text(PROLOGUE + code)
+    return ChildProcessRunner(command=(sys.executable, str(script)))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_ended(pid: int, deadline_s: float = 10.0) -> None:
+    end = time.monotonic() + deadline_s
+    while is_running(pid):
+        assert time.monotonic() < end, f"process {pid} is still running"
+        time.sleep(0.05)
+
+
+def test_the_result_comes_by_file_and_the_exit_code_decides_nothing(tmp_path: Path, spec: JobSpec) -> None:
+    lines: list[str] = []
+    code = "print('found 3 rows'); leave(status='committed', version=7); sys.exit(3)"
+    result = runner(tmp_path, code).run(spec, log=lines.append)
+    assert (result.status, result.version) == ("committed", 7)
+    assert lines == ["found 3 rows"]
+
+
+def test_a_failed_result_raises_its_own_error(tmp_path: Path, spec: JobSpec) -> None:
+    code = (
+        "from airflow_txlog.errors import ConcurrentAppend\n"
+        "leave(status='failed', error=ConcurrentAppend('lost', winning_version=4).to_dict())"
+    )
+    with pytest.raises(ConcurrentAppend) as caught:
+        runner(tmp_path, code).run(spec, log=print)
+    assert caught.value.winning_version == 4
+
+
+def test_a_missing_result_tells_the_exit_code_and_the_last_lines(tmp_path: Path, spec: JobSpec) -> None:
+    with pytest.raises(MissingResult) as caught:
+        runner(tmp_path, "print('java.lang.OutOfMemoryError'); os._exit(137)").run(spec, log=print)
+    assert caught.value.exit_code == 137  # type: ignore[attr-defined]
+    assert "OutOfMemoryError" in str(caught.value)
+
+
+def test_a_child_that_died_after_its_commit_is_no_failure(tmp_path: Path, spec: JobSpec) -> None:
+    """Before a missing result is called a failure, the log is asked for the application transaction."""
+    code = """
+from airflow_txlog.engine import Table
+tx = Table.open(spec.table_uri).begin()
+tx.add(path="a.parquet", partition_values={}, size=1, modification_time=1, stats=None)
+tx.set_application(spec.application.app_id, spec.application.version)
+tx.commit("DELETE", {}, {}, tags=spec.commit_tags())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    result = runner(tmp_path, code).run(spec, log=print)
+    assert (result.status, result.version) == ("already_done", 1)
+
+
+def test_nothing_of_the_spec_stands_in_the_command_line(tmp_path: Path, spec: JobSpec) -> None:
+    code = """
+line = open('/proc/self/cmdline').read()
+mode = oct(os.stat(sys.argv[1]).st_mode & 0o777), oct(os.stat(os.path.dirname(sys.argv[1])).st_mode & 0o777)
+leave(status='nothing_to_do', details={'line': line, 'mode': mode and list(mode)})
+"""
+    result = runner(tmp_path, code).run(spec, log=print)
+    assert "Lovelace" not in result.details["line"]
+    assert result.details["mode"] == ["0o600", "0o700"]
+
+
+def test_the_files_of_a_job_are_gone_afterwards(tmp_path: Path, spec: JobSpec) -> None:
+    code = "leave(status='nothing_to_do', details={'folder': os.path.dirname(sys.argv[1])})"
+    result = runner(tmp_path, code).run(spec, log=print)
+    assert not Path(result.details["folder"]).exists()
+
+
+def test_the_child_is_in_the_process_group_of_the_task(tmp_path: Path, spec: JobSpec) -> None:
+    code = "leave(status='nothing_to_do', metrics={'group': os.getpgrp()})"
+    assert runner(tmp_path, code).run(spec, log=print).metrics["group"] == os.getpgrp()
+
+
+@pytest.mark.parametrize(
+    ("code", "least_s", "most_s"),
+    [
+        ("print(os.getpid(), flush=True); time.sleep(60)", 0.0, 4.0),
+        (
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True)\nwhile True: time.sleep(60)",
+            4.5,
+            9.0,
+        ),
+    ],
+    ids=["ends on SIGTERM", "ignores SIGTERM"],
+)
+def test_kill_stops_the_child_and_leaves_no_commit(
+    tmp_path: Path, spec: JobSpec, table: Table, code: str, least_s: float, most_s: float
+) -> None:
+    child = runner(tmp_path, code)
+    pids: list[int] = []
+    killed_s: list[float] = []
+
+    def kill_when_it_runs(line: str) -> None:
+        pids.append(int(line))
+        began = time.monotonic()
+        threading.Thread(target=lambda: (child.kill(), killed_s.append(time.monotonic() - began))).start()
+
+    with pytest.raises(MissingResult, match="was stopped"):
+        child.run(spec, log=kill_when_it_runs)
+    wait_until_ended(pids[0])
+    assert table.snapshot().version == 0
+    assert killed_s == [] or least_s <= killed_s[0] <= most_s
+
+
+def test_kill_works_from_a_signal_handler_above_the_wait(tmp_path: Path, spec: JobSpec) -> None:
+    """Airflow calls on_kill in the handler of SIGTERM, in the thread that waits for the child."""
+    child = runner(tmp_path, "print('ready', flush=True); time.sleep(60)")
+    previous = signal.signal(signal.SIGUSR1, lambda *_: child.kill())
+    try:
+        with pytest.raises(MissingResult, match="was stopped"):
+            child.run(spec, log=lambda _: os.kill(os.getpid(), signal.SIGUSR1))
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def test_a_timeout_of_the_task_stops_the_child(tmp_path: Path, spec: JobSpec) -> None:
+    class TaskTimedOut(BaseException):
+        pass
+
+    pids: list[int] = []
+
+    def time_out(line: str) -> None:
+        pids.append(int(line))
+        raise TaskTimedOut
+
+    with pytest.raises(TaskTimedOut):
+        runner(tmp_path, "print(os.getpid(), flush=True); time.sleep(60)").run(spec, log=time_out)
+    wait_until_ended(pids[0])
+
+
+def test_a_child_whose_task_was_killed_sees_the_end_of_its_input(tmp_path: Path, spec: JobSpec) -> None:
+    """SIGKILL of the task leaves no chance to stop the child; the child's standard input ends, and it follows."""
+    child = tmp_path / "child.py"
+    child.write_text("import os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.buffer.read()\n")
+    task = (
+        "import sys\n"
+        "from airflow_txlog.contract import JobSpec\n"
+        "from airflow_txlog.runners.child_process import ChildProcessRunner\n"
+        f"runner = ChildProcessRunner(command=(sys.executable, {str(child)!r}))\n"
+        f"runner.run(JobSpec(operation='checkpoint', table_uri={spec.table_uri!r}),\n"
+        "           log=lambda line: print(line, flush=True))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", task], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wait_until_ended(pid)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", None),
+        ("[Stage 3:=====>      (2 + 2) / 8]", None),
+        ("24/11/03 10:00:00 WARN NativeCodeLoader: Unable to load native-hadoop library", None),
+        ("WARNING: Using incubator modules: jdk.incubator.vector", None),
+        ("Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties", None),
+        ('Setting default log level to "WARN".', None),
+        (
+            "24/11/03 10:00:00 ERROR Executor: Exception in task",
+            "spark: 24/11/03 10:00:00 ERROR Executor: Exception in task",
+        ),
+        ("\tat org.apache.spark.Foo$.bar(Foo.scala:3)", "spark: at org.apache.spark.Foo$.bar(Foo.scala:3)"),
+        ("found 3 rows in 2 of 10 files  ", "found 3 rows in 2 of 10 files"),
+        ("Traceback (most recent call last):", "Traceback (most recent call last):"),
+    ],
+)
+def test_a_line_of_the_child_reaches_the_log_unless_it_is_noise(line: str, told: str | None) -> None:
+    assert readable(line) == told
+
+
+def test_a_progress_bar_never_swallows_a_line(tmp_path: Path, spec: JobSpec) -> None:
+    lines: list[str] = []
+    code = (
+        "sys.stdout.write('[Stage 0:>  (0 + 2) / 4]\\r[Stage 0:==>(2 + 2) / 4]\\r          \\rcommitted version 3\\n')\n"
+        "leave(status='committed', version=3)"
+    )
+    runner(tmp_path, code).run(spec, log=lines.append)
+    assert lines == ["committed version 3"]

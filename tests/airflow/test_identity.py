@@ -1,0 +1,293 @@
+"""Exactly once per task: the application transaction of every try, after soundness A10.
+
+The table is a real one, in memory; what Airflow knows of a task instance and keeps for it are two small classes that
+follow Airflow 3.3.2 as observed: the state store goes with its DagRun, a clear keeps it and changes `max_tries`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
+from airflow_txlog.runners.done import find_done, recorded_version
+
+pytestmark = pytest.mark.airflow
+
+
+@dataclass
+class StateStore:
+    """The task state store of one task instance of one DagRun."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    retentions: list[dt.timedelta | None] = field(default_factory=list)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: Any, *, retention: dt.timedelta | None = None) -> None:
+        self.values[key] = value
+        self.retentions.append(retention)
+
+
+@dataclass(frozen=True)
+class Try:
+    """What a try of a task instance sees of itself."""
+
+    dag_id: str = "load"
+    task_id: str = "a"
+    run_id: str = "scheduled__2024-01-01T00:00:00+00:00"
+    map_index: int = -1
+    try_number: int = 1
+    max_tries: int = 2
+
+    def retried(self) -> Try:
+        """The next try: nothing else changes, whatever is cleared elsewhere in the run."""
+        return replace(self, try_number=self.try_number + 1)
+
+    def cleared(self, retries: int = 2) -> Try:
+        """The next try after a clear of this task: `max_tries` is the tries so far and the retries again."""
+        return replace(self, try_number=self.try_number + 1, max_tries=self.try_number + retries)
+
+
+@pytest.fixture
+def table(memory_uri: str) -> Table:
+    return Table.create(memory_uri, pa.schema([("id", pa.int64())]))
+
+
+@pytest.fixture
+def spec(table: Table) -> JobSpec:
+    return JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
+
+
+def identity(
+    table: Table, ti: Try, store: StateStore | None, key: str | None = None, run_started: dt.datetime | None = None
+) -> ApplicationTransaction:
+    from airflow_txlog.operators.identity import application_transaction
+
+    context: dict[str, Any] = {"ti": ti}
+    if store is not None:
+        context["task_state_store"] = store
+    else:
+
+        @dataclass
+        class Run:
+            start_date: dt.datetime | None = run_started
+
+        context["dag_run"] = Run()
+    return application_transaction(context, lambda app_id: recorded_version(table.uri, app_id), key)
+
+
+def commit(table: Table, spec: JobSpec, application: ApplicationTransaction) -> int:
+    """What the job's data-changing commit leaves: a file, the transaction, the tags."""
+    tx = table.begin()
+    tx.add(
+        path=f"{tx.snapshot.version if tx.snapshot else 0}.parquet",
+        partition_values={},
+        size=1,
+        modification_time=1,
+        stats=None,
+    )
+    tx.set_application(application.app_id, application.version)
+    return tx.commit("DELETE", {}, {"numDeletedRows": "3"}, tags=spec.replace(application=application).commit_tags())
+
+
+def done(spec: JobSpec, application: ApplicationTransaction) -> JobResult | None:
+    return find_done(spec.replace(application=application))
+
+
+def test_a_retry_after_the_commit_finds_it_done_and_says_where(table: Table, spec: JobSpec) -> None:
+    ti, store = Try(), StateStore()
+    first = identity(table, ti, store)
+    assert done(spec, first) is None
+    version = commit(table, spec, first)
+    commit(table, spec, ApplicationTransaction(app_id="another task", version=1))
+    second = identity(table, ti.retried(), store)
+    assert second == first
+    found = done(spec, second)
+    assert found is not None
+    assert (found.status, found.version, found.metrics) == ("already_done", version, {"numDeletedRows": 3})
+
+
+def test_a10_clearing_b_does_not_repeat_a(table: Table, spec: JobSpec) -> None:
+    """A is killed after its commit; somebody clears B, which raises the run's clear_number; A is retried."""
+    a, a_store = Try(task_id="a"), StateStore()
+    b, b_store = Try(task_id="b"), StateStore()
+    kept = identity(table, a, a_store)
+    commit(table, spec, kept)
+    commit(table, spec, identity(table, b, b_store))
+    commit(table, spec, identity(table, b.cleared(), b_store))
+    again = identity(table, a.retried(), a_store)
+    assert again == kept
+    assert done(spec, again) is not None
+
+
+def test_a10_clearing_a_task_repeats_it(table: Table, spec: JobSpec) -> None:
+    ti, store = Try(), StateStore()
+    first = identity(table, ti, store)
+    commit(table, spec, first)
+    second = identity(table, ti.cleared(), store)
+    assert second == replace(first, version=first.version + 1)
+    assert done(spec, second) is None
+    # And a retry of the cleared task is a retry again.
+    commit(table, spec, second)
+    assert identity(table, ti.cleared().retried(), store) == second
+
+
+def test_a10_recreated_run_is_not_skipped(table: Table, spec: JobSpec) -> None:
+    """The DagRun is deleted, its state with it, and the scheduler makes the same run id again."""
+    ti = Try()
+    commit(table, spec, identity(table, ti, StateStore()))
+    recreated = identity(table, ti, StateStore())
+    assert done(spec, recreated) is None
+
+
+def test_a10_a_second_deployment_with_the_same_ids_is_not_skipped(
+    table: Table, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = Try()
+    first = identity(table, ti, StateStore())
+    commit(table, spec, first)
+    monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", "staging")
+    second = identity(table, ti, StateStore())
+    assert second.app_id != first.app_id
+    assert done(spec, second) is None
+
+
+def test_a10_two_copies_of_one_try_hold_one_number_whatever_their_order(table: Table, spec: JobSpec) -> None:
+    """The second copy reads the table before the store, so it cannot see the commit and miss the kept number."""
+    ti, store = Try(), StateStore()
+    first = identity(table, ti, store)
+    before_commit = identity(table, ti, store)
+    commit(table, spec, first)
+    after_commit = identity(table, ti, store)
+    assert first == before_commit == after_commit
+
+    # The copy that read the table before the first one kept its number, and wrote the store after it committed.
+    late_store, late_ti = StateStore(), Try(task_id="late")
+    from airflow_txlog.operators.identity import application_transaction
+
+    def read_then_overtaken(app_id: str) -> int | None:
+        recorded = recorded_version(table.uri, app_id)
+        commit(table, spec, identity(table, late_ti, late_store))
+        return recorded
+
+    late = application_transaction({"ti": late_ti, "task_state_store": late_store}, read_then_overtaken)
+    assert done(spec, late) is not None
+
+
+def test_a10_a_copy_that_outlived_a_clear_does_not_double_the_work(table: Table, spec: JobSpec) -> None:
+    ti, store = Try(), StateStore()
+    zombie = identity(table, ti, store)
+    cleared = identity(table, ti.cleared(), store)
+    assert cleared == zombie  # one of them wins, and the other finds it done
+    commit(table, spec, zombie)
+    assert done(spec, cleared) is not None
+
+
+def test_a10_a_deployment_renamed_between_two_tries_does_not_make_new_work(
+    table: Table, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti, store = Try(), StateStore()
+    first = identity(table, ti, store)
+    commit(table, spec, first)
+    monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", "renamed")
+    assert identity(table, ti.retried(), store) == first
+
+
+def test_a10_hook_writes_twice(table: Table, spec: JobSpec) -> None:
+    """A @task that writes twice through the hook names each write; the second is not taken for the first."""
+    from airflow_txlog.hooks.txlog import TxlogHook
+
+    class Committing:
+        def run(self, spec: JobSpec, *, log: Any) -> JobResult:
+            found = find_done(spec)
+            if found is not None:
+                return found
+            assert spec.application is not None
+            version = commit(table, spec, spec.application)
+            return JobResult(status="committed", operation=spec.operation, table_uri=spec.table_uri, version=version)
+
+        def kill(self) -> None:
+            raise AssertionError("nothing is killed here")
+
+    hook, runner = TxlogHook(), Committing()
+    with pytest.raises(TypeError, match="idempotency_key"):
+        hook.run("delete", table.uri, {"predicate": "id = 1"}, runner=runner)  # type: ignore[call-arg]
+    statuses = [
+        hook.run("delete", table.uri, {"predicate": predicate}, idempotency_key=key, runner=runner).status
+        for key, predicate in (("run1/a", "id = 1"), ("run1/b", "id = 1"), ("run1/a", "id = 1"))
+    ]
+    assert statuses == ["committed", "committed", "already_done"]
+
+
+def test_a10_constant_key_is_an_error(table: Table, spec: JobSpec) -> None:
+    """`idempotency_key="daily-load"`: the second day's work is other work under the same name."""
+    monday = identity(table, Try(), StateStore(), key="daily-load")
+    assert (monday.app_id, monday.version, monday.check_digest) == ("daily-load", 1, True)
+    version = commit(table, spec, monday)
+    tuesday = spec.replace(arguments={"predicate": "id = 2"})
+    with pytest.raises(IdempotencyKeyReused) as caught:
+        done(tuesday, identity(table, Try(run_id="tuesday"), StateStore(), key="daily-load"))
+    assert caught.value.version == version  # type: ignore[attr-defined]
+    assert done(spec, monday) is not None
+
+
+def test_a10_an_empty_key_is_an_error(table: Table) -> None:
+    with pytest.raises(InvalidJobSpec, match="idempotency_key"):
+        identity(table, Try(), StateStore(), key=" ")
+
+
+def test_a10_without_a_state_store_the_number_is_max_tries(table: Table, spec: JobSpec) -> None:
+    started = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
+    ti = Try()
+    first = identity(table, ti, None, run_started=started)
+    assert first.version == ti.max_tries
+    commit(table, spec, first)
+    assert done(spec, identity(table, ti.retried(), None, run_started=started)) is not None
+    assert done(spec, identity(table, ti.cleared(retries=5), None, run_started=started)) is None
+
+
+def test_a10_without_a_state_store_an_earlier_life_of_the_run_is_an_error_and_not_done(
+    table: Table, spec: JobSpec
+) -> None:
+    long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    commit(table, spec, identity(table, Try(), None, run_started=long_ago))
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=1)
+    with pytest.raises(IdempotencyKeyReused):
+        done(spec, identity(table, Try(), None, run_started=later))
+
+
+def test_a_state_store_that_fails_fails_the_task(table: Table) -> None:
+    class Broken(StateStore):
+        def get(self, key: str, default: Any = None) -> Any:
+            raise ConnectionError("no answer")
+
+    with pytest.raises(ConnectionError):
+        identity(table, Try(), Broken())
+
+
+def test_the_number_is_kept_for_ever(table: Table) -> None:
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    store = StateStore()
+    identity(table, Try(), store)
+    # Airflow tells it by the object's identity.
+    assert [retention is NEVER_EXPIRE for retention in store.retentions] == [True]
+
+
+def test_a_table_that_does_not_exist_yet_gives_the_first_number(memory_uri: str) -> None:
+    assert recorded_version(memory_uri, "x") is None
+    missing = JobSpec(operation="write", table_uri=memory_uri, arguments={"source": {"table": "/s"}})
+    assert done(missing, ApplicationTransaction(app_id="x", version=1)) is None
+
+
+def test_the_app_id_names_the_task_instance(table: Table) -> None:
+    application = identity(table, Try(map_index=3), StateStore())
+    assert application.app_id == "airflow_txlog/tests/load/a/scheduled__2024-01-01T00:00:00+00:00/3"
