@@ -25,7 +25,8 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
     """
     if winner.cdc or winner.metadata or winner.protocol or not winner.removes or attempt.reads.whole_table:
         return False
-    if any(action.data_change for action in (*winner.adds, *winner.removes)):
+    actions: list[Add | Remove] = [*winner.adds, *winner.removes]
+    if any(action.data_change for action in actions):
         return False
     removed = [_live_rows(attempt.reads.unmatched.get(_path(remove, attempt)), remove) for remove in winner.removes]
     added = [_live_rows(record_count(add.stats), add) for add in winner.adds]

@@ -98,7 +98,7 @@ def commit(
 
 
 def _backoff_s(number: int, clock: Clock, policy: CommitPolicy) -> float:
-    bound = min(policy.max_backoff_s, policy.first_backoff_s * 2 ** min(number, 30))
+    bound = min(policy.max_backoff_s, policy.first_backoff_s * 2.0 ** min(number, 30))
     return bound * clock.random()
 
 

@@ -155,7 +155,7 @@ class Transaction:
         and `data_change` to True.
         """
         if actions is None:
-            defaults = {"partition_values": {}, "modification_time": self._clock.now_ms(), "data_change": True}
+            defaults: dict[str, Any] = {"partition_values": {}, "modification_time": self._clock.now_ms(), "data_change": True}
             self._adds.append(Add(**(defaults | fields)))
         elif fields:
             raise TypeError(f"add takes Add actions or the fields of one, not both: {sorted(fields)}")

@@ -7,6 +7,7 @@ Source: protocol, "Add File and Remove File"; delta-spark, OptimisticTransaction
 from __future__ import annotations
 
 from airflow_txlog.engine.commit.attempt import Attempt
+from airflow_txlog.engine.log.actions import Add, Remove
 from airflow_txlog.engine.table.files import file_key, path_of_key
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.errors import (
@@ -46,7 +47,8 @@ def _check_metadata(attempt: Attempt) -> None:
 
 def _check_duplicates(attempt: Attempt) -> None:
     seen: set[str] = set()
-    for action in (*attempt.adds, *attempt.removes):
+    actions: list[Add | Remove] = [*attempt.adds, *attempt.removes]
+    for action in actions:
         key = file_key(action.path, action.deletion_vector, attempt.table)
         if key in seen:
             path = path_of_key(key)

@@ -7,7 +7,7 @@ Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -82,7 +82,7 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
     return _legacy(_LEGACY_WRITER, protocol.min_writer_version)
 
 
-def _legacy(table: dict[int, tuple[str, ...]], version: int) -> frozenset[str]:
+def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str]:
     return frozenset(name for number, names in table.items() if number <= version for name in names)
 
 
@@ -131,7 +131,7 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
         raise _refusal(table, name, "write")
 
 
-def protocol_for(schema: StructType, properties: dict[str, str]) -> Protocol:
+def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
     """The lowest protocol that a new table with this schema and these properties needs.
 
     Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
