@@ -230,7 +230,7 @@ def test_a_line_of_the_child_reaches_the_log_unless_it_is_noise(line: str, told:
 def test_a_progress_bar_never_swallows_a_line(tmp_path: Path, spec: JobSpec) -> None:
     lines: list[str] = []
     code = (
-        "sys.stdout.write('[Stage 0:>  (0 + 2) / 4]\\r[Stage 0:==>(2 + 2) / 4]\\r          \\rcommitted version 3\\n')\n"
+        "sys.stdout.write('[Stage 0:>(0 + 2) / 4]\\r[Stage 0:==>(2 + 2) / 4]\\r      \\rcommitted version 3\\n')\n"
         "leave(status='committed', version=3)"
     )
     runner(tmp_path, code).run(spec, log=lines.append)

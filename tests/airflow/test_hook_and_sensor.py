@@ -1,0 +1,166 @@
+"""The connection type `txlog`, and the sensor that reads a log without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.sensors.table_version import TableVersionSensor
+
+pytestmark = pytest.mark.airflow
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A connection `lake` whose base is a folder."""
+    connection = {
+        "conn_type": "txlog",
+        "host": f"{tmp_path}/",
+        "extra": {"spark_conf": '{"spark.sql.shuffle.partitions": 2}', "runner": "in_process"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    return tmp_path
+
+
+def grow(table: Table) -> int:
+    tx = table.begin()
+    assert tx.snapshot is not None
+    tx.add(path=f"{tx.snapshot.version}.parquet", partition_values={}, size=1, modification_time=1, stats=None)
+    return tx.commit("WRITE", {}, {})
+
+
+def test_a_relative_name_is_joined_to_the_base_of_the_connection(lake: Path) -> None:
+    hook = TxlogHook("lake")
+    assert hook.table_uri("users") == f"{lake}/users"
+    assert hook.table_uri("/other/users") == "/other/users"
+    assert hook.table_uri("memory://x/users") == "memory://x/users"
+    assert TxlogHook().table_uri("users") == "users"
+
+
+def test_the_settings_of_a_connection_are_texts(lake: Path) -> None:
+    hook = TxlogHook("lake")
+    assert hook.spark_conf == {"spark.sql.shuffle.partitions": "2"}
+    assert hook.runner_name == "in_process"
+    assert hook.test_connection()[0]
+
+
+def test_settings_that_are_no_json_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": "txlog", "extra": {"spark_conf": "a=b"}}))
+    with pytest.raises(InvalidJobSpec, match="spark_conf"):
+        _ = TxlogHook("odd").spark_conf
+    assert not TxlogHook("odd").test_connection()[0]
+
+
+def test_a_connection_that_is_named_and_missing_is_an_error(airflow_home: Path) -> None:
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    hook = TxlogHook("nobody_made_this")
+    with pytest.raises(AirflowNotFoundException):
+        hook.table_uri("users")
+
+
+def test_a_table_is_opened_through_the_hook(lake: Path) -> None:
+    hook = TxlogHook("lake")
+    with pytest.raises(TableNotFound):
+        hook.open("users")
+    with pytest.raises(TableNotFound):
+        hook.latest_version("users")
+    table = Table.create(str(lake / "users"), SCHEMA)
+    grow(table)
+    assert hook.open("users").snapshot().version == hook.latest_version("users") == 1
+
+
+def sensor(**kwargs: Any) -> TableVersionSensor:
+    return TableVersionSensor(task_id="wait", **kwargs)
+
+
+def poked(**kwargs: Any) -> Any:
+    """The XCom when the condition holds, else False."""
+    found = sensor(**kwargs).poke({})  # type: ignore[arg-type]
+    return found.xcom_value if found.is_done else False
+
+
+def test_a_table_that_does_not_exist_yet_is_waited_for(memory_uri: str) -> None:
+    assert poked(table_uri=memory_uri, version=0) is False
+    assert poked(table_uri=memory_uri, since="2013-01-01") is False
+    Table.create(memory_uri, SCHEMA)
+    assert poked(table_uri=memory_uri, version=0)
+
+
+def test_it_waits_for_a_version_or_a_later_one(memory_uri: str) -> None:
+    table = Table.create(memory_uri, SCHEMA)
+    grow(table)
+    assert [bool(poked(table_uri=memory_uri, version=v)) for v in (0, 1, 2)] == [True, True, False]
+    assert poked(table_uri=memory_uri, version="1") == {
+        "table_uri": memory_uri,
+        "version": 1,
+        "timestamp_ms": None,
+    }
+
+
+def test_it_waits_for_a_version_newer_than_one_seen(memory_uri: str) -> None:
+    table = Table.create(memory_uri, SCHEMA)
+    grow(table)
+    assert [bool(poked(table_uri=memory_uri, newer_than=v)) for v in (0, "0", 1, "1", "None")] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_it_waits_for_a_change_at_or_after_a_time(memory_uri: str) -> None:
+    table = Table.create(memory_uri, SCHEMA)
+    at_ms = table.snapshot().timestamp_ms
+    changed = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)
+    found = poked(table_uri=memory_uri, since=changed)
+    assert (found["version"], found["timestamp_ms"]) == (0, at_ms)
+    assert poked(table_uri=memory_uri, since=changed + dt.timedelta(milliseconds=1)) is False
+    # A text without a zone is UTC, wherever the worker stands.
+    assert poked(table_uri=memory_uri, since=changed.replace(tzinfo=None).isoformat())
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [{}, {"version": 1, "newer_than": 1}, {"version": "latest"}, {"newer_than": "v1"}, {"since": "yesterday"}],
+)
+def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: dict[str, Any]) -> None:
+    Table.create(memory_uri, SCHEMA)
+    with pytest.raises(InvalidInput):
+        poked(table_uri=memory_uri, **condition)
+
+
+def test_a_log_with_a_gap_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), SCHEMA)
+    for _ in range(3):
+        grow(table)
+    (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(CorruptTable):
+        poked(table_uri=str(tmp_path), version=9)
+
+
+def test_the_sensor_needs_no_spark() -> None:
+    import subprocess
+
+    code = (
+        "import sys\n"
+        "from airflow_txlog.engine import Table\n"
+        "from airflow_txlog.sensors.table_version import TableVersionSensor\n"
+        "import pyarrow as pa\n"
+        "Table.create('memory://x/t', pa.schema([('id', pa.int64())]))\n"
+        "assert TableVersionSensor(task_id='a', table_uri='memory://x/t', version=0).poke({}).is_done\n"
+        "assert not {'pyspark', 'py4j'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])

@@ -1,0 +1,223 @@
+"""The operators as a DAG author meets them: what is templated, what is refused, what is told."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.operators.base import TxlogOperator, human_lines, xcom_of
+from airflow_txlog.operators.checkpoint import CheckpointOperator
+from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.merge import (
+    DeltaMergeOperator,
+    when_matched_delete,
+    when_matched_update,
+    when_not_matched_insert,
+)
+from airflow_txlog.operators.sources import files, query, table
+from airflow_txlog.operators.vacuum import VacuumOperator
+from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.policies.retry import TxlogRetryPolicy
+
+pytestmark = pytest.mark.airflow
+
+CONTEXT = {"ds": "2013-01-31", "params": {"user": "42"}, "run_id": "manual__1"}
+
+
+def spec_of(operator: TxlogOperator) -> JobSpec:
+    """The spec of an operator's arguments, as `job_spec` makes it but for what only a running task has."""
+    return JobSpec(operation=operator.operation, table_uri=operator.table_uri, arguments=operator.job_arguments())
+
+
+def rendered(operator: Any) -> JobSpec:
+    operator.render_template_fields(dict(CONTEXT))
+    return spec_of(operator)
+
+
+def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
+    spec = rendered(
+        DeltaWriteOperator(
+            task_id="load",
+            table_uri="/lake/{{ params.user }}",
+            source=query("SELECT * FROM raw WHERE day = :day", raw=files(["/in/{{ ds }}"], format="csv")),
+            mode="overwrite",
+            partition_by=["day"],
+            partition_predicate="day = :day",
+            parameters={"day": "{{ ds }}", "at": dt.date(2013, 1, 1)},
+            idempotency_key="{{ run_id }}/load",
+        )
+    )
+    assert spec.table_uri == "/lake/42"
+    assert spec.arguments == {
+        "source": {
+            "sql": "SELECT * FROM raw WHERE day = :day",
+            "views": {"raw": {"format": "csv", "path": ["/in/2013-01-31"], "options": {}, "schema": None}},
+        },
+        "mode": "overwrite",
+        "partition_by": ["day"],
+        "create": True,
+        "properties": {},
+        "partition_predicate": "day = :day",
+        "parameters": {"day": "2013-01-31", "at": {"$date": "2013-01-01"}},
+    }
+
+
+def test_a_merge_is_templated_in_its_condition_and_clauses() -> None:
+    spec = rendered(
+        DeltaMergeOperator(
+            task_id="merge",
+            table_uri="/t",
+            source=table("/s", version=3),
+            on="t.id = s.id AND t.day = '{{ ds }}'",
+            clauses=[
+                when_matched_delete(condition="s.gone"),
+                when_matched_update({"score": "s.score + {{ params.user }}"}),
+                when_not_matched_insert(),
+            ],
+        )
+    )
+    assert spec.arguments["source"] == {"table": "/s", "version": 3}
+    assert spec.arguments["on"] == "t.id = s.id AND t.day = '2013-01-31'"
+    assert spec.arguments["clauses"] == [
+        {"when": "matched", "then": "delete", "condition": "s.gone"},
+        {"when": "matched", "then": "update", "condition": None, "set": {"score": "s.score + 42"}},
+        {"when": "not_matched", "then": "insert", "condition": None, "values": "*"},
+    ]
+
+
+def test_b6_a_value_is_bound_and_never_pasted() -> None:
+    spec = rendered(
+        DeltaDeleteOperator(
+            task_id="forget",
+            table_uri="/t",
+            predicate="user_id = :user",
+            parameters={"user": "{{ params.user }}"},
+        )
+    )
+    assert spec.arguments["predicate"] == "user_id = :user"
+    assert spec.bound_parameters == {"user": "42"}
+
+
+def test_an_idempotency_key_is_templated() -> None:
+    operator = DeltaDeleteOperator(task_id="forget", table_uri="/t", predicate="a", idempotency_key="{{ run_id }}")
+    rendered(operator)
+    assert operator.idempotency_key == "manual__1"
+
+
+def test_a_vacuum_keeps_the_dry_run_of_every_operator() -> None:
+    operator = VacuumOperator(task_id="vacuum", table_uri="/t", retention_hours=0, dry_run=True)
+    assert callable(operator.dry_run)
+    assert rendered(operator).arguments == {"retention_hours": 0, "dry_run": True, "check_retention": True}
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        lambda: DeltaDeleteOperator(task_id="x", table_uri="/t", predicate=""),
+        lambda: DeltaWriteOperator(task_id="x", table_uri="/t", source={"path": "/in"}),
+        lambda: DeltaWriteOperator(task_id="x", table_uri="/t", source=files("/in"), mode="replace"),
+        lambda: DeltaMergeOperator(task_id="x", table_uri="/t", source=files("/in"), on="a", clauses=[]),
+        lambda: DeltaDeleteOperator(task_id="x", table_uri="/t", predicate="a", parameters={"x": object()}),
+        lambda: VacuumOperator(task_id="x", table_uri="/t", retention_hours=-1),
+    ],
+)
+def test_wrong_arguments_parse_and_are_refused_when_the_task_runs(operator: Any) -> None:
+    """A templated argument can be judged only when it is rendered, and a DAG file must parse."""
+    with pytest.raises(InvalidJobSpec):
+        spec_of(operator())
+
+
+def test_arguments_are_named_and_required_ones_are_required() -> None:
+    with pytest.raises(TypeError):
+        DeltaDeleteOperator("forget", table_uri="/t", predicate="a")  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        DeltaDeleteOperator(task_id="forget", table_uri="/t")  # type: ignore[call-arg]
+
+
+def test_every_operator_has_the_retry_policy_unless_its_author_chose_one() -> None:
+    from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
+
+    from airflow_txlog.sensors.table_version import TableVersionSensor
+
+    theirs = ExceptionRetryPolicy(rules=[])
+    assert isinstance(CheckpointOperator(task_id="a", table_uri="/t").retry_policy, TxlogRetryPolicy)
+    assert isinstance(TableVersionSensor(task_id="a", table_uri="/t", version=1).retry_policy, TxlogRetryPolicy)
+    assert CheckpointOperator(task_id="a", table_uri="/t", retry_policy=theirs).retry_policy is theirs
+    by_default = CheckpointOperator(task_id="a", table_uri="/t", default_args={"retry_policy": theirs})
+    assert by_default.retry_policy is theirs
+
+
+def test_arguments_of_every_level_come_from_default_args() -> None:
+    default_args = {"runner": "in_process", "idempotency_key": "{{ run_id }}", "retries": 4, "mode": "overwrite"}
+    operator = DeltaWriteOperator(task_id="a", table_uri="/t", source=files("/in"), default_args=default_args)
+    assert (operator.runner, operator.idempotency_key, operator.retries) == ("in_process", "{{ run_id }}", 4)
+    assert operator.mode == "overwrite"
+
+
+def test_constructing_an_operator_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    CheckpointOperator(task_id="a", table_uri="s3://nowhere/t", txlog_conn_id="missing", runner="unheard of")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_runner_is_refused_by_name() -> None:
+    with pytest.raises(InvalidJobSpec, match="unheard of"):
+        CheckpointOperator(task_id="a", table_uri="/t", runner="unheard of")._make_runner()
+
+
+def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
+    result = JobResult(
+        status="committed",
+        operation="merge",
+        table_uri="/lake/users",
+        version=3,
+        read_version=2,
+        metrics={"numTargetRowsUpdated": 800, "numTargetRowsInserted": 12},
+        files={"considered": 365, "pruned": 353, "rewritten": 12},
+        steps=[{"name": "find", "seconds": 0.5}, {"name": "rewrite", "seconds": 1.25}],
+        rounds=2,
+        details={"large": "x" * 1000},
+    )
+    assert human_lines(result) == [
+        "merge /lake/users: version 2 -> version 3",
+        "files: 365 considered, 353 pruned, 12 rewritten",
+        "rows: 812 changed",
+        "metrics: numTargetRowsUpdated 800, numTargetRowsInserted 12",
+        "time: find 0.50 s, rewrite 1.25 s; together 1.8 s, planned 2 times because of other commits",
+    ]
+    xcom = xcom_of(result, 1.9)
+    assert json.loads(json.dumps(xcom)) == xcom
+    assert (xcom["version"], xcom["operation"], xcom["status"], xcom["seconds"]) == (3, "merge", "committed", 1.9)
+    assert "details" not in xcom
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"status": "committed", "version": 0}, "new table -> version 0"),
+        ({"status": "nothing_to_do", "read_version": 4}, "nothing to do at version 4"),
+        ({"status": "already_done", "version": 4}, "done already at version 4"),
+        ({"status": "already_done", "at_or_before": 9}, "done already by version 9"),
+    ],
+)
+def test_every_outcome_has_its_words(fields: dict[str, Any], told: str) -> None:
+    assert told in human_lines(JobResult(operation="delete", table_uri="/t", **fields))[0]
+
+
+def test_an_operator_can_be_mapped() -> None:
+    from airflow.sdk import DAG
+
+    with DAG("mapped", schedule=None):
+        mapped = DeltaDeleteOperator.partial(
+            task_id="forget", table_uri="/t", predicate="day = :day", retry_delay=timedelta(0)
+        ).expand(parameters=[{"day": "2013-01-01"}, {"day": "2013-01-02"}])
+    one = mapped.unmap({"parameters": {"day": "2013-01-02"}})
+    assert isinstance(one.retry_policy, TxlogRetryPolicy)
+    assert spec_of(one).bound_parameters == {"day": "2013-01-02"}
