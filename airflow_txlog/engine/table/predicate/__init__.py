@@ -1,0 +1,22 @@
+"""Predicates in Spark SQL: read, asked of files for pruning and conflicts, and evaluated on rows.
+
+Spark decides rows; the engine reads one closed grammar and says unknown to the rest. Reading is `reading` over
+`lexing`, `confinement`, `names`, `leaves`, `constants` and `coercion`; what comes out is `tree`; it is asked of files
+by `pruning` and of rows by `rows`.
+"""
+
+from airflow_txlog.engine.table.predicate.partition_sets import partitions_of
+from airflow_txlog.engine.table.predicate.pruning import all_rows_match, may_hold_match
+from airflow_txlog.engine.table.predicate.reading import read_predicate, target_conjuncts
+from airflow_txlog.engine.table.predicate.rows import rows_matching
+from airflow_txlog.engine.table.predicate.tree import Predicate
+
+__all__ = [
+    "Predicate",
+    "all_rows_match",
+    "may_hold_match",
+    "partitions_of",
+    "read_predicate",
+    "rows_matching",
+    "target_conjuncts",
+]

@@ -1,0 +1,136 @@
+"""What may not stand in a predicate, whoever evaluates it.
+
+A condition must be one boolean expression, deterministic and about one row: a repeated scan, a second copy of a task
+and the conflict check must all get the same answer (soundness A2), and text that was templated into it must not become
+a statement (B6). The invariant: what is refused here is found in Spark's own tokens, so that no reading of the tree,
+right or wrong, lets it through. A function that Spark has and that is not named here is judged by Spark's analysis.
+Source: Spark 4.2, ExpressionInfo groups of the function registry.
+"""
+
+from __future__ import annotations
+
+from airflow_txlog.engine.table.predicate.lexing import Lexed, Token
+from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NON_DETERMINISTIC = _words(
+    """rand randn random randstr uniform uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
+    input_file_block_start input_file_block_length aes_encrypt"""
+)
+# They run any static method of the JVM.
+_FOREIGN_CODE = _words("java_method reflect try_reflect")
+_WINDOWS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
+_GENERATORS = _words(
+    """explode explode_outer inline inline_outer posexplode posexplode_outer stack json_tuple variant_explode
+    variant_explode_outer"""
+)
+_AGGREGATES = _words(
+    """any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
+    array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list
+    collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value grouping grouping_id
+    histogram_numeric hll_sketch_agg hll_union_agg kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float
+    kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kurtosis last last_value listagg max max_by mean
+    measure median min min_by mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy
+    regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy schema_of_variant_agg skewness some std
+    stddev stddev_pop stddev_samp string_agg sum theta_intersection_agg theta_sketch_agg theta_union_agg try_avg try_sum
+    tuple_intersection_agg_double tuple_intersection_agg_integer tuple_sketch_agg_double tuple_sketch_agg_integer
+    tuple_union_agg_double tuple_union_agg_integer var_pop var_samp variance"""
+)
+_REFUSED = (
+    (_NON_DETERMINISTIC, "the non-deterministic function {}()", "It would answer differently each time it is asked."),
+    (_FOREIGN_CODE, "the function {}()", "It calls arbitrary Java code."),
+    (_AGGREGATES, "the aggregate function {}()", "A predicate speaks of one row."),
+    (_WINDOWS, "the window function {}()", "A predicate speaks of one row."),
+    (_GENERATORS, "the generator {}()", "A predicate speaks of one row."),
+)
+# `LIKE ANY (…)` quantifies; `any(…)` alone aggregates.
+_QUANTIFIERS = frozenset(("any", "some", "all"))
+_LIKES = frozenset(("like", "ilike", "rlike"))
+_QUERY_WORDS = frozenset(("select", "with", "values", "from", "table"))
+# What follows a column's name rather than the first word of a query.
+_AFTER_A_COLUMN = _words("is in not between like ilike rlike regexp and or div collate")
+# What shows, in a text that could not be parsed, what its author had in mind.
+_CLAUSES = ("union", "intersect", "except", "order", "group", "limit", "having", "where", "select", "from", "as")
+
+
+def check_tokens(lexed: Lexed, sql: str) -> None:
+    """Nothing that is refused by name, and parentheses that close.
+
+    Raises InvalidPredicate or UnsupportedPredicate, naming the construct.
+    """
+    _check_shape(lexed.tokens, sql)
+    previous = Token("start", "")
+    for token, following in zip(lexed.tokens, [*lexed.tokens[1:], Token("end", "")], strict=True):
+        if following == Token("symbol", "(") and token.kind in ("word", "name"):
+            name = token.text.lower()
+            if not (name in _QUANTIFIERS and previous.text.lower() in _LIKES):
+                _check_call(name, sql)
+        previous = token
+    _check_windows_and_queries(lexed.tokens, sql)
+
+
+def invalid(sql: str, what: str) -> InvalidPredicate:
+    """The error for a text that is not one boolean expression; `what` says where it fails to be one."""
+    return InvalidPredicate(
+        f"The predicate {sql!r} is not one boolean SQL expression: {what}. Write a single condition such as "
+        "day = :day AND name = :name; values belong in the parameters. Nothing was read.",
+        predicate=sql,
+    )
+
+
+def unsupported(sql: str, construct: str, why: str) -> UnsupportedPredicate:
+    """The error for valid SQL that may not stand in a predicate."""
+    return UnsupportedPredicate(
+        f"The predicate {sql!r} holds {construct}, which may not stand in a predicate. {why} Nothing was read.",
+        predicate=sql,
+        construct=construct,
+    )
+
+
+def subquery(sql: str) -> UnsupportedPredicate:
+    """The error for a query within the predicate."""
+    return unsupported(sql, "a subquery", "It reads what conflict checks cannot see: join the values as a source.")
+
+
+def guess_what_failed(lexed: Lexed) -> str:
+    """In words, what the author of a text that cannot be parsed seems to have written; for the message only."""
+    depth = 0
+    for token in lexed.tokens:
+        depth += {"(": 1, ")": -1}.get(token.text, 0) if token.kind == "symbol" else 0
+        if token.kind == "word" and depth == 0 and token.text.lower() in _CLAUSES:
+            return f"{token.text.upper()} has no place in it"
+    return "it cannot be parsed"
+
+
+def _check_shape(tokens: list[Token], sql: str) -> None:
+    if not tokens:
+        raise invalid(sql, "it is empty")
+    depth = 0
+    for token in tokens:
+        if token.kind == "symbol":
+            depth += (token.text == "(") - (token.text == ")")
+        if depth < 0:
+            raise invalid(sql, "a parenthesis closes that none opened")
+    if depth:
+        raise invalid(sql, "a parenthesis is not closed")
+
+
+def _check_call(name: str, sql: str) -> None:
+    for names, construct, why in _REFUSED:
+        if name in names:
+            raise unsupported(sql, construct.format(name), why)
+
+
+def _check_windows_and_queries(tokens: list[Token], sql: str) -> None:
+    for before, token, after in zip(tokens, tokens[1:], [*tokens[2:], Token("end", "")], strict=False):
+        word = token.text.lower() if token.kind == "word" else ""
+        if before == Token("symbol", ")") and word == "over":
+            raise unsupported(sql, "a window function", "A predicate speaks of one row.")
+        # A column may be called `select`; then an operator follows it.
+        goes_on = after.text.lower() in _AFTER_A_COLUMN if after.kind == "word" else after.kind == "symbol"
+        if before == Token("symbol", "(") and word in _QUERY_WORDS and (not goes_on or after.text in "*("):
+            raise subquery(sql)

@@ -1,0 +1,269 @@
+"""The constants of a predicate, typed as Spark types them: literals, typed literals, casts of literals, parameters.
+
+What a constant means beside a column is `coercion`. The invariant: a constant is exactly the value that Spark gets, or
+there is none (`OutsideGrammar`); an approximation is never made here.
+Source: Spark 4.2, AstBuilder (literals), SparkDateTimeUtils (text to dates and timestamps).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from airflow_txlog.datafiles.text import DAY_S, SECOND_US, parse_date, parse_timestamp
+from airflow_txlog.engine.table.partitions import session_zone
+from airflow_txlog.engine.table.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive
+from airflow_txlog.errors import InvalidPredicate
+
+
+class OutsideGrammar(Exception):
+    """A part of the predicate that the engine does not decide; `args[0]` names it. Becomes an unknown leaf."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value and its type in Spark. VOID is null; DATE is days, the timestamps are microseconds since 1970."""
+
+    type: Primitive | DecimalType
+    value: bool | int | float | Decimal | str | bytes | None
+
+
+NULL = Constant(Primitive.VOID, None)
+
+INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
+_SUFFIXED = {
+    "L": Primitive.LONG,
+    "S": Primitive.SHORT,
+    "Y": Primitive.BYTE,
+    "D": Primitive.DOUBLE,
+    "F": Primitive.FLOAT,
+    "": None,
+    "BD": None,
+}
+_NUMBER = re.compile(r"([\d.]+(?:[eE][+-]?\d+)?)(BD|[LSYDF]|)", re.IGNORECASE | re.ASCII)
+_FLOAT_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+_SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+# A date's text may go on with a time, which Spark drops; only a whole date may.
+_DATE_TEXT = re.compile(r"(\d{4,7}-\d{1,2}-\d{1,2})(?:[ T].*)?", re.ASCII | re.DOTALL)
+_SHORT_DATE_TEXT = re.compile(r"\d{4,7}(?:-\d{1,2})?", re.ASCII)
+
+
+def number(text: str, negative: bool = False) -> Constant:
+    """The constant of a numeric literal such as `5`, `5L`, `0.10`, `1e3`, `1.5F`, with the sign that stands before it.
+
+    Raises OutsideGrammar when it has no value of its type: Spark refuses it then.
+    """
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise OutsideGrammar(f"the number {text}")
+    digits, suffix = ("-" if negative else "") + found[1], found[2].upper()
+    kind = _SUFFIXED[suffix]
+    if kind in INTEGER_BITS:
+        return _fits(Constant(kind, int(digits)), text)
+    # An exponent without a suffix makes a double, unlike a point.
+    if kind is None and suffix != "BD" and "e" in text.lower():
+        kind = Primitive.DOUBLE
+    if kind in (Primitive.DOUBLE, Primitive.FLOAT):
+        return Constant(kind, _float(digits, kind))
+    if suffix != "BD" and "." not in digits:
+        return integer(int(digits))
+    return decimal(Decimal(digits))
+
+
+def integer(value: int) -> Constant:
+    """A whole number: an int where it fits, else a bigint, else a decimal without scale."""
+    for kind in (Primitive.INTEGER, Primitive.LONG):
+        bound = 1 << (INTEGER_BITS[kind] - 1)
+        if -bound <= value < bound:
+            return Constant(kind, value)
+    return decimal(Decimal(value))
+
+
+def decimal(value: Decimal) -> Constant:
+    """A decimal with the precision and scale of its digits; a positive exponent is written out."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise OutsideGrammar(f"the decimal {value}")
+    scale = max(-exponent, 0)
+    precision = max(len(digits) + max(exponent, 0), scale)
+    if precision > MAX_DECIMAL_PRECISION:
+        raise OutsideGrammar(f"the decimal {value} of more than {MAX_DECIMAL_PRECISION} digits")
+    return Constant(DecimalType(precision, scale), value)
+
+
+def _fits(constant: Constant, text: str) -> Constant:
+    bound = 1 << (INTEGER_BITS[constant.type] - 1) if isinstance(constant.type, Primitive) else 0
+    if not isinstance(constant.value, int) or not -bound <= constant.value < bound:
+        raise OutsideGrammar(f"the number {text}, which is no {constant.type}")
+    return constant
+
+
+def _float(text: str, kind: Primitive) -> float:
+    if text in _SPECIAL_FLOATS:
+        return _SPECIAL_FLOATS[text]
+    if not _FLOAT_TEXT.fullmatch(text):
+        raise OutsideGrammar(f"{text!r} as a number")
+    value = float(text)
+    if kind is Primitive.FLOAT:
+        value = _single(text, value)
+    if value in (float("inf"), float("-inf")):
+        raise OutsideGrammar(f"the number {text}, which is too large")
+    return value
+
+
+def _single(text: str, value: float) -> float:
+    """The 32-bit float of these digits. Rounding twice, by way of a double, may differ: such digits are refused."""
+    if abs(value) > 3.4028234663852886e38:
+        raise OutsideGrammar(f"the number {text}, which is too large")
+    single: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    # A double half way between two floats is where the second rounding goes astray; an exact one is rounded once.
+    below, above = _float_neighbours(single)
+    if value in ((single + below) / 2, (single + above) / 2) and Decimal(text) != Decimal(value):
+        raise OutsideGrammar(f"the number {text}, which lies between two floats")
+    return single
+
+
+def _float_neighbours(single: float) -> tuple[float, float]:
+    bits = struct.unpack("<i", struct.pack("<f", abs(single)))[0]
+    above: float = struct.unpack("<f", struct.pack("<i", min(bits + 1, 0x7F7FFFFF)))[0]
+    below: float = struct.unpack("<f", struct.pack("<i", max(bits - 1, 0)))[0]
+    return (below, above) if single >= 0 else (-below, -above)
+
+
+# --- text and other constants as a type -------------------------------------------------------------------------------
+
+
+def as_date(text: str) -> int:
+    """Days since 1970 of a text that Spark casts to a date: `yyyy`, `yyyy-m`, `yyyy-m-d` and a time that is dropped."""
+    found = _DATE_TEXT.fullmatch(text)
+    if found is not None:
+        days = parse_date(found[1])
+    elif _SHORT_DATE_TEXT.fullmatch(text):
+        days = parse_date(text + ("-01" if "-" in text else "-01-01"))
+    else:
+        days = None
+    if days is None or not -(1 << 31) <= days < 1 << 31:
+        raise OutsideGrammar(f"{text!r} as a date")
+    return days
+
+
+def as_timestamp(text: str, time_zone: str) -> int:
+    """Microseconds since 1970 UTC of a text that Spark casts to a timestamp in the session's zone."""
+    parsed = parse_timestamp(text)
+    if parsed is None:
+        raise OutsideGrammar(f"{text!r} as a timestamp")
+    wall_us, offset_s = parsed
+    return instant(wall_us, time_zone) if offset_s is None else _in_range(wall_us - offset_s * SECOND_US)
+
+
+def as_timestamp_ntz(text: str) -> int:
+    """Microseconds since 1970 of a text without a zone that Spark casts to a timestamp_ntz."""
+    parsed = parse_timestamp(text)
+    if parsed is None or parsed[1] is not None:
+        raise OutsideGrammar(f"{text!r} as a timestamp without a zone")
+    return _in_range(parsed[0])
+
+
+def as_double(text: str) -> float:
+    """A text that Spark casts to a double."""
+    return _float(text, Primitive.DOUBLE)
+
+
+def midnight(days: int) -> int:
+    """Microseconds since 1970 by the clock at the start of a day."""
+    return _in_range(days * DAY_S * SECOND_US)
+
+
+def instant(wall_us: int, time_zone: str) -> int:
+    """Microseconds since 1970 UTC when clocks of the zone show `wall_us`.
+
+    Of two such instants the earlier; where no clock shows it, the one after the gap, as Java has it. Before 1970 the
+    zone databases of Java and Python tell different stories of some regions, so only fixed offsets are followed there.
+    """
+    zone = session_zone(time_zone)
+    if zone is None:
+        raise OutsideGrammar(f"the time zone {time_zone!r}")
+    if not isinstance(zone, dt.timezone) and wall_us < 0:
+        raise OutsideGrammar(f"a time before 1970 in {time_zone}")
+    try:
+        wall = dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=wall_us)
+    except OverflowError:
+        raise OutsideGrammar("a time outside the years 1 to 9999") from None
+    offset = wall.utcoffset() or dt.timedelta(0)
+    return wall_us - offset // dt.timedelta(microseconds=1)
+
+
+def _in_range(microseconds: int) -> int:
+    if not -(1 << 63) <= microseconds < 1 << 63:
+        raise OutsideGrammar("a timestamp outside 64 bits")
+    return microseconds
+
+
+def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) -> Constant:
+    """`CAST(constant AS target)` or a typed literal such as `DATE '…'`, where it is exact in every mode of Spark."""
+    value = constant.value
+    if constant.type is Primitive.VOID or constant.type == target:
+        return constant
+    if isinstance(value, str):
+        match target:
+            case Primitive.DATE:
+                return Constant(target, as_date(value))
+            case Primitive.TIMESTAMP:
+                return Constant(target, as_timestamp(value, time_zone))
+            case Primitive.TIMESTAMP_NTZ:
+                return Constant(target, as_timestamp_ntz(value))
+            case Primitive.DOUBLE | Primitive.FLOAT:
+                return Constant(target, _float(value, target))
+            case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG if INTEGER_TEXT.fullmatch(value):
+                return _fits(Constant(target, int(value)), value)
+    if constant.type in INTEGER_BITS and target in INTEGER_BITS:
+        return _fits(Constant(target, value), str(value))
+    raise OutsideGrammar(f"a cast to {target}")
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+def bound(name: str, value: object, sql: str) -> Constant:
+    """The constant that Spark gets for a parameter of this Python value.
+
+    Raises InvalidPredicate when no parameter can have such a value, OutsideGrammar when it can and is not decided here.
+    """
+    match value:
+        case None:
+            return NULL
+        case bool():
+            return Constant(Primitive.BOOLEAN, value)
+        case int():
+            return integer(value)
+        case float():
+            return Constant(Primitive.DOUBLE, value)
+        case Decimal():
+            return decimal(value)
+        case str():
+            return Constant(Primitive.STRING, value)
+        case bytes() | bytearray():
+            return Constant(Primitive.BINARY, bytes(value))
+        case dt.datetime():
+            return _bound_datetime(value)
+        case dt.date():
+            return Constant(Primitive.DATE, (value - dt.date(1970, 1, 1)).days)
+        case list() | Mapping():
+            raise OutsideGrammar(f"the {'list' if isinstance(value, list) else 'map'} :{name}")
+    raise InvalidPredicate(
+        f"The parameter :{name} of the predicate {sql!r} has the type {type(value).__name__}. A parameter may be a "
+        "str, int, float, bool, Decimal, date, datetime, bytes, None, or a list or dict of these.",
+        predicate=sql,
+    )
+
+
+def _bound_datetime(value: dt.datetime) -> Constant:
+    """With a zone an instant; without one, what the clock shows (a timestamp_ntz)."""
+    epoch = dt.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else dt.UTC)
+    microseconds = (value - epoch) // dt.timedelta(microseconds=1)
+    return Constant(Primitive.TIMESTAMP_NTZ if value.tzinfo is None else Primitive.TIMESTAMP, microseconds)

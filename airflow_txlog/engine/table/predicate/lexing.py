@@ -1,0 +1,230 @@
+"""A predicate's text cut into Spark's tokens, and the copy that sqlglot is shown.
+
+Spark's lexer and sqlglot's disagree about literals: `'O''Brien'` is one string to Spark and the concatenation of two
+to sqlglot, so a person of that name would not be found (soundness A3). So no literal reaches sqlglot: every string,
+number, backquoted name and parameter is cut out here by Spark's own rules and replaced by a numbered stand-in, and
+comments are left out. The invariant: where a text could be cut in two ways, it is not cut at all (`Unreadable`), and a
+string whose content two parsers could read differently carries its `doubt`.
+Source: Spark 4.2, SqlBaseLexer.g4; tests/engine/table/predicate/test_differential.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+
+class Unreadable(Exception):
+    """The text cannot be cut into tokens that Spark would find too; `args[0]` says at what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string literal: its content, and why the content is doubtful, if it is."""
+
+    value: str
+    doubt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token. `kind` is word, name (backquoted), string, number, parameter or symbol; `text` as Spark reads it."""
+
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Lexed:
+    """The tokens in order, the stand-in text, and what the stand-ins stand for (by their number)."""
+
+    tokens: list[Token] = field(default_factory=list)
+    strings: list[Text] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    stand_in: str = ""
+
+    def calls(self) -> list[str]:
+        """Lower-case names of everything that stands before an opening parenthesis, keywords included."""
+        pairs = zip(self.tokens, self.tokens[1:], strict=False)
+        return [this.text.lower() for this, following in pairs if this.kind in _NAMING and following == _OPENING]
+
+    def words(self) -> set[str]:
+        """Everything that could name a column, in lower case.
+
+        With the content of double-quoted strings: a session may be set to read those as names.
+        """
+        named = {token.text.lower() for token in self.tokens if token.kind in _NAMING}
+        return named | {text.value.lower() for text in self.strings if text.doubt == DOUBLE_QUOTED}
+
+
+_NAMING = ("word", "name")
+_OPENING = Token("symbol", "(")
+
+DOUBLE_QUOTED = "a double-quoted string"
+_SPACE = re.compile(r"[ \t\r\n]+")
+_LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
+_RAW_STRING = re.compile(r"[rR](?:'[^']*'|\"[^\"]*\")")
+# A one-letter word before a string is Spark's typed literal (X'1F') or something that only other dialects know (N'x').
+_PREFIXED_STRING = re.compile(r"[A-Za-z]\s*(?='|\")")
+_STRING = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
+_NAME = re.compile(r"`((?:[^`]|``)+)`")
+_DOTTED_NUMBER = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?(?:BD|D|F)?", re.IGNORECASE | re.ASCII)
+_EXPONENT_NUMBER = re.compile(r"\d+[eE][+-]?\d+(?:BD|D|F)?", re.IGNORECASE | re.ASCII)
+_WORD = re.compile(r"\w+", re.ASCII)
+_PLAIN_NUMBER = re.compile(r"\d+(?:L|S|Y|BD|D|F)?", re.IGNORECASE | re.ASCII)
+_PARAMETER = re.compile(r":[ \t\r\n]*([A-Za-z_]\w*)", re.ASCII)
+_SYMBOL = re.compile(r"<=>|<>|<=|>=|!=|==|\|\||->|=>|::|[()\[\],.+\-*/%&|^~<>=!:]")
+# `a ISNULL` is a null test to sqlglot and the alias ISNULL to Spark.
+_ALIAS_TO_SPARK = ("isnull", "notnull")
+
+
+def lex(sql: str) -> Lexed:
+    """The tokens of `sql`. Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways."""
+    # Spark replaces ${name} in the whole text, strings included, before it reads anything.
+    if "${" in sql:
+        raise Unreadable("variable substitution `${…}`")
+    return _Lexer(sql).run()
+
+
+class _Lexer:
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+        self.position = 0
+        self.out = Lexed()
+        self.pieces: list[str] = []
+
+    def run(self) -> Lexed:
+        while self.position < len(self.sql):
+            self._step()
+        self._doubt_neighbours()
+        for token, following in zip(self.out.tokens, [*self.out.tokens[1:], Token("end", "")], strict=False):
+            if token.kind == "word" and token.text.lower() in _ALIAS_TO_SPARK and following != _OPENING:
+                raise Unreadable(f"the alias {token.text}")
+        self.out.stand_in = "".join(self.pieces)
+        return self.out
+
+    def _step(self) -> None:
+        sql, at = self.sql, self.position
+        character = sql[at]
+        if (found := _SPACE.match(sql, at)) is not None:
+            self._advance(found.end(), " ")
+        elif sql.startswith("--", at):
+            found = _LINE_COMMENT.match(sql, at)
+            self._advance(len(sql) if found is None else found.end(), " ")
+        elif sql.startswith("/*", at):
+            self._advance(_end_of_block_comment(sql, at), " ")
+        elif (found := _RAW_STRING.match(sql, at)) is not None:
+            self._string(found.end(), Text(found[0][2:-1], "a raw string"))
+        elif (found := _PREFIXED_STRING.match(sql, at)) is not None:
+            self._string(_end_of_string(sql, found.end()), Text("", f"the prefixed string {character}'…'"))
+        elif character in "'\"":
+            end = _end_of_string(sql, at)
+            self._string(end, _text(sql[at:end]))
+        elif character == "`":
+            found = _NAME.match(sql, at)
+            if found is None:
+                raise Unreadable("a backquote without its partner")
+            self._name(found.end(), found[1].replace("``", "`"), "name")
+        elif (found := _number(sql, at)) is not None:
+            self._number(found)
+        elif (found := _WORD.match(sql, at)) is not None:
+            self._word(found)
+        elif not sql.startswith("::", at) and (found := _PARAMETER.match(sql, at)) is not None:
+            self._parameter(found)
+        elif (found := _SYMBOL.match(sql, at)) is not None:
+            self.out.tokens.append(Token("symbol", found[0]))
+            self._advance(found.end(), found[0])
+        else:
+            raise Unreadable(f"the character {character!r}")
+
+    def _advance(self, end: int, piece: str) -> None:
+        self.position = end
+        self.pieces.append(piece)
+
+    def _string(self, end: int, text: Text) -> None:
+        self.out.tokens.append(Token("string", text.value))
+        self.out.strings.append(text)
+        self._advance(end, f"'{len(self.out.strings) - 1}'")
+
+    def _name(self, end: int, name: str, kind: str) -> None:
+        self.out.tokens.append(Token(kind, name))
+        self.out.names.append(name)
+        self._advance(end, f"`{len(self.out.names) - 1}`")
+
+    def _word(self, found: re.Match[str]) -> None:
+        # A word that begins with a digit and is no number names a column to Spark (0x1F), and a number to sqlglot.
+        if found[0][0].isdigit():
+            self._name(found.end(), found[0], "word")
+        else:
+            self.out.tokens.append(Token("word", found[0]))
+            self._advance(found.end(), found[0])
+
+    def _number(self, found: re.Match[str]) -> None:
+        end = found.end()
+        glued = found[0][0] == "." and self.position > 0 and re.match(r"[\w)\]`'\"]", self.sql[self.position - 1])
+        if glued or re.match(r"[\w.]", self.sql[end : end + 1]):
+            raise Unreadable(f"the number {found[0]} and what stands beside it")
+        self.out.tokens.append(Token("number", found[0]))
+        self.out.numbers.append(found[0])
+        self._advance(end, str(len(self.out.numbers) - 1))
+
+    def _parameter(self, found: re.Match[str]) -> None:
+        self.out.tokens.append(Token("parameter", found[1]))
+        self.out.parameters.append(found[1])
+        self._advance(found.end(), f":p{len(self.out.parameters) - 1}")
+
+    def _doubt_neighbours(self) -> None:
+        """Strings side by side are one literal to Spark; neither piece may be taken for the whole."""
+        number = -1
+        previous = ""
+        for token in self.out.tokens:
+            if token.kind == "string":
+                number += 1
+                if previous == "string":
+                    for beside in (number - 1, number):
+                        self.out.strings[beside] = Text(self.out.strings[beside].value, "a string in several pieces")
+            previous = token.kind
+
+
+def _text(literal: str) -> Text:
+    content = literal[1:-1]
+    if literal[0] == '"':
+        return Text(content, DOUBLE_QUOTED)
+    if "'" in content:
+        return Text(content, "a string with a doubled quote")
+    return Text(content, "a string with a backslash" if "\\" in content else None)
+
+
+def _end_of_string(sql: str, at: int) -> int:
+    found = _STRING.match(sql, at)
+    if found is None:
+        raise Unreadable("a string without its closing quote")
+    return found.end()
+
+
+def _end_of_block_comment(sql: str, at: int) -> int:
+    """Comments nest. A hint is none, and has no place in an expression."""
+    depth, here = 0, at
+    while here < len(sql):
+        if sql.startswith("/*", here):
+            if sql.startswith("/*+", here):
+                raise Unreadable("a hint")
+            depth, here = depth + 1, here + 2
+        elif sql.startswith("*/", here):
+            depth, here = depth - 1, here + 2
+            if depth == 0:
+                return here
+        else:
+            here += 1
+    raise Unreadable("a comment that is not closed")
+
+
+def _number(sql: str, at: int) -> re.Match[str] | None:
+    """The number at `at`, when the longest token there is one: `1L` is a number and `1LIKE` a name."""
+    dotted = _DOTTED_NUMBER.match(sql, at) or _EXPONENT_NUMBER.match(sql, at)
+    word = _WORD.match(sql, at)
+    if dotted is not None and (word is None or dotted.end() >= word.end()):
+        return dotted
+    return word if word is not None and _PLAIN_NUMBER.fullmatch(word[0]) else None

@@ -1,0 +1,154 @@
+"""Which column of the table a name in a predicate means.
+
+The invariant: a name is taken for a column only where Spark could not take it for anything else: not for a member of a
+struct, a column of a merge's source or a special name; else it is outside the grammar, or an error that lists the
+columns. Source: Spark, name resolution (case-insensitive; alias, then column, then member).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
+from airflow_txlog.engine.table.predicate.lexing import Lexed
+from airflow_txlog.engine.table.predicate.tree import Column
+from airflow_txlog.engine.table.types import Primitive, StructField, StructType
+from airflow_txlog.errors import UnknownColumn
+
+# Spark reads these as functions where no column has the name.
+_SPECIAL_NAMES = frozenset(
+    (
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_path",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "user",
+    )
+)
+_COLUMNS_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that a predicate may use.
+
+    `alias` qualifies the table's columns. `only_qualified` says that a bare name may mean something else (a merge's
+    source) unless `other_columns` lists all that it could mean there.
+    """
+
+    schema: StructType
+    lexed: Lexed
+    alias: str | None = None
+    only_qualified: bool = False
+    other_columns: frozenset[str] | None = None
+
+    def column(self, node: exp.Column) -> Column:
+        """The column. Raises OutsideGrammar when it may be something else, or has a type that never prunes."""
+        parts = self._parts(node)
+        if parts is None:
+            raise OutsideGrammar("a star")
+        name, qualified = self._without_alias(parts)
+        text = ".".join(parts)
+        if len(name) != 1:
+            raise OutsideGrammar(f"{text}, which is not a column of the table alone")
+        found = self.schema.find(name[0])
+        if found is None or not (qualified or self._is_ours(name[0])):
+            raise OutsideGrammar(f"the name {text}")
+        return _usable(found)
+
+    def unknown(self, tree: exp.Expr) -> str | None:
+        """The first name that is certainly meant for this table, and that the table does not have; else None."""
+        for node in tree.find_all(exp.Column):
+            parts = self._parts(node)
+            if parts is None:
+                continue
+            name, qualified = self._without_alias(parts)
+            # A bare name beside a source may be the source's.
+            certain = qualified or not self.only_qualified
+            if name and certain and self.schema.find(name[0]) is None and not _is_special(node, name):
+                return name[0]
+        return None
+
+    def columns_in(self, tree: exp.Expr) -> frozenset[str]:
+        """The table's columns in a tree of which every leaf was read."""
+        named = (self._without_alias(self._parts(node) or [""])[0] for node in tree.find_all(exp.Column))
+        found = (self.schema.find(name[0]) for name in named if name)
+        return frozenset(field.name for field in found if field is not None)
+
+    def columns_named(self) -> frozenset[str] | None:
+        """A superset of the table's columns that the text names; None when a star or IDENTIFIER() hides some."""
+        if "identifier" in self.lexed.calls() or _has_star(self.lexed):
+            return None
+        words = self.lexed.words()
+        return frozenset(name for name in self.schema.names if name.lower() in words)
+
+    def _parts(self, node: exp.Column) -> list[str] | None:
+        """The name's parts as the author wrote them, or None for `x.*`."""
+        parts: list[str] = []
+        for part in node.parts:
+            if not isinstance(part, exp.Identifier):
+                return None
+            parts.append(self.lexed.names[int(part.this)] if part.args.get("quoted") else str(part.this))
+        return parts
+
+    def _without_alias(self, parts: list[str]) -> tuple[list[str], bool]:
+        """The rest of the name, and whether the alias stood before it."""
+        if self.alias is None or len(parts) == 1 or parts[0].lower() != self.alias.lower():
+            return parts, False
+        if self.schema.find(parts[0]) is not None:
+            # A column and the alias share the name: which one is meant depends on what each holds.
+            return [], False
+        return parts[1:], True
+
+    def _is_ours(self, name: str) -> bool:
+        if not self.only_qualified:
+            return True
+        return self.other_columns is not None and name.lower() not in self.other_columns
+
+
+def unknown_column(sql: str, name: str, schema: StructType) -> UnknownColumn:
+    """The error for a name that the table does not have: the nearest one, and what there is."""
+    lower = {each.lower(): each for each in schema.names}
+    near = difflib.get_close_matches(name.lower(), lower, n=1)
+    hint = f" Did you mean {lower[near[0]]!r}?" if near else ""
+    shown = ", ".join(schema.names[:_COLUMNS_SHOWN]) + (", …" if len(schema) > _COLUMNS_SHOWN else "")
+    return UnknownColumn(
+        f"The predicate {sql!r} names the column {name!r}, which the table does not have.{hint} "
+        f"Its columns are: {shown}. Nothing was read.",
+        predicate=sql,
+        column=name,
+        columns=schema.names,
+    )
+
+
+def _usable(field: StructField) -> Column:
+    # Collated strings compare by other rules than bytes; char(n) is stored padded and compared without the padding.
+    if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
+        raise OutsideGrammar(f"the column {field.name} with a collation, char or varchar type")
+    if field.type is Primitive.VOID:
+        raise OutsideGrammar(f"the column {field.name} without a type")
+    return Column(field.name, field.type)
+
+
+def _is_special(node: exp.Column, name: list[str]) -> bool:
+    return len(name) == 1 and not node.this.args.get("quoted") and name[0].lower() in _SPECIAL_NAMES
+
+
+def _has_star(lexed: Lexed) -> bool:
+    """A `*` that multiplies nothing: after an opening parenthesis, a comma or a dot, or at the start."""
+    befores: Iterator[str] = iter(["(", *(token.text if token.kind == "symbol" else "" for token in lexed.tokens)])
+    return any(
+        token.kind == "symbol" and token.text == "*" and before in ("(", ",", ".")
+        for before, token in zip(befores, lexed.tokens, strict=False)
+    )

@@ -1,0 +1,189 @@
+"""Reads a predicate: from Spark SQL text to a `Predicate` of the closed grammar.
+
+sqlglot parses a copy of the text that holds no literals (`lexing`); what its tree says is believed only leaf by leaf
+(`leaves`), everything else is unknown. The invariant: SQL is never made from a tree; Spark always gets the author's
+text. Source: soundness A3, A4, B6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from airflow_txlog.engine.table.predicate import confinement
+from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
+from airflow_txlog.engine.table.predicate.leaves import LeafReader, parameter_name
+from airflow_txlog.engine.table.predicate.lexing import Lexed, Unreadable, lex
+from airflow_txlog.engine.table.predicate.names import Names, unknown_column
+from airflow_txlog.engine.table.predicate.tree import (
+    Node,
+    Predicate,
+    Unknown,
+    all_of,
+    any_of,
+)
+from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.errors import InvalidPredicate
+
+
+def read_predicate(
+    sql: str,
+    schema: StructType,
+    partition_columns: Sequence[str],
+    *,
+    parameters: Mapping[str, object] | None = None,
+    time_zone: str = "UTC",
+    alias: str | None = None,
+    unknown_columns: str = "error",
+    lenient: bool = False,
+) -> Predicate:
+    """The predicate that `sql` (one boolean expression of Spark SQL) states about rows of a table.
+
+    `parameters` are the values of `:name`; texts among them convert to the column's type by Spark's rules, in
+    `time_zone` where a zone is needed. `alias` may qualify columns. Whatever is outside the closed grammar of soundness
+    A4 becomes an unknown leaf, which prunes nothing. With `unknown_columns="unknown"` that includes columns that the
+    schema does not have. `lenient` is for text that Spark's own parser has accepted: what cannot be parsed here is then
+    unknown as a whole.
+
+    Raises InvalidPredicate when the text is not one boolean expression, or a parameter is missing or unused;
+    UnknownColumn, naming the nearest column; UnsupportedPredicate for a subquery, a non-deterministic, aggregate,
+    window or generator function, or a call of Java code.
+    """
+    bound = dict(parameters or {})
+    try:
+        lexed = lex(sql)
+    except Unreadable as problem:
+        return _unreadable(sql, partition_columns, f"{problem}", lenient)
+    confinement.check_tokens(lexed, sql)
+    parsed = _parse(lexed, sql)
+    _check_parameters(sql, lexed.parameters if parsed is None else _parameters(parsed, lexed), bound, unused=True)
+    if parsed is None:
+        return _unreadable(sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
+    names = Names(schema, lexed, alias)
+    missing = names.unknown(parsed)
+    if missing is not None and unknown_columns == "error":
+        raise unknown_column(sql, missing, schema)
+    outside: list[str] = []
+    tree = _read(parsed, LeafReader(lexed, names, bound, time_zone, sql), outside)
+    # Where every leaf was read, the parser's columns are the columns; else whatever in the text looks like one.
+    columns = names.columns_named() if outside else names.columns_in(parsed)
+    return Predicate(sql, tree, columns, _spelled(partition_columns, schema))
+
+
+def target_conjuncts(
+    on_sql: str,
+    schema: StructType,
+    partition_columns: Sequence[str],
+    *,
+    target_alias: str,
+    source_alias: str,
+    parameters: Mapping[str, object] | None = None,
+    time_zone: str = "UTC",
+    source_columns: Iterable[str] | None = None,
+    lenient: bool = False,
+) -> Predicate:
+    """What a MERGE's ON condition says of target rows alone: where it is false, no source row matches.
+
+    Conditions that speak of the source are unknown. A name without an alias is the target's only if `source_columns`
+    (every column of the source) shows that it is not the source's. `columns` are the target's that the text names.
+    Parameters may be unused, as the merge's clauses share them. Raises as `read_predicate` does.
+    """
+    bound = dict(parameters or {})
+    try:
+        lexed = lex(on_sql)
+    except Unreadable as problem:
+        return _unreadable(on_sql, partition_columns, f"{problem}", lenient)
+    confinement.check_tokens(lexed, on_sql)
+    parsed = _parse(lexed, on_sql)
+    if parsed is None:
+        return _unreadable(on_sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
+    _check_parameters(on_sql, _parameters(parsed, lexed), bound, unused=False)
+    others = None if source_columns is None else frozenset(name.lower() for name in source_columns)
+    # An alias of one name with the other's, or with a column of the source, would make every name ambiguous.
+    clear = target_alias.lower() != source_alias.lower() and target_alias.lower() not in (others or ())
+    names = Names(schema, lexed, target_alias if clear else None, only_qualified=True, other_columns=others)
+    missing = names.unknown(parsed)
+    if missing is not None:
+        raise unknown_column(on_sql, missing, schema)
+    tree = _read(parsed, LeafReader(lexed, names, bound, time_zone, on_sql), [])
+    return Predicate(on_sql, tree, names.columns_named(), _spelled(partition_columns, schema))
+
+
+def _parse(lexed: Lexed, sql: str) -> exp.Expr | None:
+    """sqlglot's tree over the stand-ins, or None where it cannot parse them as one condition."""
+    try:
+        parsed = sqlglot.parse_one(lexed.stand_in, dialect="spark", into=exp.Condition)
+        queries = parsed.find(exp.Query)
+    except (SqlglotError, RecursionError):
+        return None
+    if queries is not None:
+        raise confinement.subquery(sql)
+    return parsed
+
+
+def _unreadable(sql: str, partition_columns: Sequence[str], what: str, lenient: bool) -> Predicate:
+    if not lenient:
+        raise confinement.invalid(sql, what)
+    return Predicate(sql, Unknown(what), None, tuple(partition_columns))
+
+
+def _parameters(parsed: exp.Expr, lexed: Lexed) -> list[str]:
+    named = (parameter_name(node, lexed) for node in parsed.find_all(exp.Placeholder))
+    return [name for name in named if name is not None]
+
+
+def _check_parameters(sql: str, used: Iterable[str], bound: Mapping[str, object], unused: bool) -> None:
+    for name in used:
+        if name not in bound:
+            raise InvalidPredicate(
+                f"The predicate {sql!r} needs a value for its parameter :{name}, and none was given. "
+                f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
+                predicate=sql,
+            )
+    spare = sorted(set(bound) - set(used)) if unused else []
+    if spare:
+        raise InvalidPredicate(
+            f"The predicate {sql!r} has no parameter :{spare[0]}, for which a value was given. "
+            "A misspelt parameter is refused rather than ignored. Nothing was read.",
+            predicate=sql,
+        )
+
+
+def _spelled(partition_columns: Sequence[str], schema: StructType) -> tuple[str, ...]:
+    """The partition columns by the schema's spelling."""
+    found = ((schema.find(name), name) for name in partition_columns)
+    return tuple(name if field is None else field.name for field, name in found)
+
+
+def _read(node: exp.Expr, reader: LeafReader, outside: list[str], negated: bool = False) -> Node:
+    """The node with NOT pushed down to its leaves; three-valued logic is exact there.
+
+    What is outside the grammar is noted in `outside`: a tree may lose unknown leaves (`FALSE AND …`), its text not.
+    """
+    while isinstance(node, exp.Paren | exp.Not):
+        negated = negated != isinstance(node, exp.Not)
+        node = node.this
+    if isinstance(node, exp.And | exp.Or):
+        children = [_read(child, reader, outside, negated) for child in _flattened(node)]
+        return all_of(children) if isinstance(node, exp.And) != negated else any_of(children)
+    try:
+        return reader.read(node, negated)
+    except OutsideGrammar as found:
+        outside.append(str(found))
+        return Unknown(str(found))
+
+
+def _flattened(node: exp.And | exp.Or) -> list[exp.Expr]:
+    """The operands of a chain of one connector, left to right; without recursion, for chains of thousands."""
+    pending: list[exp.Expr] = [node]
+    operands: list[exp.Expr] = []
+    while pending:
+        here = pending.pop()
+        if type(here) is type(node):
+            pending.extend((here.expression, here.this))
+        else:
+            operands.append(here)
+    return operands
