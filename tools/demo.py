@@ -1,0 +1,293 @@
+"""Runs the demo pipeline with real Airflow and real Spark, and shows it as it goes: `make demo`.
+
+Airflow runs in a child process with a home, a database and a table of its own under build/demo; everything it prints
+goes to build/demo/airflow.log. Our operators write a line to a progress file as each task ends, and this front end
+shows those. In the end the table is read by us and by another implementation, and the two must agree.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "demo"
+# Only a folder that bears this file is ever wiped.
+MARKER = FOLDER / ".made-by-make-demo"
+LOG = FOLDER / "airflow.log"
+PROGRESS = FOLDER / "progress.jsonl"
+TABLE = FOLDER / "lake" / "flights"
+DAG_ID = "demo_flights"
+# The aircraft that the pipeline forgets (its parameter's default), and where its number stands.
+FORGOTTEN_COLUMN = "tailnum"
+FORGOTTEN_VALUE = "N725MQ"
+LOG_TAIL_LINES = 30
+# What a run can hang on at most: Airflow and Spark start in 20 s together, the work takes as long again.
+DEADLINE_S = 900
+
+
+class DemoFailed(Exception):
+    """The demo cannot say OK; the text says why."""
+
+
+def main() -> int:
+    began = time.monotonic()
+    try:
+        prepare_folder()
+        print(f"Airflow's log: {shown(LOG)}")
+        run_pipeline()
+        print_history()
+        version, rows = agreed_count()
+    except DemoFailed as failure:
+        print_log_tail()
+        print(f"demo: FAILED {failure}")
+        return 1
+    except KeyboardInterrupt:
+        print("\ndemo: FAILED interrupted")
+        return 130
+    print(f"The table is at {shown(TABLE)}, {time.monotonic() - began:.0f} s in all.")
+    print(f"demo: OK version={version} rows={rows}")
+    return 0
+
+
+def prepare_folder() -> None:
+    """An empty folder of our own, whatever an earlier run left in it."""
+    if FOLDER.exists() and any(FOLDER.iterdir()) and not MARKER.exists():
+        raise DemoFailed(f"{FOLDER} exists and was not made by the demo (it has no {MARKER.name}): move it away")
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    MARKER.touch()
+    LOG.touch()
+
+
+def environment() -> dict[str, str]:
+    """What the child runs with: nothing of this machine's own Airflow, if there is one."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    return inherited | {
+        "AIRFLOW_HOME": str(FOLDER / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "example_dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{FOLDER / 'airflow' / 'airflow.db'}",
+        "TXLOG_DEMO_FOLDER": str(TABLE.parent),
+        "TXLOG_PROGRESS_FILE": str(PROGRESS),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONWARNINGS": "ignore",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def run_pipeline() -> None:
+    """Make Airflow's database, run the DAG once, and print a line for every task that ends."""
+    for command in (["db", "migrate"], ["dags", "test", DAG_ID]):
+        for line in progress_of(["-m", "airflow", *command]):
+            print(line, flush=True)
+
+
+def progress_of(arguments: Sequence[str]) -> Iterator[str]:
+    """Run a child to its end, and yield what its tasks report as they report it.
+
+    Raises DemoFailed when the child fails or takes longer than the deadline. However this ends, no process of the
+    child's group is left.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    with LOG.open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            reports = ProgressReports()
+            while child.poll() is None:
+                if time.monotonic() > deadline:
+                    raise DemoFailed(f"`airflow {' '.join(arguments[2:])}` did not end within {DEADLINE_S} s")
+                yield from reports.new_lines()
+                time.sleep(0.1)
+            yield from reports.new_lines()
+        finally:
+            end_group(child)
+    if child.returncode != 0:
+        raise DemoFailed(f"`airflow {' '.join(arguments[2:])}` ended with exit code {child.returncode}")
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """End whatever is left of the child and of what it started, Spark's JVM included."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, sent)
+        except ProcessLookupError:
+            return
+        for _ in range(50):
+            if child.poll() is not None:
+                break
+            time.sleep(0.1)
+
+
+class ProgressReports:
+    """The lines that tasks append to the progress file, each shown once."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._shown = 0
+
+    def new_lines(self) -> Iterator[str]:
+        if not PROGRESS.exists():
+            return
+        data = PROGRESS.read_bytes()[self._read :]
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._shown += 1
+            yield task_line(self._shown, json.loads(line))
+
+
+def task_line(number: int, report: dict[str, Any]) -> str:
+    """`[2/7] merge_corrections   v2 -> v3   12 of 365 files rewritten   812 rows   1.9 s`"""
+    total = report.get("tasks")
+    label = f"[{number}/{total}]" if total else f"[{number}]"
+    columns = [
+        f"{label} {report['task_id']:<22}",
+        f"{versions(report):<12}",
+        f"{files(report):<28}",
+        f"{rows(report):>13}",
+        f"{report['seconds']:6.1f} s",
+    ]
+    return "  ".join(columns).rstrip()
+
+
+def versions(report: dict[str, Any]) -> str:
+    before, after = report.get("read_version"), report.get("version")
+    if report["status"] != "committed" or after is None:
+        return {"nothing_to_do": "no change", "already_done": "already done"}.get(report["status"], report["status"])
+    return f"v{after}" if before in (None, -1, after) else f"v{before} -> v{after}"
+
+
+def files(report: dict[str, Any]) -> str:
+    counts = report.get("files") or {}
+    if counts.get("rewritten"):
+        return f"{counts['rewritten']} of {counts.get('considered', 0)} files rewritten"
+    if counts.get("removed"):
+        return f"{counts['removed']} files removed"
+    if counts.get("added"):
+        return f"{counts['added']} files added"
+    return ""
+
+
+def rows(report: dict[str, Any]) -> str:
+    return "" if report.get("rows") is None else f"{report['rows']:,} rows"
+
+
+def print_history() -> None:
+    """The table's versions, oldest first."""
+    from airflow_txlog.engine import Table
+
+    lines = [("version", "time", "operation", "what", "rows", "by")]
+    for commit in reversed(Table.open(str(TABLE)).history()):
+        metrics = commit.get("operationMetrics") or {}
+        lines.append(
+            (
+                str(commit["version"]),
+                dt.datetime.fromtimestamp(commit["timestamp"] / 1000).strftime("%H:%M:%S"),
+                str(commit.get("operation", "")),
+                file_changes(metrics),
+                row_changes(metrics),
+                str((commit.get("tags") or {}).get("airflow.task_id", "")),
+            )
+        )
+    print()
+    print(aligned(lines))
+    print()
+
+
+def file_changes(metrics: dict[str, Any]) -> str:
+    added = next((metrics[n] for n in ("numTargetFilesAdded", "numAddedFiles", "numFiles") if n in metrics), None)
+    removed = next((metrics[n] for n in ("numTargetFilesRemoved", "numRemovedFiles") if n in metrics), None)
+    parts = [f"+{added} files"] if added not in (None, "0", 0) else []
+    parts += [f"-{removed} files"] if removed not in (None, "0", 0) else []
+    return " ".join(parts)
+
+
+ROW_METRICS = {
+    "numOutputRows": "written",
+    "numTargetRowsInserted": "inserted",
+    "numTargetRowsUpdated": "updated",
+    "numTargetRowsDeleted": "deleted",
+    "numDeletedRows": "deleted",
+}
+
+
+def row_changes(metrics: dict[str, Any]) -> str:
+    if "numTargetRowsInserted" in metrics:
+        metrics = {name: value for name, value in metrics.items() if name != "numOutputRows"}
+    found = [(int(metrics[name]), verb) for name, verb in ROW_METRICS.items() if name in metrics]
+    return ", ".join(f"{count:,} {verb}" for count, verb in found if count)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """The rows as columns of equal width, with a rule under the first."""
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    shown_lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    shown_lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in shown_lines)
+
+
+def agreed_count() -> tuple[int, int]:
+    """(version, rows) as we and `deltalake` both read them, the forgotten aircraft gone for both.
+
+    Raises DemoFailed where the two differ.
+    """
+    from deltalake import DeltaTable
+
+    from airflow_txlog.engine import Table
+
+    ours = Table.open(str(TABLE))
+    theirs = DeltaTable(str(TABLE))
+    columns = [FORGOTTEN_COLUMN]
+    counted = {}
+    for reader, version, table in (
+        ("airflow_txlog", ours.snapshot().version, ours.to_arrow(columns=columns)),
+        ("deltalake", theirs.version(), theirs.to_pyarrow_table(columns=columns)),
+    ):
+        forgotten = table[FORGOTTEN_COLUMN].to_pylist().count(FORGOTTEN_VALUE)
+        print(
+            f"Read by {reader + ':':<15} version {version}, {table.num_rows:,} rows, {forgotten} of {FORGOTTEN_VALUE}"
+        )
+        if forgotten:
+            raise DemoFailed(f"{reader} still reads {forgotten} rows of the forgotten {FORGOTTEN_VALUE}")
+        counted[reader] = (version, table.num_rows)
+    if counted["airflow_txlog"] != counted["deltalake"]:
+        raise DemoFailed(f"the readers differ: version and rows are {counted}")
+    return counted["airflow_txlog"]
+
+
+def print_log_tail() -> None:
+    if not LOG.exists():
+        return
+    tail = LOG.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    print(f"\n--- the last {len(tail)} lines of {shown(LOG)} ---")
+    print("\n".join(tail))
+    print("---")
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
