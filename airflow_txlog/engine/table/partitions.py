@@ -19,7 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
-from airflow_txlog.engine.table.schema import DataType, DecimalType, Primitive, StructField, StructType, arrow_type
+from airflow_txlog.engine.table.schema import (
+    DataType,
+    DecimalType,
+    Primitive,
+    StructField,
+    StructType,
+    array_of,
+    arrow_type,
+)
 from airflow_txlog.errors import CorruptTable, UnknownColumn
 
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -99,7 +107,7 @@ def parse_partition_values(
         value = parse(text) if text else None
         plain.append(value)
         known.append(not text or value is not None)
-    distinct = _typed(plain, data_type)
+    distinct = array_of(plain, data_type)
     indices = encoded.indices
     # A null string has no index: its value is null, and that is known.
     return PartitionValues(distinct.take(indices), pc.fill_null(pa.array(known, pa.bool_()).take(indices), True))
@@ -126,15 +134,6 @@ def _strings_of(column: pa.ChunkedArray, member: StructField, spelled: str) -> p
         # either.
         strings = pc.coalesce(strings, pc.map_lookup(column, pa.scalar(spelled), "first"))
     return strings
-
-
-def _typed(plain: list[Any], data_type: DataType) -> pa.Array:
-    target = arrow_type(data_type)
-    if data_type is Primitive.DATE:
-        return pa.array(plain, pa.int32()).cast(target)
-    if data_type in (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
-        return pa.array(plain, pa.int64()).cast(target)
-    return pa.array(plain, target)
 
 
 # --- one string ------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ __all__ = [
     "Primitive",
     "StructField",
     "StructType",
+    "array_of",
     "arrow_type",
     "delta_type",
     "from_arrow",
@@ -203,6 +204,19 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         case StructType():
             return pa.struct([_field_to_arrow(member) for member in data_type])
     raise TypeError(f"not a type of the format: {data_type!r}")
+
+
+def array_of(plain: list[Any], data_type: DataType) -> pa.Array:
+    """An array of the column's Arrow type from Python values, dates and timestamps given as days and microseconds.
+
+    Integers, because `datetime` ends at the year 9999 and columns do not.
+    """
+    target = arrow_type(data_type)
+    if data_type is Primitive.DATE:
+        return pa.array(plain, pa.int32()).cast(target)
+    if data_type in (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
+        return pa.array(plain, pa.int64()).cast(target)
+    return pa.array(plain, target)
 
 
 def _field_to_arrow(member: StructField) -> pa.Field:
