@@ -171,9 +171,11 @@ def task_line(number: int, report: dict[str, Any]) -> str:
 
 
 def versions(report: dict[str, Any]) -> str:
-    before, after = report.get("read_version"), report.get("version")
-    if report["status"] != "committed" or after is None:
-        return {"nothing_to_do": "no change", "already_done": "already done"}.get(report["status"], report["status"])
+    before, after, status = report.get("read_version"), report.get("version"), report["status"]
+    if status not in ("committed", "done"):
+        return {"nothing_to_do": "no change", "already_done": "already done"}.get(status, status)
+    if after is None:
+        return ""
     return f"v{after}" if before in (None, -1, after) else f"v{before} -> v{after}"
 
 

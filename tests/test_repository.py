@@ -1,0 +1,174 @@
+"""The repository around the package: pinned versions, the commands, the demo's front end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tool(name: str) -> ModuleType:
+    """A script of `tools/`, imported."""
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def constraint_lines() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def pinned() -> dict[str, str]:
+    return dict(line.split("==") for line in constraint_lines())
+
+
+def installed() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        versions: dict[str, str] = tool("lock").needed_versions()
+    except PackageNotFoundError as missing:
+        pytest.skip(f"{missing.name} is not installed in this environment; `make venv` installs it")
+    return versions
+
+
+def test_constraints_are_exact_sorted_normalised_and_name_no_place() -> None:
+    lines = constraint_lines()
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9][A-Za-z0-9.+]*", line) for line in lines)
+    assert lines == sorted(lines, key=lambda line: line.split("==")[0])
+
+
+def test_pyspark_and_its_client_are_one_version() -> None:
+    assert pinned()["pyspark"] == pinned()["pyspark-client"]
+
+
+def test_installed_versions_are_the_pinned_ones() -> None:
+    """Everything that this distribution needs here is installed as pinned; on the lock's own Python, nothing more."""
+    versions = installed()
+    assert {name: version for name, version in versions.items() if pinned().get(name, version) != version} == {}
+    made_with = (ROOT / "constraints.txt").read_text().splitlines()[0]
+    if f"Python {sys.version_info.major}.{sys.version_info.minor}." in made_with:
+        assert set(versions) == set(pinned())
+
+
+def test_make_alone_lists_every_command() -> None:
+    shown = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = re.findall(r"^  make (\w+) +\S", shown, re.MULTILINE)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert listed == targets
+    assert {"demo", "test", "lint", "bench", "lock", "clean"} <= set(listed)
+
+
+@pytest.mark.parametrize("script", ["tools/ensure_venv.sh", "tools/ensure_java.sh", "tools/lock.sh", ".ci/run"])
+def test_scripts_are_executable_and_parse(script: str) -> None:
+    path = ROOT / script
+    assert path.stat().st_mode & 0o111
+    assert "set -euo pipefail" in path.read_text()
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+# --- the demo's front end -------------------------------------------------------------------------------------------
+
+REPORT = {
+    "task_id": "merge_corrections",
+    "tasks": 7,
+    "operation": "merge",
+    "status": "committed",
+    "read_version": 2,
+    "version": 3,
+    "files": {"considered": 365, "pruned": 0, "rewritten": 12, "added": 13, "removed": 12},
+    "rows": 812,
+    "seconds": 1.94,
+}
+
+
+def shortened(line: str) -> str:
+    return re.sub(r" {2,}", "   ", line)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "[2/7] merge_corrections   v2 -> v3   12 of 365 files rewritten   812 rows   1.9 s"),
+        (
+            {"task_id": "load", "read_version": None, "version": 0, "files": {"added": 364}, "rows": 336000},
+            "[2/7] load   v0   364 files added   336,000 rows   1.9 s",
+        ),
+        (
+            {"status": "nothing_to_do", "files": {"considered": 3}, "rows": 0, "version": 2},
+            "[2/7] merge_corrections   no change   0 rows   1.9 s",
+        ),
+        ({"status": "already_done", "files": {}, "rows": None}, "[2/7] merge_corrections   already done   1.9 s"),
+        (
+            {"status": "done", "operation": "fetch", "version": None, "read_version": None, "files": {}},
+            "[2/7] merge_corrections   812 rows   1.9 s",
+        ),
+    ],
+)
+def test_the_demo_shows_a_task_in_one_line(changes: dict[str, object], line: str) -> None:
+    assert shortened(tool("demo").task_line(2, REPORT | changes)) == line
+
+
+def test_the_demo_shows_a_line_once_and_only_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = tool("demo")
+    monkeypatch.setattr(demo, "PROGRESS", tmp_path / "progress.jsonl")
+    reports = demo.ProgressReports()
+    assert list(reports.new_lines()) == []
+    line = json.dumps(REPORT) + "\n"
+    demo.PROGRESS.write_text(line + line[:20])
+    assert len(list(reports.new_lines())) == 1
+    assert list(reports.new_lines()) == []
+    demo.PROGRESS.write_text(line + line)
+    assert [shown[:5] for shown in reports.new_lines()] == ["[2/7]"]
+
+
+def test_the_demo_wipes_only_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = tool("demo")
+    folder = tmp_path / "demo"
+    for name, value in {"FOLDER": folder, "MARKER": folder / ".mine", "LOG": folder / "airflow.log"}.items():
+        monkeypatch.setattr(demo, name, value)
+    folder.mkdir()
+    (folder / "precious").write_text("keep")
+    with pytest.raises(demo.DemoFailed, match="was not made by the demo"):
+        demo.prepare_folder()
+    assert (folder / "precious").read_text() == "keep"
+    (folder / ".mine").touch()
+    demo.prepare_folder()
+    assert sorted(path.name for path in folder.iterdir()) == [".mine", "airflow.log"]
+
+
+def test_a_demo_that_fails_leaves_no_process_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = tool("demo")
+    monkeypatch.setattr(demo, "LOG", tmp_path / "airflow.log")
+    monkeypatch.setattr(demo, "PROGRESS", tmp_path / "progress.jsonl")
+    with pytest.raises(demo.DemoFailed, match="exit code 3"):
+        list(demo.progress_of(["-c", "import sys; print('told'); sys.exit(3)"]))
+    assert (tmp_path / "airflow.log").read_text() == "told\n"
+    # A grandchild in the same group, as Spark's JVM is one, must go when its parent does.
+    script = "import subprocess, sys; subprocess.Popen(['sleep', '4711']); sys.exit(3)"
+    with pytest.raises(demo.DemoFailed):
+        list(demo.progress_of(["-c", script]))
+    assert not running("sleep 4711")
+
+
+def running(command: str) -> bool:
+    """Whether a process with this command line is alive; a zombie that nobody reaps has an empty one."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode().strip())
+        except OSError:
+            continue
+    return command in lines
