@@ -6,6 +6,7 @@ calls the object. Only this package touches a file of the log; data files are op
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -67,7 +68,7 @@ class Store(Protocol):
     def delete_empty_directory(self, path: str) -> bool:
         """Delete a directory if it is empty; False where the store has no directories or it is not empty."""
 
-    def list_directories(self) -> list[str]:
+    def list_directories(self) -> builtins.list[str]:
         """Every directory under the root, deepest first; empty where the store has no directories."""
 
     def now_ms(self) -> int:

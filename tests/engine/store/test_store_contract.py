@@ -1,0 +1,248 @@
+"""What every store of bytes promises."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.engine.store import Store
+
+COMMIT = "_delta_log/00000000000000000000.json"
+
+
+def names(store: Store) -> list[str]:
+    return sorted(info.path for info in store.walk())
+
+
+def write_and_fail(store: Store, path: str) -> None:
+    def write() -> None:
+        with store.open_output(path) as file:
+            file.write(b"torn")
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write()
+
+
+def test_what_is_put_is_read(store: Store) -> None:
+    assert store.put_if_absent("a/b/c.json", b"one")
+    assert store.read("a/b/c.json") == b"one"
+    with store.open_input("a/b/c.json") as file:
+        assert file.read(2) == b"on"
+        assert file.seek(1) == 1
+        assert file.read() == b"ne"
+
+
+def test_put_if_absent_never_replaces(store: Store) -> None:
+    assert store.put_if_absent(COMMIT, b"first") is True
+    assert store.put_if_absent(COMMIT, b"second") is False
+    assert store.read(COMMIT) == b"first"
+    assert names(store) == [COMMIT]  # the loser leaves nothing
+
+
+def test_put_replaces(store: Store) -> None:
+    store.put("_delta_log/_last_checkpoint", b"old")
+    store.put("_delta_log/_last_checkpoint", b"new")
+    assert store.read("_delta_log/_last_checkpoint") == b"new"
+    assert names(store) == ["_delta_log/_last_checkpoint"]
+
+
+def test_a_deleted_name_can_be_taken_again(store: Store) -> None:
+    store.put_if_absent(COMMIT, b"first")
+    store.delete(COMMIT)
+    assert store.stat(COMMIT) is None
+    assert store.put_if_absent(COMMIT, b"second") is True
+
+
+def test_what_is_missing_says_so(store: Store) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.read("no/such")
+    with pytest.raises(FileNotFoundError):
+        store.open_input("no/such")
+    assert store.stat("no/such") is None
+    assert store.list("no/such") == []
+    assert list(store.walk()) == []
+    store.delete("no/such")
+    assert store.delete_empty_directory("no/such") is False
+
+
+def test_list_gives_the_files_of_one_directory_by_name(store: Store) -> None:
+    for name in ("b", "a", "c/d", "c"):
+        store.put(f"x/{name}y", name.encode())
+    assert [info.path for info in store.list("x")] == ["x/ay", "x/by", "x/cy"]
+    assert [info.path for info in store.list("x", start_from="by")] == ["x/by", "x/cy"]
+    assert [info.path for info in store.list("x", start_from="bz")] == ["x/cy"]
+    assert [info.size_bytes for info in store.list("x")] == [1, 1, 1]
+    store.put("top", b"1")
+    assert [info.path for info in store.list("")] == ["top"]
+
+
+def test_a_directory_is_not_a_prefix(store: Store) -> None:
+    store.put("day=1/f", b"1")
+    store.put("day=10/f", b"1")
+    assert [info.path for info in store.list("day=1")] == ["day=1/f"]
+
+
+def test_walk_gives_every_file_at_any_depth(store: Store) -> None:
+    paths = ["f", "a/f", "a/b/c/f", "_delta_log/x", ".hidden/f", "day=2024 a%3Ab/é+\U0001f600.parquet"]
+    for path in paths:
+        store.put(path, b"12345")
+    assert names(store) == sorted(paths)
+    assert {info.size_bytes for info in store.walk()} == {5}
+
+
+def test_stat_and_list_agree(store: Store) -> None:
+    before = store.now_ms()
+    store.put("a/f", b"1234")
+    after = store.now_ms()
+    info = store.stat("a/f")
+    assert info is not None
+    assert (info.path, info.size_bytes) == ("a/f", 4)
+    assert before <= info.modified_ms <= after
+    assert [info] == store.list("a") == list(store.walk())
+
+
+def test_the_stores_clock_leaves_nothing_behind(store: Store) -> None:
+    store.put(COMMIT, b"{}")
+    assert abs(store.now_ms() - time.time() * 1000) < 60_000
+    assert names(store) == [COMMIT]
+
+
+def test_an_output_appears_when_it_is_closed_and_not_before(store: Store) -> None:
+    with store.open_output("p/part-0.parquet") as file:
+        file.write(b"half")
+        assert store.stat("p/part-0.parquet") is None
+        file.write(b" and half")
+        assert file.tell() == 13
+    assert store.read("p/part-0.parquet") == b"half and half"
+    assert names(store) == ["p/part-0.parquet"]
+
+
+def test_an_output_that_fails_leaves_nothing(store: Store) -> None:
+    write_and_fail(store, "p/part-0.parquet")
+    assert names(store) == []
+
+
+def test_an_output_that_is_dropped_is_not_published(store: Store) -> None:
+    file = store.open_output("p/part-0.parquet")
+    file.write(b"half")
+    del file
+    gc.collect()
+    assert names(store) == []
+
+
+def test_an_output_does_not_replace_a_good_file_by_a_torn_one(store: Store) -> None:
+    store.put("p/x", b"good")
+    write_and_fail(store, "p/x")
+    assert store.read("p/x") == b"good"
+
+
+def test_pyarrow_writes_and_reads_through_a_store(store: Store) -> None:
+    table = pa.table({"a": list(range(10_000))})
+    with store.open_output("p/x.parquet") as file:
+        pq.write_table(table, file, row_group_size=1000)
+    assert pq.read_table(store.open_input("p/x.parquet")).equals(table)
+
+
+def test_pyarrow_failing_in_the_middle_publishes_nothing(store: Store) -> None:
+    schema = pa.schema([("a", pa.int64())])
+
+    def write() -> None:
+        with store.open_output("p/x.parquet") as file, pq.ParquetWriter(file, schema) as writer:
+            writer.write_table(pa.table({"a": [1]}, schema=schema))
+            writer.write_table(pa.table({"b": [1]}))
+
+    with pytest.raises(ValueError, match="schema"):
+        write()
+    gc.collect()
+    assert names(store) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/", "/etc/x", "..", "../x", "a/../../x", "a/../x", "./x", "a//x", "a/", "a/.", "a\0b", "file:///etc/x"],
+)
+def test_nothing_outside_the_root_is_written_or_deleted(store: Store, path: str) -> None:
+    store.put(COMMIT, b"{}")
+    operations: list[Callable[[], object]] = [
+        lambda: store.delete(path),
+        lambda: store.delete_empty_directory(path),
+        lambda: store.put(path, b"x"),
+        lambda: store.put_if_absent(path, b"x"),
+        lambda: store.open_output(path),
+    ]
+    for operation in operations:
+        with pytest.raises(ValueError, match="refused"):
+            operation()
+    assert names(store) == [COMMIT]
+
+
+def test_many_threads_put_one_name_and_one_wins(store: Store) -> None:
+    """However often the interpreter switches threads: this is what the builtin exclusive create gets wrong."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads, rounds = 8, 60
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for version in range(rounds):
+                barrier = threading.Barrier(threads)
+                path = f"_delta_log/{version:020d}.json"
+
+                def put(number: int, path: str = path, barrier: threading.Barrier = barrier) -> bool:
+                    barrier.wait()
+                    return store.put_if_absent(path, b"%d" % number * 1000)
+
+                won = list(pool.map(put, range(threads)))
+                assert won.count(True) == 1
+                assert store.read(path) == b"%d" % won.index(True) * 1000
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(names(store)) == rounds
+
+
+def test_a_reader_never_sees_a_part(store: Store) -> None:
+    size = 200_000
+    seen: set[int] = set()
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            for info in store.list("_delta_log"):
+                if info.path.endswith(".json"):
+                    seen.add(info.size_bytes)
+                    seen.add(len(store.read(info.path)))
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        for version in range(40):
+            store.put_if_absent(f"_delta_log/{version:020d}.json", b"x" * size)
+            store.put("_delta_log/hint.json", b"y" * size)
+        stop.set()
+        for reader in readers:
+            reader.result()
+    assert seen == {size}
+
+
+def test_a_listing_beside_writers_is_in_order_and_misses_nothing_that_was_there(store: Store) -> None:
+    for version in range(20):
+        store.put_if_absent(f"_delta_log/{version:020d}.json", b"{}")
+
+    def write() -> None:
+        for version in range(20, 300):
+            store.put_if_absent(f"_delta_log/{version:020d}.json", b"{}")
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        while not writer.done():
+            found = [info.path for info in store.list("_delta_log") if info.path.endswith(".json")]
+            assert found == sorted(found)
+            assert found[:20] == [f"_delta_log/{version:020d}.json" for version in range(20)]
+        writer.result()

@@ -1,0 +1,195 @@
+"""What the local store promises beyond the contract: processes, kills, symlinks, directories."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from airflow_txlog.engine.store import LocalStore
+from airflow_txlog.errors import UnsupportedStore
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def race(directory: str, number: int, barrier: Barrier, versions: int) -> None:
+    """Put every version at the same moment as the others, and note the ones won."""
+    store = LocalStore(directory)
+    for version in range(versions):
+        barrier.wait(60)
+        if store.put_if_absent(f"_delta_log/{version:020d}.json", b"%d" % number * 5000):
+            store.put(f"won/{version}-{number}", b"")
+
+
+@pytest.mark.slow
+def test_many_processes_put_one_name_and_one_wins(tmp_path: Path) -> None:
+    processes, versions = 4, 50
+    barrier = SPAWN.Barrier(processes)
+    running = [SPAWN.Process(target=race, args=(str(tmp_path), n, barrier, versions)) for n in range(processes)]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(120)
+        assert process.exitcode == 0
+    store = LocalStore(str(tmp_path))
+    won = sorted(info.path.removeprefix("won/") for info in store.list("won"))
+    assert sorted(int(name.split("-")[0]) for name in won) == list(range(versions))
+    for name in won:
+        version, number = map(int, name.split("-"))
+        assert store.read(f"_delta_log/{version:020d}.json") == b"%d" % number * 5000
+
+
+def commit_for_ever(directory: str) -> None:
+    store = LocalStore(directory)
+    version = 0
+    while True:
+        store.put_if_absent(f"_delta_log/{version:020d}.json", b"x" * 3_000_000)
+        version += 1
+
+
+@pytest.mark.slow
+def test_a_killed_writer_leaves_no_partial_file_and_blocks_no_version(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    for seed in range(6):
+        process = SPAWN.Process(target=commit_for_ever, args=(str(tmp_path),))
+        process.start()
+        before = len(store.list("_delta_log"))
+        while len(store.list("_delta_log")) < before + 2:
+            time.sleep(0.001)
+        time.sleep(random.Random(seed).random() * 0.05)
+        process.kill()
+        process.join(30)
+        versions = [info for info in store.list("_delta_log") if info.path.endswith(".json")]
+        assert {info.size_bytes for info in versions} == {3_000_000}
+        assert store.put_if_absent(f"_delta_log/{len(versions):020d}.json", b"x" * 3_000_000)
+
+
+def test_a_file_system_without_hard_links_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    store = LocalStore(str(tmp_path))
+    with pytest.raises(UnsupportedStore) as caught:
+        store.put_if_absent("_delta_log/00000000000000000000.json", b"{}")
+    assert caught.value.uri == f"file://{tmp_path}"
+    assert list(store.walk()) == []
+
+
+def test_an_error_of_the_disk_is_raised_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = LocalStore(str(tmp_path))
+    store.put("_delta_log/x", b"")
+    monkeypatch.setattr(os, "fsync", fsync)
+    for put in (store.put, store.put_if_absent):
+        with pytest.raises(OSError, match="No space left"):
+            put("_delta_log/00000000000000000000.json", b"{}")
+    with pytest.raises(OSError, match="No space left"), store.open_output("_delta_log/cp") as file:
+        file.write(b"x")
+    assert [info.path for info in store.walk()] == ["_delta_log/x"]
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Iterator[tuple[LocalStore, Path]]:
+    """A table that holds a symlinked directory and a symlinked file, both leading out of it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_bytes(b"precious")
+    (outside / "empty").mkdir()
+    table = tmp_path / "t"
+    table.mkdir()
+    (table / "inside").write_bytes(b"1")
+    (table / "dir").symlink_to(outside)
+    (table / "file").symlink_to(outside / "f")
+    (table / "nothing").symlink_to(outside / "no-such")
+    (table / "loop").symlink_to(table)
+    yield LocalStore(str(table)), outside
+    assert (outside / "f").read_bytes() == b"precious"
+    assert (outside / "empty").is_dir()
+
+
+def test_walk_follows_no_symlink(linked: tuple[LocalStore, Path]) -> None:
+    store, _ = linked
+    assert [info.path for info in store.walk()] == ["inside"]
+    assert store.list_directories() == []
+
+
+def test_nothing_is_deleted_through_a_symlink(linked: tuple[LocalStore, Path]) -> None:
+    store, _ = linked
+    with pytest.raises(ValueError, match="'dir'"):
+        store.delete("dir/f")
+    with pytest.raises(ValueError, match="'dir'"):
+        store.delete_empty_directory("dir/empty")
+    store.delete("file")  # the link itself, not what it points to
+
+
+def test_a_table_may_be_reached_through_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "t").symlink_to(tmp_path / "real")
+    store = LocalStore(str(tmp_path / "t"))
+    assert store.put_if_absent("a/f", b"1")
+    assert [info.path for info in store.walk()] == ["a/f"]
+    store.delete("a/f")
+    assert store.delete_empty_directory("a")
+    assert store.root == f"file://{tmp_path}/t"
+
+
+def test_directories_are_listed_deepest_first_and_deleted_only_when_empty(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put("a/b/c/f", b"1")
+    store.put("a/g", b"1")
+    assert store.list_directories() == ["a/b/c", "a/b", "a"]
+    assert not store.delete_empty_directory("a/b/c")
+    store.delete("a/b/c/f")
+    assert store.delete_empty_directory("a/b/c")
+    assert store.delete_empty_directory("a/b")
+    assert not store.delete_empty_directory("a")
+    assert [info.path for info in store.walk()] == ["a/g"]
+
+
+def test_a_directory_deleted_under_a_writer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(str(tmp_path))
+    real, calls = os.mkdir, []
+
+    def mkdir(path: str) -> None:
+        real(path)
+        calls.append(path)
+        if len(calls) == 1:
+            os.rmdir(path)  # a vacuum, just now
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with store.open_output("p/f") as file:
+        file.write(b"1")
+    assert store.read("p/f") == b"1"
+    assert len(calls) == 2
+
+
+def test_a_file_outside_the_table_can_be_read_but_not_touched(tmp_path: Path) -> None:
+    """A shallow clone names the files of its source by absolute URI."""
+    (tmp_path / "source f").write_bytes(b"1")
+    store = LocalStore(str(tmp_path / "t"))
+    assert store.open_input(f"file://{tmp_path}/source f").read() == b"1"
+    assert store.stat(f"file://{tmp_path}/source f") is not None
+    with pytest.raises(ValueError, match="refused"):
+        store.delete(f"file://{tmp_path}/source f")
+
+
+def test_temporary_names_are_hidden_in_the_log_and_swept_elsewhere(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    log, data = store.open_output("_delta_log/x.parquet"), store.open_output("day=1/x.parquet")
+    paths = [info.path for info in store.walk()]
+    assert sorted(path[0:16] for path in paths) == ["_delta_log/.x.pa", "day=1/x.parquet."]
+    log.discard()
+    data.discard()
+    assert list(store.walk()) == []

@@ -1,0 +1,102 @@
+"""Which URI opens which store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from airflow_txlog.engine.clock import SystemClock
+from airflow_txlog.engine.store import LocalStore, MemoryStore, open_store
+from airflow_txlog.errors import UnsupportedStore
+
+
+@pytest.mark.parametrize(
+    ("uri", "root"),
+    [
+        ("/lake/t", "file:///lake/t"),
+        ("/lake/t/", "file:///lake/t"),
+        ("/lake//a/../t", "file:///lake/t"),
+        ("file:/lake/t", "file:///lake/t"),
+        ("file:///lake/t/", "file:///lake/t"),
+        ("FILE://localhost/lake/t", "file:///lake/t"),
+        ("/lake/my table%20", "file:///lake/my table%20"),
+        ("memory://lake/t/", "memory://lake/t"),
+        ("memory:///lake/t", "memory://lake/t"),
+    ],
+)
+def test_a_uri_has_one_root(uri: str, root: str) -> None:
+    assert open_store(uri).root == root
+
+
+def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store("t").root == f"file://{tmp_path}/t"
+    assert open_store("a:b").root == f"file://{tmp_path}/a:b"
+    assert open_store(tmp_path / "t").root == f"file://{tmp_path}/t"
+
+
+@pytest.mark.parametrize(
+    ("uri", "filesystem"),
+    [
+        ("s3://bucket/t", "s3"),
+        ("S3A://bucket/t", "s3a"),
+        ("gs://bucket/t", "gs"),
+        ("abfss://c@a.dfs.core.windows.net/t", "abfss"),
+        ("hdfs://nn/t", "hdfs"),
+        ("dbfs:/t", "dbfs"),
+        ("https://host/t", "https"),
+        ("file://otherhost/t", "file"),
+        ("simplecache::s3://bucket/t", "simplecache"),
+        ("local:///lake/t", "local"),
+    ],
+)
+def test_any_other_file_system_is_refused_by_name(uri: str, filesystem: str) -> None:
+    with pytest.raises(UnsupportedStore) as caught:
+        open_store(uri)
+    assert caught.value.filesystem == filesystem
+    assert f'"{filesystem}"' in str(caught.value)
+    assert "memory://" in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["", "memory://", "memory:///"])
+def test_a_uri_that_names_nothing_is_refused(uri: str) -> None:
+    with pytest.raises(UnsupportedStore):
+        open_store(uri)
+
+
+def test_a_store_is_returned_as_it_is() -> None:
+    store = MemoryStore("memory://x")
+    assert open_store(store) is store
+
+
+def test_others_see_the_memory_store_through_fsspec() -> None:
+    store = open_store("memory://seen-by-others/t")
+    assert isinstance(store, MemoryStore)
+    store.put_if_absent("a/f", b"1")
+    fs = fsspec.filesystem("memory")
+    assert fs.cat_file("memory://seen-by-others/t/a/f") == b"1"
+    fs.pipe_file("memory://seen-by-others/t/a/g", b"2")
+    assert store.read("a/g") == b"2"
+    store.delete("a/f")
+    store.delete("a/g")
+    assert not fs.exists("memory://seen-by-others/t/a/f")
+
+
+def test_the_memory_store_takes_its_times_from_its_clock() -> None:
+    class Fixed(SystemClock):
+        def now_ms(self) -> int:
+            return 1_700_000_000_123
+
+    store = MemoryStore("memory://timed", clock=Fixed())
+    store.put("f", b"")
+    info = store.stat("f")
+    assert info is not None
+    assert info.modified_ms == store.now_ms() == 1_700_000_000_123
+    store.delete("f")
+
+
+def test_opening_a_local_store_touches_nothing(tmp_path: Path) -> None:
+    assert isinstance(open_store(str(tmp_path / "t")), LocalStore)
+    assert list(tmp_path.iterdir()) == []
