@@ -27,7 +27,7 @@ venv: ## make or refresh .venv from constraints.txt and pyproject.toml
 	@tools/ensure_venv.sh
 
 demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013
-	@$(WITH_JAVA) $(PYTHON) tools/demo.py
+	@$(WITH_JAVA) $(PYTHON) -m tools.demo
 
 test: venv ## run the whole suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)

@@ -19,6 +19,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
+
+from airflow_txlog.engine import Table
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "demo"
 # Only a folder that bears this file is ever wiped.
@@ -196,8 +200,6 @@ def rows(report: dict[str, Any]) -> str:
 
 def print_history() -> None:
     """The table's versions, oldest first."""
-    from airflow_txlog.engine import Table
-
     lines = [("version", "time", "operation", "what", "rows", "by")]
     for commit in reversed(Table.open(str(TABLE)).history()):
         metrics = commit.get("operationMetrics") or {}
@@ -253,10 +255,6 @@ def agreed_count() -> tuple[int, int]:
 
     Raises DemoFailed where the two differ.
     """
-    from deltalake import DeltaTable
-
-    from airflow_txlog.engine import Table
-
     ours = Table.open(str(TABLE))
     theirs = DeltaTable(str(TABLE))
     columns = [FORGOTTEN_COLUMN]

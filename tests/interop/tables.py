@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from airflow_txlog.datafiles.statistics import file_statistics
 from deltalake import DeltaTable, QueryBuilder
 
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
+from airflow_txlog.datafiles.statistics import file_statistics
 from airflow_txlog.engine import Table
 
 
@@ -43,9 +43,11 @@ def stage(table: Table, rows: pa.Table) -> list[dict[str, Any]]:
     return staged
 
 
-def append(table: Table, rows: pa.Table, **commit: Any) -> int:
-    """Append the rows in one commit; its version."""
+def append(table: Table, rows: pa.Table, *, application: tuple[str, int] | None = None, **commit: Any) -> int:
+    """Append the rows in one commit, with an application transaction where one is given; its version."""
     transaction = table.begin()
+    if application is not None:
+        transaction.set_application(*application)
     for file in stage(table, rows):
         transaction.add(**file)
     return transaction.commit("WRITE", {"mode": "Append"}, **commit)

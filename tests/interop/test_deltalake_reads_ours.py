@@ -120,9 +120,7 @@ def test_history_is_read_with_operation_and_parameters(tmp_path: Path) -> None:
 
 def test_an_application_transaction_is_read(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    transaction = Table.create(uri, PEOPLE).begin()
-    transaction.set_application("nightly/load", 7)
-    transaction.commit("WRITE", {"mode": "Append"})
+    append(Table.create(uri, PEOPLE), people("ann"), application=("nightly/load", 7))
     assert DeltaTable(uri).transaction_version("nightly/load") == 7
 
 
@@ -131,10 +129,8 @@ def test_the_checkpoint_alone_is_enough(tmp_path: Path, partitioned: bool) -> No
     uri = str(tmp_path / "t")
     table = Table.create(uri, PEOPLE, ["name"] if partitioned else [], {"delta.appendOnly": "false"})
     append(table, people("ann", "bob"))
-    overwrite(table, people("cid", "dot", "eve"))
-    transaction = table.begin()
-    transaction.set_application("nightly/load", 7)
-    version = transaction.commit("WRITE", {"mode": "Append"})
+    overwrite(table, people("cid", "dot"))
+    version = append(table, people("eve", start=2), application=("nightly/load", 7))
     assert table.checkpoint() == version
     delete_commits(uri, version + 1)
     assert_both_read(uri, people("cid", "dot", "eve"))

@@ -1,0 +1,158 @@
+"""Nothing in the README or the docs that does not work: their Python runs here, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_txlog.engine.table import features
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def python_blocks(page: Path) -> list[str]:
+    return PYTHON_BLOCK.findall(page.read_text())
+
+
+def dag_blocks(page: Path) -> list[str]:
+    """The blocks that define a DAG of their own; the others are quotes of the example DAGs."""
+    return [block for block in python_blocks(page) if "with DAG(" in block]
+
+
+def test_the_engine_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "engine.md"
+    namespace: dict[str, object] = {}
+    for number, block in enumerate(python_blocks(page), 1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)
+    assert namespace["version"] == 1
+
+
+def test_quotes_of_the_example_dags_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("quote_examples", ROOT / "tools" / "quote_examples.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    text = (ROOT / "docs" / "operators.md").read_text()
+    assert tool.quoted(text) == text, "run `python tools/quote_examples.py`"
+    assert len(tool.QUOTE.findall(text)) + len(dag_blocks(ROOT / "docs" / "operators.md")) == len(
+        python_blocks(ROOT / "docs" / "operators.md")
+    ), "a block is neither a quote of an example nor a DAG that this module parses"
+
+
+def airflow_environment(home: Path, dags: Path) -> dict[str, str]:
+    """What a child needs to be an Airflow of its own, in a process of its own."""
+    return os.environ | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def run_airflow(home: Path, dags: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", *arguments],
+        env=airflow_environment(home, dags),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_dags_of_the_pages_parse(tmp_path: Path) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    blocks = [block for page in PAGES for block in dag_blocks(page)]
+    assert len(blocks) >= 2
+    for number, block in enumerate(blocks):
+        (dags / f"page_{number}.py").write_text(block)
+    names = re.findall(r'DAG\(dag_id="(\w+)"', "\n".join(blocks))
+    code = (
+        "from airflow.dag_processing.dagbag import DagBag\n"
+        f"bag = DagBag({str(dags)!r})\n"
+        "assert not bag.import_errors, bag.import_errors\n"
+        f"assert sorted(bag.dags) == {sorted(names)!r}, bag.dags\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=airflow_environment(tmp_path, dags),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_dag_of_the_readme_forgets_a_user(tmp_path: Path) -> None:
+    """Run as it stands, in a child process with a Spark of its own; only the table's folder is another one."""
+    import pyarrow as pa
+
+    from airflow_txlog.engine import Table
+    from tests.interop.tables import append
+
+    (block,) = dag_blocks(ROOT / "README.md")
+    lines = [line for line in block.splitlines() if line.strip()]
+    assert len(lines) <= 10, "the README promises ten lines"
+    lake = tmp_path / "lake"
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "gdpr.py").write_text(block.replace("/lake/", f"{lake}/"))
+    schema = pa.schema([("user_id", pa.int64()), ("email", pa.string())])
+    users = pa.table({"user_id": [41, 42, 43], "email": ["a@example.org", "b@example.org", None]}, schema=schema)
+    append(Table.create(str(lake / "users"), schema), users)
+
+    run_airflow(tmp_path, dags, "db", "migrate")
+    run_airflow(tmp_path, dags, "dags", "test", "gdpr")
+    table = Table.open(str(lake / "users"))
+    assert sorted(table.to_arrow()["user_id"].to_pylist()) == [41, 43]
+    assert table.history(1)[0]["operation"] == "DELETE"
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(LINK.findall((folder / "README.md").read_text()))
+    assert {path.name for path in folder.glob("*.md")} - {"README.md"} == listed
+
+
+def test_every_decision_says_what_must_never_happen() -> None:
+    for page in (ROOT / "docs" / "decisions").glob("*.md"):
+        if page.stem != "README":
+            found = re.findall(r"^\*\*(\w+(?: aside)?)\.\*\*", page.read_text(), re.MULTILINE)
+            assert found == ["Problem", "Choice", "Set aside", "Never"], f"{page.name}: {found}"
+
+
+def test_every_feature_that_the_engine_knows_is_in_the_protocol_page() -> None:
+    page = (ROOT / "docs" / "protocol-support.md").read_text()
+    known = (
+        features.READABLE | features.READABLE_WHILE_UNUSED | features.WRITABLE | features.WRITABLE_WHILE_UNUSED
+    ) - {"icebergCompatV1", "icebergCompatV2"}
+    assert sorted(name for name in known if name not in page) == []
+    assert "icebergCompatV1, V2" in page
