@@ -51,8 +51,9 @@ OTHERS: dict[str, tuple[str, ...]] = {
 # inside a function, so that a worker that only submits needs no Spark.
 EXTRA_EDGES = {("runners", "jobs")}
 
-# Inside the engine: upkeep, commit -> table -> log -> store.
+# Inside the engine: the front door -> upkeep, commit -> table -> log -> store.
 ENGINE_LAYERS: dict[str, tuple[str, ...]] = {
+    "delta_table": ("store", "log", "table", "commit", "upkeep"),
     "store": ("store",),
     "log": ("store", "log"),
     "table": ("store", "log", "table"),
