@@ -1,0 +1,149 @@
+"""Copies of data files without some of their rows, faithful in everything else.
+
+A copy keeps the source file's own schema (absent columns stay absent, old types stay old), field ids, footer metadata,
+codecs, dictionary encoding and row groups. Only timestamps change their form: INT96, milliseconds and a wrong zone
+flag become what the table's schema demands, microseconds either way. The invariant: every row that is not named by a
+position comes out with the values it went in with. Memory is bounded by one row group of at most 128 MiB.
+Source: soundness A7, A8, A19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array, find_name
+from airflow_txlog.datafiles.output import RowGroupWriter
+from airflow_txlog.datafiles.positions import PositionCursor
+from airflow_txlog.datafiles.reading import DataFile, corrupt_column, read_batches
+
+# Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
+_DROPPED_KEYS = frozenset({b"ARROW:schema"})
+_CODECS = frozenset({"SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"})
+
+
+def copy_without(
+    file: DataFile,
+    parquet: pq.ParquetFile,
+    positions: bytes,
+    writer: RowGroupWriter,
+) -> int:
+    """Write to `writer` the rows of the file that `positions` does not name; the number of rows left out.
+
+    `positions`: ascending, distinct, as `positions.pack` gives them. `writer` must have been made with `copy_schema`
+    and `copy_options` of the same file. Raises what `read_batches` raises, and CorruptDataFile for a column that does
+    not fit.
+    """
+    schema = writer.schema
+    cursor = PositionCursor(positions)
+    group_ends = set(_row_group_ends(parquet))
+    dropped = 0
+    for start, batch in read_batches(file, parquet):
+        kept = cursor.without(start, batch)
+        dropped += batch.num_rows - kept.num_rows
+        if kept.num_rows:
+            writer.write(_normalised(file, kept, schema))
+        if start + batch.num_rows in group_ends:
+            writer.end_row_group()
+    return dropped
+
+
+def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
+    """The Arrow schema of a copy: the file's own, without dictionaries, its timestamps as the table has them.
+
+    Field metadata (field ids) is kept; the footer's key-value metadata is not in it.
+    """
+    fields = []
+    for field in parquet.schema_arrow:
+        found = find_name(table_schema.names, field.name)
+        wanted = None if found is None else table_schema.field(found).type
+        fields.append(field.with_type(_copied_type(field.type, wanted)))
+    return pa.schema(fields)
+
+
+def copy_options(parquet: pq.ParquetFile) -> dict[str, Any]:
+    """Options of `ParquetWriter` that follow the source: codecs, dictionaries, decimals as integers."""
+    metadata = parquet.metadata
+    dictionaries: set[str] = set()
+    codecs: dict[str, str] = {}
+    decimals_as_integers = False
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            codecs.setdefault(chunk.path_in_schema, chunk.compression)
+            # Some writers leave the offset of the dictionary page out; the encodings tell all the same.
+            if chunk.has_dictionary_page or {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings):
+                dictionaries.add(chunk.path_in_schema)
+    for index in range(len(parquet.schema)):
+        column = parquet.schema.column(index)
+        is_decimal = column.logical_type.type == "DECIMAL"
+        decimals_as_integers |= is_decimal and column.physical_type in ("INT32", "INT64")
+    return {
+        "use_dictionary": sorted(dictionaries) if metadata.num_row_groups else True,
+        "compression": _compression(codecs),
+        "store_decimal_as_integer": decimals_as_integers,
+    }
+
+
+def copy_key_values(parquet: pq.ParquetFile) -> dict[bytes, bytes]:
+    """The footer's key-value metadata, which says how other engines wrote and what calendar they used."""
+    return {k: v for k, v in (parquet.metadata.metadata or {}).items() if k not in _DROPPED_KEYS}
+
+
+def _row_group_ends(parquet: pq.ParquetFile) -> Iterator[int]:
+    end = 0
+    for group in range(parquet.metadata.num_row_groups):
+        end += parquet.metadata.row_group(group).num_rows
+        yield end
+
+
+def _compression(codecs: Mapping[str, str]) -> str | dict[str, str]:
+    # "UNCOMPRESSED" is "NONE" to the writer; a codec that Arrow cannot write (LZO) becomes Spark's default.
+    names = {
+        path: "NONE" if codec == "UNCOMPRESSED" else codec if codec in _CODECS else "SNAPPY"
+        for path, codec in codecs.items()
+    }
+    distinct = set(names.values())
+    if len(distinct) == 1:
+        return distinct.pop()
+    return names or "SNAPPY"
+
+
+def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
+        return _copied_type(kind.value_type, wanted)
+    if is_a.is_timestamp(kind):
+        # A column that the table no longer has is an instant: TIMESTAMP is what every writer meant by INT96.
+        zone = wanted.tz if wanted is not None and is_a.is_timestamp(wanted) else "UTC"
+        return pa.timestamp("us", tz=zone)
+    if is_a.is_struct(kind):
+        children: Sequence[pa.Field] = list(wanted) if wanted is not None and is_a.is_struct(wanted) else []
+        return pa.struct([_copied_field(field, children) for field in kind])
+    if is_a.is_map(kind):
+        inner = wanted if wanted is not None and is_a.is_map(wanted) else None
+        key = kind.key_field.with_type(_copied_type(kind.key_type, inner and inner.key_type))
+        item = kind.item_field.with_type(_copied_type(kind.item_type, inner and inner.item_type))
+        return pa.map_(key, item)
+    if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
+        inner_value = wanted.value_type if wanted is not None and is_a.is_list(wanted) else None
+        return pa.list_(kind.value_field.with_type(_copied_type(kind.value_type, inner_value)))
+    return kind
+
+
+def _copied_field(field: pa.Field, wanted: Sequence[pa.Field]) -> pa.Field:
+    found = find_name([child.name for child in wanted], field.name)
+    return field.with_type(_copied_type(field.type, None if found is None else wanted[found].type))
+
+
+def _normalised(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        columns = [
+            convert_array(column, field.type, field.name) for column, field in zip(batch.columns, schema, strict=True)
+        ]
+    except ColumnMismatch as error:
+        raise corrupt_column(file, error) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

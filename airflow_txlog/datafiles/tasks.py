@@ -1,0 +1,282 @@
+"""What Spark's Python workers run: callables for `mapInArrow` over a numbered range, or over rows to be written.
+
+They are values of module-level classes, so that they travel by reference to this package and carry nothing but data.
+The invariants: a scan raises what is wrong in a form that the driver can read back from any text (`TaskFailed`); a
+stage that writes never raises what it foresees, but tells it as a record, so that the driver still learns of every
+file that was staged. Results of a writing task are true only when they were collected, once.
+Source: soundness B9, B10, A17.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns
+from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
+from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.datafiles.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.positions import PositionCursor, addresses, unpack
+from airflow_txlog.datafiles.reading import corrupt_column, open_data_file, read_batches, row_group_starts
+from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
+from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
+from airflow_txlog.errors import TxlogError, from_dict
+
+ADDRESS_COLUMN = "_txlog_address"
+ROW_ID_COLUMN = "_txlog_row"
+CLAUSE_COLUMN = "_txlog_clause"
+PART_COLUMN = "_txlog_part"
+RECORD_COLUMN = "record"
+RESERVED_PREFIX = "_txlog_"
+
+RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
+
+_MARK = re.compile(r"<txlog-error>(.*?)</txlog-error>", re.DOTALL)
+
+
+class TaskFailed(Exception):
+    """Carries a TxlogError through a traceback's text, which is all that Spark brings back from a worker."""
+
+    def __init__(self, error: TxlogError) -> None:
+        # "<" is written as an escape, so that the text cannot hold the end mark.
+        data = json.dumps(error.to_dict(), default=str).replace("<", "\\u003c")
+        super().__init__(f"<txlog-error>{data}</txlog-error>")
+
+
+def error_in(text: str) -> TxlogError | None:
+    """The TxlogError that a worker raised, found in the text of Spark's exception; None where there is none."""
+    found = _MARK.search(text)
+    return None if found is None else from_dict(json.loads(found[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanTask:
+    """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
+
+    Columns: those of `schema`, then, where asked, the row's address (int64), and for each position the row id (int64)
+    and the clause (uint8 as int32) that the plan has beside it. `rows` says which rows: all, only those at the plan's
+    positions, or all but those.
+    """
+
+    bins: Bins
+    schema: pa.Schema
+    rows: Literal["all", "only", "without"] = "all"
+    with_address: bool = False
+    with_row_id: bool = False
+    with_clause: bool = False
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """What the batches hold; every column nullable."""
+        fields = [field.with_nullable(True).remove_metadata() for field in self.schema]
+        extra = [
+            (ADDRESS_COLUMN, pa.int64(), self.with_address),
+            (ROW_ID_COLUMN, pa.int64(), self.with_row_id),
+            (CLAUSE_COLUMN, pa.int32(), self.with_clause),
+        ]
+        return pa.schema([*fields, *(pa.field(name, kind) for name, kind, asked in extra if asked)])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One batch for each batch of the files; raises TaskFailed."""
+        _use_one_thread()
+        try:
+            for number in _numbers(batches):
+                for planned in self.bins.files(number):
+                    yield from self._scan(planned)
+        except TxlogError as error:
+            raise TaskFailed(error) from error
+
+    def _scan(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        in_file = [field.name for field in self.schema if field.name not in planned.constants]
+        if self.rows == "only" and not in_file:
+            # Nothing of the file is wanted but which rows there are, and those are known.
+            count = len(unpack(planned.positions or b""))
+            yield self._output(planned, _rows_without_columns(count), None, (0, count))
+            return
+        cursor = PositionCursor(planned.positions or b"")
+        with open_data_file(planned.file) as parquet:
+            groups = _groups_with_positions(planned, parquet) if self.rows == "only" else None
+            for start, batch in read_batches(planned.file, parquet, in_file, row_groups=groups):
+                if self.rows == "only":
+                    chosen, first, end = cursor.only(start, batch)
+                    if end > first:
+                        yield self._output(planned, chosen, None, (first, end))
+                elif self.rows == "without":
+                    yield self._output(planned, cursor.without(start, batch), None, None)
+                else:
+                    yield self._output(planned, batch, start, None)
+
+    def _output(
+        self, planned: PlannedFile, batch: pa.RecordBatch, start: int | None, chosen: tuple[int, int] | None
+    ) -> pa.RecordBatch:
+        try:
+            columns = convert_columns(batch, self.schema, planned.constants)
+        except ColumnMismatch as error:
+            raise corrupt_column(planned.file, error) from error
+        if self.with_address and start is not None:
+            columns.append(addresses(planned.index, start, batch.num_rows))
+        if chosen is not None and self.with_row_id:
+            columns.append(_slice(planned.row_ids, pa.int64(), chosen))
+        if chosen is not None and self.with_clause:
+            columns.append(_slice(planned.clauses, pa.uint8(), chosen).cast(pa.int32()))
+        return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteTask:
+    """Copies of data files without the plan's positions, for a numbered range like a scan's; one record a file."""
+
+    bins: Bins
+    layout: Layout
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, and of what went wrong."""
+        _use_one_thread()
+        attempt = str(uuid.uuid4())
+        for number in _numbers(batches):
+            for planned in self.bins.files(number):
+                yield from self._copy(planned, attempt)
+
+    def _copy(self, planned: PlannedFile, attempt: str) -> Iterator[pa.RecordBatch]:
+        writer: RowGroupWriter | None = None
+        try:
+            with open_data_file(planned.file) as parquet:
+                options = copy_options(parquet)
+                path = self._path(planned, attempt, options["compression"])
+                schema = copy_schema(parquet, self.layout.schema)
+                writer = RowGroupWriter(
+                    f"{self.layout.root}/{path}",
+                    schema,
+                    options=options,
+                    key_values=copy_key_values(parquet),
+                    statistics=self.layout.statistics_for(schema),
+                )
+                copy_without(planned.file, parquet, planned.positions or b"", writer)
+            closed = writer.close()
+        except TxlogError as error:
+            if writer is not None:
+                writer.abandon()
+            yield _error_record(error)
+            return
+        except BaseException:
+            if writer is not None:
+                writer.abandon()
+            raise
+        if closed is not None:
+            size_bytes, modification_time_ms, stats = closed
+            staged = StagedFile(
+                path=encode_add_path(path),
+                location=writer.location,
+                partition_values=planned.partition_values,
+                size_bytes=size_bytes,
+                modification_time_ms=modification_time_ms,
+                num_records=writer.num_records,
+                stats=stats,
+                source=planned.index,
+            )
+            yield _records([staged])
+
+    def _path(self, planned: PlannedFile, attempt: str, compression: Any) -> str:
+        codec = compression.lower() if isinstance(compression, str) else "mixed"
+        suffix = "" if codec == "none" else f".{codec}"
+        name = f"part-{self.layout.job_id}-{attempt}.c{planned.index:05d}{suffix}.parquet"
+        return f"{planned.directory}/{name}" if planned.directory else name
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteTask:
+    """Rows from Spark as new data files; one record a file, after the last row.
+
+    `numbers_rows`: the rows come with PART_COLUMN, one number a task, and leave with ROW_ID_COLUMN instead, which is
+    unique among the collected files of a job.
+    """
+
+    layout: Layout
+    numbers_rows: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
+        _use_one_thread()
+        writer = PartitionedWriter(self.layout)
+        try:
+            rows = 0
+            for batch in batches:
+                writer.write(_numbered(batch, rows) if self.numbers_rows else batch)
+                rows += batch.num_rows
+            staged = writer.finish()
+        except TxlogError as error:
+            writer.abandon()
+            # Spark goes on sending; a worker that stops listening would look like one that died.
+            for _ in batches:
+                pass
+            yield _error_record(error)
+            return
+        except BaseException:
+            writer.abandon()
+            raise
+        if staged:
+            yield _records(staged)
+
+
+def staged_or_error(record: str) -> StagedFile | TxlogError:
+    """What one record of a writing task says."""
+    data = json.loads(record)
+    return from_dict(data["error"]) if "error" in data else StagedFile(**data["staged"])
+
+
+def _records(staged: list[StagedFile]) -> pa.RecordBatch:
+    texts = [f'{{"staged":{file.to_json()}}}' for file in staged]
+    return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
+
+
+def _error_record(error: TxlogError) -> pa.RecordBatch:
+    text = json.dumps({"error": error.to_dict()}, default=str)
+    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], schema=RECORD_SCHEMA)
+
+
+def _numbered(batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
+    part = batch.schema.get_field_index(PART_COLUMN)
+    number = batch.column(part)[0].as_py() if batch.num_rows else 0
+    names = [ROW_ID_COLUMN if name == PART_COLUMN else name for name in batch.schema.names]
+    columns = list(batch.columns)
+    columns[part] = addresses(number, rows_before, batch.num_rows)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _groups_with_positions(planned: PlannedFile, parquet: Any) -> list[int]:
+    cursor = PositionCursor(planned.positions or b"")
+    starts = row_group_starts(parquet)
+    found = []
+    for group in range(len(starts) - 1):
+        first, end = cursor.inside(starts[group], starts[group + 1] - starts[group])
+        if end > first:
+            found.append(group)
+    return found
+
+
+def _rows_without_columns(count: int) -> pa.RecordBatch:
+    # Arrow counts rows by a column, so there is one, under a name that no table column has.
+    return pa.RecordBatch.from_arrays([pa.nulls(count)], names=[RESERVED_PREFIX])
+
+
+def _slice(packed: bytes | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:
+    data = packed or b""
+    length = len(data) // (kind.bit_width // 8)
+    array = pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
+    return array.slice(chosen[0], chosen[1] - chosen[0])
+
+
+def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _use_one_thread() -> None:
+    # As many tasks run as there are cores; more threads would only take turns.
+    pa.set_cpu_count(1)

@@ -1,0 +1,265 @@
+"""New rows become data files: split by partition, checked against NOT NULL, bounded in memory and open files.
+
+Rows come as record batches whose columns are the table's, in any order; partition columns decide the directory and are
+left out of the file. The invariant: every row that came in is in exactly one staged file when `finish` returns, or
+`finish` was never reached and nothing that was written is known to anyone. Source: protocol, "Add File", "Partition
+Values", "Column Invariants"; soundness B10.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, find_name
+from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
+from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
+from airflow_txlog.datafiles.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
+from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
+
+# Rows gathered before they are split by partition: one sort instead of one a batch.
+SPLIT_BYTES = 32 * 1024 * 1024
+# All partitions together; above it the largest one is written out.
+MEMORY_BYTES = 256 * 1024 * 1024
+MAX_OPEN_FILES = 64
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+
+_OPTIONS: dict[str, Any] = {"compression": "snappy"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where and how new files of one table are written: the part of a plan that all tasks of a job share.
+
+    `root`: the table's location. `schema`: the table's columns as Arrow, nullability included. `job_id` stands in every
+    file name, so that a person can tell what left an orphan behind. `indexed_columns` and `num_indexed_columns` are
+    those of `StatisticsCollector`.
+    """
+
+    root: str
+    schema: pa.Schema
+    partition_columns: tuple[str, ...]
+    job_id: str
+    indexed_columns: tuple[str, ...] | None = None
+    num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The columns that go into a file."""
+        return pa.schema([field for field in self.schema if field.name not in self.partition_columns])
+
+    def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
+        """A fresh collector for one file."""
+        return StatisticsCollector(
+            file_schema, indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
+        )
+
+    def new_path(self, attempt: str, number: int, partition: Sequence[str | None], codec: str = "snappy") -> str:
+        """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
+        directory = hive_directory(self.partition_columns, partition)
+        name = f"part-{self.job_id}-{attempt}.c{number:03d}.{codec}.parquet"
+        return f"{directory}/{name}" if directory else name
+
+
+class PartitionedWriter:
+    """Splits rows by partition and writes each partition's files. One task's, not to be shared between threads."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._attempt = str(uuid.uuid4())
+        self._file_schema = layout.file_schema
+        self._files = 0
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._writers: dict[tuple[str | None, ...], tuple[RowGroupWriter, str]] = {}
+        self._staged: list[StagedFile] = []
+        self._abandoned: list[RowGroupWriter] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows. Raises SchemaMismatch or ConstraintViolation; the caller then calls `abandon`."""
+        checked = conforming(batch, self._layout.schema)
+        self._gathered.append(checked)
+        self._gathered_bytes += checked.nbytes
+        if self._gathered_bytes >= SPLIT_BYTES:
+            self._split()
+
+    def finish(self) -> list[StagedFile]:
+        """Write what is left and return every file that was staged, in no order."""
+        self._split()
+        for key in list(self._writers):
+            self._close(key)
+        return self._staged
+
+    def abandon(self) -> None:
+        """Delete every file of this writer: none was ever told to anyone."""
+        for writer in [*self._abandoned, *(writer for writer, _ in self._writers.values())]:
+            writer.abandon()
+
+    def _split(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.Table.from_batches(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        for key, part in split_by_partition(table, self._layout):
+            writer = self._writer(key)
+            for batch in part.to_batches():
+                writer.write(batch)
+        self._relieve()
+
+    def _writer(self, key: tuple[str | None, ...]) -> RowGroupWriter:
+        if key in self._writers and self._writers[key][0].written_bytes >= MAX_FILE_BYTES:
+            self._close(key)
+        if key not in self._writers:
+            path = self._layout.new_path(self._attempt, self._files, key)
+            self._files += 1
+            writer = RowGroupWriter(
+                f"{self._layout.root}/{path}",
+                self._file_schema,
+                options=_OPTIONS,
+                statistics=self._layout.statistics_for(self._file_schema),
+            )
+            self._writers[key] = (writer, path)
+        return self._writers[key][0]
+
+    def _relieve(self) -> None:
+        """Write out the largest partitions until the rest fits, and close files above the number of handles."""
+        waiting = sorted(self._writers, key=lambda key: self._writers[key][0].pending_bytes)
+        total = sum(writer.pending_bytes for writer, _ in self._writers.values())
+        while total > MEMORY_BYTES:
+            writer = self._writers[waiting.pop()][0]
+            total -= writer.pending_bytes
+            writer.end_row_group()
+        opened = [key for key, (writer, _) in self._writers.items() if writer.is_open]
+        # A later row of a closed partition begins another file: more files, never too many handles.
+        for key in opened[: max(0, len(opened) - MAX_OPEN_FILES)]:
+            self._close(key)
+
+    def _close(self, key: tuple[str | None, ...]) -> None:
+        writer, path = self._writers.pop(key)
+        self._abandoned.append(writer)
+        closed = writer.close()
+        if closed is None:
+            return
+        size_bytes, modification_time_ms, stats = closed
+        self._staged.append(
+            StagedFile(
+                path=encode_add_path(path),
+                location=writer.location,
+                partition_values=dict(zip(self._layout.partition_columns, key, strict=True)),
+                size_bytes=size_bytes,
+                modification_time_ms=modification_time_ms,
+                num_records=writer.num_records,
+                stats=stats,
+            )
+        )
+
+
+def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch as the table's schema demands it: its columns, types and NOT NULL.
+
+    Raises SchemaMismatch for a column that does not fit or that the table does not have, and ConstraintViolation for a
+    null where the table forbids it.
+    """
+    unknown = [name for name in batch.schema.names if find_name(schema.names, name) is None]
+    if unknown:
+        raise SchemaMismatch(f"The rows have columns that the table does not have: {unknown}.", columns=unknown)
+    try:
+        columns = convert_columns(batch, schema)
+    except ColumnMismatch as error:
+        raise SchemaMismatch(f"The rows do not fit the table: {error}.", columns=[error.column]) from error
+    for column, field in zip(columns, schema, strict=True):
+        _check_not_null(column, field, field.name)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    """Partition strings and the rows of each partition, without its partition columns; rows keep their order.
+
+    Raises ConstraintViolation for a null, or what is stored as one, in a partition column that forbids it.
+    """
+    if not layout.partition_columns:
+        yield (), table
+        return
+    names = layout.file_schema.names
+    codes, keys = _partition_codes(table, layout)
+    found = pc.unique(codes)
+    if len(found) == 1:
+        yield keys(found[0].as_py()), table.select(names)
+        return
+    # Sorting integers groups the rows in one pass, however many partitions there are.
+    grouped = table.select(names).take(pc.sort_indices(codes))
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(codes).to_pylist()}
+    start = 0
+    for code in sorted(counts):
+        yield keys(code), grouped.slice(start, counts[code])
+        start += counts[code]
+
+
+def _partition_codes(table: pa.Table, layout: Layout) -> tuple[pa.Array, Callable[[int], tuple[str | None, ...]]]:
+    """A number for each row that says its partition, and the function from a number to its partition strings."""
+    codes = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    all_texts: list[list[str | None]] = []
+    for name in layout.partition_columns:
+        encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
+        texts = partition_string(encoded.dictionary)
+        # An empty string is stored as null, so it breaks NOT NULL just as a null does.
+        if None in texts and not layout.schema.field(name).nullable:
+            raise _null_in(name)
+        # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
+        numbers: dict[str | None, int] = {}
+        number_of = pa.array([numbers.setdefault(text, len(numbers)) for text in texts], pa.int64())
+        codes = pc.add(pc.multiply(codes, len(numbers)), number_of.take(encoded.indices))
+        all_texts.append(list(numbers))
+
+    def strings_of(code: int) -> tuple[str | None, ...]:
+        strings = []
+        for texts in reversed(all_texts):
+            code, index = divmod(code, len(texts))
+            strings.append(texts[index])
+        return tuple(reversed(strings))
+
+    return codes, strings_of
+
+
+def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array | None = None) -> None:
+    """Raises ConstraintViolation for a null that the field forbids; `below` is where the level above has a value."""
+    if not field.nullable and array.null_count:
+        nulls = array.is_null() if below is None else pc.and_(array.is_null(), below)
+        if pc.any(nulls, min_count=0).as_py():
+            raise _null_in(name)
+    kind = field.type
+    if not _forbids_null(kind):
+        return
+    if pa.types.is_struct(kind):
+        for child, child_field in zip(array.flatten(), kind, strict=True):
+            _check_not_null(child, child_field, f"{name}.{child_field.name}", array.is_valid())
+    elif pa.types.is_map(kind):
+        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
+        _check_not_null(entries.field(1), kind.item_field, f"{name}.value")
+    elif pa.types.is_list(kind):
+        _check_not_null(array.flatten(), kind.value_field, f"{name}.element")
+
+
+def _forbids_null(kind: pa.DataType) -> bool:
+    """Whether some level inside the type is NOT NULL; a map's keys always are."""
+    if pa.types.is_struct(kind):
+        return any(not field.nullable or _forbids_null(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return not kind.item_field.nullable or _forbids_null(kind.item_type)
+    if pa.types.is_list(kind):
+        return not kind.value_field.nullable or _forbids_null(kind.value_type)
+    return False
+
+
+def _null_in(name: str) -> ConstraintViolation:
+    return ConstraintViolation(
+        f"Column {name!r} is NOT NULL, and a row has no value for it (an empty string in a partition column is stored "
+        "as null). Nothing was committed.",
+        constraint="NOT NULL",
+        column=name,
+    )

@@ -1,0 +1,267 @@
+"""Copies of data files: every row that stays has the value it had, and the file looks as its source did."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_txlog.datafiles import output
+from airflow_txlog.datafiles.output import RowGroupWriter
+from airflow_txlog.datafiles.positions import pack
+from airflow_txlog.datafiles.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
+from airflow_txlog.datafiles.statistics import StatisticsCollector
+
+
+def copy(
+    source: Path, positions: list[int], table_schema: pa.Schema | None = None
+) -> tuple[Path | None, dict[str, Any]]:
+    """The copy and its statistics; no path where nothing remained."""
+    target = source.with_name("copy.parquet")
+    target.unlink(missing_ok=True)
+    file = DataFile(location=str(source), size_bytes=source.stat().st_size)
+    with open_data_file(file) as parquet:
+        schema = copy_schema(parquet, table_schema if table_schema is not None else parquet.schema_arrow)
+        writer = RowGroupWriter(
+            str(target),
+            schema,
+            options=copy_options(parquet),
+            key_values=copy_key_values(parquet),
+            statistics=StatisticsCollector(schema),
+        )
+        assert copy_without(file, parquet, pack(positions), writer) == len(positions)
+    closed = writer.close()
+    if closed is None:
+        return None, {}
+    assert closed[0] == target.stat().st_size
+    return target, json.loads(closed[2])
+
+
+# --- A7: timestamps -------------------------------------------------------------------------------------------------
+
+FAR = [
+    dt.datetime(1, 1, 1),
+    dt.datetime(1582, 10, 4),
+    dt.datetime(1900, 1, 1),
+    dt.datetime(2262, 4, 12),
+    dt.datetime(9999, 12, 31, 12),
+]
+MICROSECONDS = [-62135596800000000, -12220243200000000, -2208988800000000, 9223372800000000, 253402257600000000]
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+@pytest.mark.parametrize("form", ["int96", "ms", "us"])
+def test_a7_far_timestamps_survive_a_copy(tmp_path: Path, form: str, zone: str | None) -> None:
+    unit = "ms" if form == "ms" else "us"
+    source = tmp_path / "f.parquet"
+    column = pa.array([*FAR, None, dt.datetime(2000, 1, 1)], pa.timestamp(unit))
+    nested = pa.array([[value] for value in column.to_pylist()], pa.list_(pa.timestamp(unit)))
+    pq.write_table(
+        pa.table({"ts": column, "list": nested}),
+        source,
+        store_schema=False,
+        use_deprecated_int96_timestamps=form == "int96",
+    )
+    table_schema = pa.schema([("TS", pa.timestamp("us", zone)), ("list", pa.list_(pa.timestamp("us", zone)))])
+    target, _ = copy(source, [6], table_schema)
+    assert target is not None
+    found = pq.ParquetFile(target)
+    assert found.schema.column(0).physical_type == "INT64"
+    assert found.schema_arrow.field("ts").type == pa.timestamp("us", zone)
+    assert found.schema_arrow.field("list").type.value_type == pa.timestamp("us", zone)
+    rows = found.read()
+    assert rows.column("ts").cast(pa.int64()).to_pylist() == [*MICROSECONDS, None]
+    assert rows.column("list").combine_chunks().flatten().cast(pa.int64()).to_pylist() == [*MICROSECONDS, None]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["INT96", "TIMESTAMP_MILLIS", "TIMESTAMP_MICROS"])
+def test_a7_spark_reads_the_copy_of_its_own_file_as_the_file(tmp_path: Path, spark: Any, form: str) -> None:
+    texts = ["0001-01-01", "1582-10-04", "1900-01-01", "2262-04-12", "9999-12-31 12:00:00", "2000-01-01"]
+    rows = ", ".join(f"(TIMESTAMP '{text}', DATE '{text[:10]}')" for text in texts)
+    spark.conf.set("spark.sql.parquet.outputTimestampType", form)
+    try:
+        spark.sql(f"SELECT * FROM VALUES {rows} AS v(ts, d)").coalesce(1).write.parquet(str(tmp_path / "s"))
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    (source,) = (tmp_path / "s").glob("*.parquet")
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("d", pa.date32())])
+    target, _ = copy(source, [5], schema)
+    assert target is not None
+    moved = tmp_path / "copy.parquet"
+    target.rename(moved)
+    expected = spark.read.parquet(str(source)).where("ts != TIMESTAMP '2000-01-01'")
+    found = spark.read.parquet(str(moved))
+    assert found.schema == expected.schema
+    casted = ("CAST(ts AS STRING)", "CAST(d AS STRING)")
+    assert found.selectExpr(*casted).collect() == expected.selectExpr(*casted).collect()
+
+
+# --- what a copy keeps ----------------------------------------------------------------------------------------------
+
+
+def test_a19_a_copy_keeps_schema_field_ids_and_footer_metadata(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    element = pa.field("element", pa.int32(), metadata={"PARQUET:field_id": "3"})
+    schema = pa.schema(
+        [
+            pa.field("A", pa.int16(), nullable=False, metadata={"PARQUET:field_id": "1"}),
+            pa.field("l", pa.list_(element), metadata={"PARQUET:field_id": "2"}),
+        ]
+    )
+    with pq.ParquetWriter(source, schema) as writer:
+        writer.write_table(pa.table({"A": [1, 2, 3], "l": [[1], None, []]}, schema=schema))
+        writer.add_key_value_metadata({"org.apache.spark.version": "3.5.0", "mine": "x"})
+    # The table has more columns and wider types by now; the copy stays what its source was.
+    table_schema = pa.schema([("a", pa.int64()), ("l", pa.list_(pa.int64())), ("added", pa.string())])
+    target, stats = copy(source, [1], table_schema)
+    assert target is not None
+    found = pq.ParquetFile(target)
+    assert found.schema_arrow.equals(pq.ParquetFile(source).schema_arrow, check_metadata=False)
+    for name in ("A", "l"):
+        assert found.schema_arrow.field(name).metadata == schema.field(name).metadata
+    assert found.schema_arrow.field("l").type.value_field.metadata == element.metadata
+    assert found.metadata.metadata == {b"org.apache.spark.version": b"3.5.0", b"mine": b"x"}
+    assert found.read().to_pylist() == [{"A": 1, "l": [1]}, {"A": 3, "l": []}]
+    assert (stats["numRecords"], stats["minValues"], stats["maxValues"]) == (2, {"A": 1}, {"A": 3})
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstd", "gzip", "none", "lz4", "brotli"])
+def test_a_copy_follows_codec_and_dictionaries(tmp_path: Path, codec: str) -> None:
+    source = tmp_path / "f.parquet"
+    rows = pa.table({"plain": range(100), "coded": ["a", "b"] * 50, "nested": [{"x": i % 3} for i in range(100)]})
+    pq.write_table(rows, source, compression=codec, use_dictionary=["coded", "nested.x"])
+    target, _ = copy(source, [0])
+    assert target is not None
+    before, after = pq.ParquetFile(source).metadata.row_group(0), pq.ParquetFile(target).metadata.row_group(0)
+    for index in range(3):
+        assert after.column(index).compression == before.column(index).compression
+        assert after.column(index).has_dictionary_page == before.column(index).has_dictionary_page
+    assert [after.column(index).has_dictionary_page for index in range(3)] == [False, True, True]
+
+
+def test_mixed_codecs_are_followed_column_by_column(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"a": range(9), "b": range(9)}), source, compression={"a": "zstd", "b": "gzip"})
+    target, _ = copy(source, [0])
+    assert target is not None
+    group = pq.ParquetFile(target).metadata.row_group(0)
+    assert [group.column(index).compression for index in range(2)] == ["ZSTD", "GZIP"]
+
+
+def test_arrow_types_of_the_writer_do_not_leak_into_the_copy(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    rows = pa.table(
+        {"d": pa.array(["a", None, "b"]).dictionary_encode(), "l": pa.array(["x", "y", "z"], pa.large_string())}
+    )
+    pq.write_table(rows, source)
+    target, _ = copy(source, [2])
+    assert target is not None
+    assert pq.read_table(target).to_pylist() == [{"d": "a", "l": "x"}, {"d": None, "l": "y"}]
+    assert b"ARROW:schema" not in (pq.ParquetFile(target).metadata.metadata or {})
+
+
+def test_decimals_kept_as_integers_stay_so(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    values = pa.array([decimal.Decimal("1.50"), decimal.Decimal("2.25"), None], pa.decimal128(7, 2))
+    pq.write_table(pa.table({"d": values}), source, store_decimal_as_integer=True)
+    assert pq.ParquetFile(source).schema.column(0).physical_type == "INT32"
+    target, _ = copy(source, [0])
+    assert target is not None
+    assert pq.ParquetFile(target).schema.column(0).physical_type == "INT32"
+    assert pq.read_table(target).column(0).to_pylist() == [decimal.Decimal("2.25"), None]
+
+
+# --- row groups and memory ------------------------------------------------------------------------------------------
+
+
+def row_groups(path: Path) -> list[int]:
+    metadata = pq.ParquetFile(path).metadata
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def test_a19_a_copy_has_the_row_groups_of_its_source(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"k": range(300_000)}), source, row_group_size=200_000)
+    target, _ = copy(source, [5, 250_000])
+    assert target is not None
+    assert row_groups(target) == [199_999, 99_999]
+    expected = [k for k in range(300_000) if k not in (5, 250_000)]
+    assert pq.read_table(target).column("k").to_pylist() == expected
+
+
+def test_a_row_group_without_rows_left_disappears(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"k": range(30)}), source, row_group_size=10)
+    target, _ = copy(source, list(range(10, 20)))
+    assert target is not None
+    assert row_groups(target) == [10, 10]
+
+
+def test_a_large_row_group_is_copied_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "ROW_GROUP_BYTES", 1024 * 1024)
+    source = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"k": range(600_000)}), source, row_group_size=600_000)
+    target, _ = copy(source, [1])
+    assert target is not None
+    assert len(row_groups(target)) > 3
+    assert pq.read_table(target).num_rows == 599_999
+
+
+def test_nothing_left_is_no_file(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"k": range(5)}), source)
+    assert copy(source, [0, 1, 2, 3, 4]) == (None, {})
+    assert not (tmp_path / "copy.parquet").exists()
+
+
+ROW = st.fixed_dictionaries(
+    {
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.none() | st.floats(),
+        "s": st.none() | st.text(max_size=5),
+        "b": st.none() | st.binary(max_size=5),
+        "t": st.none() | st.booleans(),
+        "l": st.none() | st.lists(st.none() | st.integers(0, 9), max_size=3),
+        "n": st.none() | st.fixed_dictionaries({"x": st.none() | st.text(max_size=2)}),
+    }
+)
+ROW_SCHEMA = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("b", pa.binary()),
+        ("t", pa.bool_()),
+        ("l", pa.list_(pa.int32())),
+        ("n", pa.struct([("x", pa.string())])),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROW, min_size=1, max_size=30), data=st.data())
+def test_a_copy_holds_exactly_the_rows_that_no_position_names(tmp_path: Path, rows: list[Any], data: Any) -> None:
+    """Whatever the values, the row groups and the positions."""
+    positions = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
+    source = tmp_path / "f.parquet"
+    table = pa.Table.from_pylist(rows, ROW_SCHEMA)
+    pq.write_table(table, source, row_group_size=data.draw(st.integers(1, 30)))
+    target, stats = copy(source, positions)
+    kept = [index for index in range(len(rows)) if index not in positions]
+    if not kept:
+        assert target is None
+        return
+    assert target is not None
+    # As text, because NaN is not equal to itself.
+    assert repr(pq.read_table(target).to_pylist()) == repr(table.take(kept).to_pylist())
+    assert stats["numRecords"] == len(kept)
