@@ -202,11 +202,13 @@ class Transaction:
         user_metadata: str | None = None,
         tags: Mapping[str, str] | None = None,
         never_rebases: bool = False,
+        record_empty: bool = False,
     ) -> int:
         """Make the changes the next version of the table, and return that version.
 
         Where there is nothing to record, and the isolation level allows leaving it out, no version is made:
-        `outcome.committed` is False and the read version is returned.
+        `outcome.committed` is False and the read version is returned. `record_empty` makes one all the same.
+        `never_rebases`: any commit that lands first is a ConcurrentWrite.
 
         Raises InvalidCommit and its siblings before anything is written; CommitConflict where a commit that landed
         first forbids this one; CommitStateUnknown, CommitContention, TableReplaced.
@@ -219,8 +221,7 @@ class Transaction:
             )
         attempt = self._attempt(operation, never_rebases)
         validate(attempt)
-        changes = [action for action in attempt.actions() if not isinstance(action, SetTransaction)]
-        if not changes and may_skip_empty(operation, attempt.isolation) and self.snapshot is not None:
+        if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)
             return self.read_version
         landed = commit(
@@ -240,6 +241,11 @@ class Transaction:
         if self._on_committed is not None and metadata is not None:
             self._on_committed(landed.version, metadata)
         return landed.version
+
+    def _has_nothing_to_record(self, attempt: Attempt) -> bool:
+        """An application transaction alone is nothing: a later run finds nothing to do either."""
+        changes = [action for action in attempt.actions() if not isinstance(action, SetTransaction)]
+        return self.snapshot is not None and not changes and may_skip_empty(attempt.operation, attempt.isolation)
 
     def _attempt(self, operation: str, never_rebases: bool) -> Attempt:
         metadata = self._metadata or (None if self.snapshot is None else self.snapshot.metadata)

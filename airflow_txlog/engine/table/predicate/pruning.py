@@ -141,8 +141,11 @@ def _leaf_may(leaf: ColumnLeaf, facts: _Facts) -> pa.BooleanArray:
     if facts.types.get(column.name) != column.type:
         return facts.everywhere(True)
     partition = facts.partitions.get(column.name)
+    if partition is not None and column.type is Primitive.BINARY:
+        # Every writer has its own way to make text of bytes.
+        return facts.everywhere(True)
     if partition is not None:
-        return pc.or_not(true_where(leaf, comparable(partition.values, column.type)), partition.known)
+        return pc.or_(true_where(leaf, comparable(partition.values, column.type)), pc.invert(partition.known))
     known = facts.bounds.get(column.name)
     return facts.everywhere(True) if known is None else may_be_true(leaf, known)
 
@@ -155,7 +158,7 @@ def _may_be_in_set(node: PartitionSet, facts: _Facts) -> pa.BooleanArray:
     types = [facts.types[name] for name in node.columns]
     if not understands(node, types):
         return facts.everywhere(True)
-    return pc.or_not(in_set(node, types, values), reduce(pc.and_, (each.known for each in values)))
+    return pc.or_(in_set(node, types, values), pc.invert(reduce(pc.and_, (each.known for each in values))))
 
 
 def _all(node: Node, facts: _Facts) -> pa.BooleanArray:

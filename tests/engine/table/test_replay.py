@@ -1,0 +1,161 @@
+"""Replay: the newest action of a file wins, whatever the order inside a commit and wherever a checkpoint stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_txlog import errors
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metadata, Protocol, Remove, SetTransaction
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.files import file_key, file_keys
+from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
+from airflow_txlog.engine.table.state import TableState
+from tests.engine.rows import append, sorted_rows
+
+ROOT = "memory://t"
+PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)
+METADATA = Metadata(id="t", schema_string='{"type":"struct","fields":[]}', partition_columns=[])
+
+
+def add(path: str, vector: str | None = None, size: int = 1) -> Add:
+    return Add(
+        path=path,
+        partition_values={},
+        size=size,
+        modification_time=1,
+        data_change=True,
+        deletion_vector=_vector(vector),
+    )
+
+
+def remove(path: str, vector: str | None = None) -> Remove:
+    return Remove(path=path, data_change=True, deletion_timestamp=1, deletion_vector=_vector(vector))
+
+
+def _vector(name: str | None) -> DeletionVector | None:
+    if name is None:
+        return None
+    return DeletionVector(storage_type="u", path_or_inline_dv=name, offset=1, size_in_bytes=1, cardinality=1)
+
+
+def commit(version: int, *actions: Any, info: dict[str, Any] | None = None) -> Commit:
+    def of(kind: type) -> list[Any]:
+        return [action for action in actions if isinstance(action, kind)]
+
+    return Commit(
+        version=version,
+        adds=of(Add),
+        removes=of(Remove),
+        cdc=[],
+        metadata=next(iter(of(Metadata)), None),
+        protocol=next(iter(of(Protocol)), None),
+        transactions=of(SetTransaction),
+        domains=[],
+        info=info,
+    )
+
+
+def state_of(*commits: Commit, base: ReplayBase | None = None) -> TableState:
+    return replay(base or ReplayBase(), commits, root=ROOT, version=commits[-1].version, timestamp_ms=0)
+
+
+def live(state: TableState) -> set[str]:
+    return set(file_keys(state.live, ROOT).to_pylist())
+
+
+def tombstones(state: TableState) -> set[str]:
+    return set(file_keys(state.tombstones, ROOT).to_pylist())
+
+
+def test_a_remove_wins_over_an_older_add_and_an_add_over_an_older_remove() -> None:
+    state = state_of(
+        commit(0, PROTOCOL, METADATA, add("a"), add("b")), commit(1, remove("a")), commit(2, add("a"), remove("b"))
+    )
+    assert live(state) == {"a"}
+    assert tombstones(state) == {"b"}
+
+
+def test_one_path_with_two_deletion_vectors_is_two_files() -> None:
+    state = state_of(commit(0, PROTOCOL, METADATA, add("a")), commit(1, remove("a"), add("a", "dv1")))
+    assert live(state) == {file_key("a", _vector("dv1"), ROOT)}
+    assert tombstones(state) == {"a"}
+    state = state_of(commit(2, remove("a", "dv1"), add("a", "dv2")), base=base_of(state))
+    assert live(state) == {file_key("a", _vector("dv2"), ROOT)}
+
+
+@pytest.mark.parametrize("spelling", ["a%20b", f"{ROOT}/a%20b"])
+def test_one_file_in_two_spellings_is_one_file(spelling: str) -> None:
+    state = state_of(commit(0, PROTOCOL, METADATA, add("a b")), commit(1, remove(spelling)))
+    assert live(state) == set()
+
+
+def test_adding_a_live_file_again_replaces_what_is_known_of_it() -> None:
+    state = state_of(commit(0, PROTOCOL, METADATA, add("a", size=1)), commit(1, add("a", size=2)))
+    assert state.live.column("size").to_pylist() == [2]
+
+
+@pytest.mark.parametrize(("missing", "actions"), [("protocol", [METADATA]), ("metaData", [PROTOCOL])])
+def test_a_log_without_protocol_or_metadata_is_refused(missing: str, actions: list[Any]) -> None:
+    with pytest.raises(errors.CorruptTable, match=missing):
+        state_of(commit(0, *actions, add("a")))
+
+
+_STEP = st.tuples(st.sampled_from(["add", "remove"]), st.sampled_from("abcde"), st.sampled_from([None, "x", "y"]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    history=st.lists(st.lists(_STEP, max_size=4, unique_by=lambda step: step[1:]), min_size=1, max_size=8),
+    cut=st.integers(0, 8),
+)
+def test_replay_of_any_history_equals_a_naive_model_and_any_base_gives_the_same(
+    history: list[list[tuple[str, str, str | None]]], cut: int
+) -> None:
+    """Protocol, "Action Reconciliation": the latest add or remove of a (path, deletion vector) is what stands."""
+    model: dict[str, str] = {}
+    commits = [commit(0, PROTOCOL, METADATA)]
+    for version, steps in enumerate(history, start=1):
+        actions = []
+        for kind, path, vector in steps:
+            actions.append(add(path, vector) if kind == "add" else remove(path, vector))
+            model[file_key(path, _vector(vector), ROOT)] = kind
+        commits.append(commit(version, *actions))
+    whole = state_of(*commits)
+    assert live(whole) == {key for key, kind in model.items() if kind == "add"}
+    assert tombstones(whole) == {key for key, kind in model.items() if kind == "remove"}
+    middle = min(cut, len(commits) - 1)
+    if middle:
+        earlier = state_of(*commits[:middle])
+        later = state_of(*commits[middle:], base=base_of(earlier))
+        assert live(later) == live(whole)
+        assert tombstones(later) == tombstones(whole)
+
+
+def test_refresh_equals_open_and_reads_only_what_is_new(memory_uri: str, clock: Any) -> None:
+    table = Table.create(memory_uri, pa.schema([("id", pa.int64())]), clock=clock)
+    old = table.snapshot()
+    assert old.refresh() is old
+    for number in range(3):
+        append(table, [{"id": number}])
+    fresh, refreshed = table.snapshot(), old.refresh()
+    assert refreshed.version == fresh.version == 3
+    assert sorted_rows(refreshed.files()) == sorted_rows(fresh.files())
+    assert old.version == 0
+    assert old.num_files == 0
+
+
+def test_the_automatic_checkpoint_carries_the_state_alone(memory_uri: str, clock: Any) -> None:
+    table = Table.create(memory_uri, pa.schema([("id", pa.int64())]), clock=clock)
+    for number in range(20):
+        append(table, [{"id": number}])
+    before = sorted_rows(table.to_arrow())
+    for version in range(20):
+        table.store.delete(commit_name(version))
+    assert table.snapshot().version == 20
+    assert sorted_rows(table.to_arrow()) == before
