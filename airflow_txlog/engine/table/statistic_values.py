@@ -144,11 +144,13 @@ def _decimal(text: bytes, precision: int, scale: int) -> Bound | None:
 def _on_grid(lower: Decimal, upper: Decimal, precision: int, scale: int) -> Bound | None:
     """The bounds rounded outwards to the type's own values, and clipped: no value lies beyond the largest."""
     largest = Decimal(10**precision - 1).scaleb(-scale, _WIDE)
-    if lower > largest or upper < -largest:
+    # A minus sign would round to the 28 digits of the default context.
+    smallest = largest.copy_negate()
+    if lower > largest or upper < smallest:
         return None
     unit = Decimal(1).scaleb(-scale)
     return (
-        max(lower, -largest).quantize(unit, ROUND_FLOOR, _WIDE),
+        max(lower, smallest).quantize(unit, ROUND_FLOOR, _WIDE),
         min(upper, largest).quantize(unit, ROUND_CEILING, _WIDE),
     )
 
