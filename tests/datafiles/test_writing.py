@@ -1,0 +1,351 @@
+"""New rows as data files: partitions, NOT NULL, bounded memory, and the tasks that Spark's workers run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles import writing
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
+from airflow_txlog.datafiles.positions import pack
+from airflow_txlog.datafiles.tasks import (
+    PART_COLUMN,
+    ROW_ID_COLUMN,
+    RewriteTask,
+    ScanTask,
+    TaskFailed,
+    WriteTask,
+    error_in,
+    staged_or_error,
+)
+from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
+from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, SchemaMismatch, TxlogError
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
+
+
+def layout(root: Path, schema: pa.Schema = SCHEMA, partitions: tuple[str, ...] = ("day",), **more: Any) -> Layout:
+    return Layout(root=str(root), schema=schema, partition_columns=partitions, job_id="job", **more)
+
+
+def write(target: Layout, *batches: pa.RecordBatch) -> list[StagedFile]:
+    writer = PartitionedWriter(target)
+    for batch in batches:
+        writer.write(batch)
+    return writer.finish()
+
+
+def rows_of(target: Layout, staged: list[StagedFile]) -> list[dict[str, Any]]:
+    """The rows of staged files, partition values (raw) included."""
+    return [
+        row | file.partition_values
+        for file in staged
+        for row in pq.ParquetFile(f"{target.root}/{unquote(file.path)}").read().to_pylist()
+    ]
+
+
+def files_under(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+# --- partitions -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_go_to_the_directory_of_their_partition_and_lose_its_columns(tmp_path: Path) -> None:
+    day = dt.date(2024, 1, 1)
+    first = pa.record_batch({"id": [1, 2, 3], "day": [day, None, day], "name": ["a", "b", "c"]})
+    second = pa.record_batch({"NAME": ["d"], "Day": [dt.date(9999, 12, 31)], "ID": [4]})
+    target = layout(tmp_path)
+    staged = write(target, first, second)
+    assert sorted(file.path.split("/")[0] for file in staged) == [
+        "day=2024-01-01",
+        "day=9999-12-31",
+        "day=__HIVE_DEFAULT_PARTITION__",
+    ]
+    found = sorted(rows_of(target, staged), key=lambda row: row["id"])
+    assert [(row["id"], row["day"], row["name"]) for row in found] == [
+        (1, "2024-01-01", "a"),
+        (2, None, "b"),
+        (3, "2024-01-01", "c"),
+        (4, "9999-12-31", "d"),
+    ]
+    for file in staged:
+        assert file.location == f"{target.root}/{unquote(file.path)}"
+        assert os.path.getsize(file.location) == file.size_bytes
+        assert json.loads(file.stats)["numRecords"] == file.num_records
+        assert "day" not in json.loads(file.stats)["nullCount"]
+        assert StagedFile.from_json(file.to_json()) == file
+
+
+def test_a_strange_partition_value_is_escaped_on_disk_and_again_in_the_path(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string()), ("q", pa.int32())])
+    target = layout(tmp_path, schema, ("p", "q"))
+    batch = pa.record_batch({"id": [1, 2], "p": ["a:b/c %é", ""], "q": pa.array([1, None], pa.int32())})
+    staged = write(target, batch)
+    values = {tuple(file.partition_values.items()) for file in staged}
+    assert values == {(("p", "a:b/c %é"), ("q", "1")), (("p", None), ("q", None))}
+    paths = sorted(file.path for file in staged)
+    assert paths[1].startswith("p=a%253Ab%252Fc%20%2525%C3%A9/q=1/part-job-")
+    assert {row["id"] for row in rows_of(target, staged)} == {1, 2}
+
+
+def test_null_and_the_empty_string_are_one_partition(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    (file,) = write(layout(tmp_path, schema, ("p",)), pa.record_batch({"id": [1, 2], "p": ["", None]}))
+    assert (file.num_records, file.partition_values) == (2, {"p": None})
+
+
+def test_many_partitions_are_split_without_losing_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "SPLIT_BYTES", 50_000)
+    monkeypatch.setattr(writing, "MEMORY_BYTES", 100_000)
+    monkeypatch.setattr(writing, "MAX_OPEN_FILES", 4)
+    schema = pa.schema([("id", pa.int64()), ("p", pa.int32()), ("q", pa.bool_())])
+    target = layout(tmp_path, schema, ("p", "q"))
+    batches = [
+        pa.record_batch(
+            {
+                "id": range(start, start + 5000),
+                "p": pa.array([k % 37 for k in range(5000)], pa.int32()),
+                "q": [k % 2 == 0 for k in range(5000)],
+            }
+        )
+        for start in range(0, 50_000, 5000)
+    ]
+    staged = write(target, *batches)
+    assert len({tuple(file.partition_values.values()) for file in staged}) == 74
+    found = rows_of(target, staged)
+    assert sorted(row["id"] for row in found) == list(range(50_000))
+    assert all((row["p"], row["q"]) == (str(row["id"] % 5000 % 37), str(row["id"] % 2 == 0).lower()) for row in found)
+    assert len({file.path for file in staged}) == len(staged)
+
+
+def test_a_file_is_ended_at_its_size_and_another_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "SPLIT_BYTES", 1)
+    monkeypatch.setattr(writing, "MEMORY_BYTES", 1)
+    monkeypatch.setattr(writing, "MAX_FILE_BYTES", 2_000)
+    target = layout(tmp_path, pa.schema([("id", pa.int64())]), ())
+    staged = write(target, *[pa.record_batch({"id": range(n, n + 1000)}) for n in range(0, 5000, 1000)])
+    assert len(staged) == 5
+    assert sorted(row["id"] for row in rows_of(target, staged)) == list(range(5000))
+
+
+def test_no_rows_are_no_file(tmp_path: Path) -> None:
+    assert write(layout(tmp_path)) == []
+    assert write(layout(tmp_path), pa.record_batch([[], [], []], schema=SCHEMA)) == []
+    assert files_under(tmp_path) == []
+
+
+def test_two_attempts_never_share_a_name(tmp_path: Path) -> None:
+    target = layout(tmp_path, pa.schema([("id", pa.int64())]), ())
+    one, two = (write(target, pa.record_batch({"id": [1]}))[0].path for _ in range(2))
+    assert one != two
+
+
+# --- rules of the table ---------------------------------------------------------------------------------------------
+
+NOT_NULL_CASES = [
+    (pa.field("c", pa.int64(), nullable=False), [1, None], "c"),
+    (pa.field("c", pa.struct([pa.field("x", pa.int64(), nullable=False)])), [{"x": None}], "c.x"),
+    (pa.field("c", pa.list_(pa.field("element", pa.int64(), nullable=False))), [[1, None]], "c.element"),
+    (pa.field("c", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))), [[("k", None)]], "c.value"),
+]
+
+
+@pytest.mark.parametrize(("field", "values", "name"), NOT_NULL_CASES, ids=lambda value: str(value))
+def test_a_null_where_the_table_forbids_it_is_refused(
+    tmp_path: Path, field: pa.Field, values: list[Any], name: str
+) -> None:
+    loose = pa.array(values, _nullable(field.type))
+    with pytest.raises(ConstraintViolation) as caught:
+        write(layout(tmp_path, pa.schema([field]), ()), pa.record_batch({"c": loose}))
+    assert (caught.value.constraint, caught.value.column) == ("NOT NULL", name)
+
+
+@pytest.mark.parametrize("field", [field for field, _, _ in NOT_NULL_CASES[1:]], ids=str)
+def test_a_null_above_a_forbidden_null_is_allowed(tmp_path: Path, field: pa.Field) -> None:
+    (file,) = write(layout(tmp_path, pa.schema([field]), ()), pa.record_batch({"c": pa.array([None], field.type)}))
+    assert pq.read_table(file.location).to_pylist() == [{"c": None}]
+
+
+def test_what_is_stored_as_null_breaks_not_null_in_a_partition_column(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("p", pa.string(), nullable=False), pa.field("id", pa.int64())])
+    with pytest.raises(ConstraintViolation):
+        write(layout(tmp_path, schema, ("p",)), pa.record_batch({"p": [""], "id": [1]}))
+
+
+def test_a_missing_column_is_null(tmp_path: Path) -> None:
+    target = layout(tmp_path, SCHEMA, ())
+    staged = write(target, pa.record_batch({"id": [1]}))
+    assert rows_of(target, staged) == [{"id": 1, "day": None, "name": None}]
+
+
+def test_a_column_that_the_table_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match="other"):
+        write(layout(tmp_path), pa.record_batch({"id": [1], "other": [2]}))
+
+
+def test_a_value_that_does_not_fit_the_type_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("small", pa.int8())])
+    with pytest.raises(SchemaMismatch, match="small"):
+        write(layout(tmp_path, schema, ()), pa.record_batch({"small": [300]}))
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_nullable(True) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_type)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_type)
+    return kind
+
+
+# --- plans and tasks ------------------------------------------------------------------------------------------------
+
+
+def test_bins_hold_every_file_once_and_are_balanced() -> None:
+    sizes = [100, 90, 80, 10, 10, 10, 0]
+    bins = pack_bins(sizes, 3)
+    assert sorted(row for rows in bins for row in rows) == list(range(7))
+    assert max(sum(sizes[row] for row in rows) for rows in bins) == 100
+    assert pack_bins([], 4) == []
+    assert len(pack_bins([1], 4)) == 1
+
+
+def plan(files: list[dict[str, Any]], **constants: pa.Array) -> pa.Table:
+    defaults = {"directory": "", "partition_values": [], "num_records": None, "size_bytes": None}
+    rows = [defaults | {"index": index} | file for index, file in enumerate(files)]
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
+    fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, value.type) for name, value in constants.items())]
+    return pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
+
+
+def all_of(table: pa.Table, count: int = 1) -> Bins:
+    return Bins(inline=tuple(encode_bins(table, pack_bins([1] * table.num_rows, count))))
+
+
+def numbers(count: int) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"id": list(range(count))})
+
+
+def two_files(folder: Path) -> list[dict[str, Any]]:
+    for name, start in (("a", 0), ("b", 100)):
+        rows = pa.table({"id": range(start, start + 10), "day": ["never read"] * 10})
+        pq.write_table(rows, folder / f"{name}.parquet", row_group_size=4)
+    return [{"location": str(folder / "a.parquet")}, {"location": str(folder / "b.parquet")}]
+
+
+def test_a_scan_yields_rows_with_addresses_and_typed_partition_values(tmp_path: Path) -> None:
+    days = pa.array([dt.date(2024, 1, 1), dt.date(9999, 12, 31)])
+    task = ScanTask(bins=all_of(plan(two_files(tmp_path), day=days), 2), schema=SCHEMA, with_address=True)
+    rows = [row for batch in task(numbers(2)) for row in batch.to_pylist()]
+    assert len(rows) == 20
+    for row in rows:
+        file, position = divmod(row["_txlog_address"], 1 << 40)
+        assert row["id"] == file * 100 + position
+        assert row["day"] == days[file].as_py()
+        assert row["name"] is None
+
+
+def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -> None:
+    positions, ids, clauses = [1, 5, 9], [70, 50, 90], [0, 1, 2]
+    files = two_files(tmp_path)[:1]
+    files[0] |= {
+        "positions": pack(positions),
+        "row_ids": pa.array(ids, pa.int64()).buffers()[1].to_pybytes()[:24],
+        "clauses": bytes(clauses),
+    }
+    schema = pa.schema([("id", pa.int64())])
+    task = ScanTask(bins=all_of(plan(files)), schema=schema, rows="only", with_row_id=True, with_clause=True)
+    rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
+    expected = list(zip(positions, ids, clauses, strict=True))
+    assert [(row["id"], row["_txlog_row"], row["_txlog_clause"]) for row in rows] == expected
+    # Where no column of the file is wanted, the file is not even opened.
+    os.unlink(files[0]["location"])
+    bare = ScanTask(bins=all_of(plan(files)), schema=pa.schema([]), rows="only", with_row_id=True, with_clause=True)
+    found = [row for batch in bare(numbers(1)) for row in batch.to_pylist()]
+    assert [(row["_txlog_row"], row["_txlog_clause"]) for row in found] == list(zip(ids, clauses, strict=True))
+
+
+def test_a_scan_without_positions_leaves_those_rows_out(tmp_path: Path) -> None:
+    files = two_files(tmp_path)[:1]
+    files[0] |= {"positions": pack([0, 4, 8])}
+    task = ScanTask(bins=all_of(plan(files)), schema=pa.schema([("id", pa.int64())]), rows="without")
+    assert [row["id"] for batch in task(numbers(1)) for row in batch.to_pylist()] == [1, 2, 3, 5, 6, 7, 9]
+
+
+def test_an_error_of_a_scan_can_be_read_back_from_any_text(tmp_path: Path) -> None:
+    task = ScanTask(bins=all_of(plan([{"location": str(tmp_path / "gone")}])), schema=SCHEMA)
+    with pytest.raises(TaskFailed) as caught:
+        list(task(numbers(1)))
+    found = error_in(f"Traceback …\n  File x\nairflow_txlog.TaskFailed: {caught.value}\n SQLSTATE: 38000\n\tat java…")
+    assert isinstance(found, CorruptDataFile)
+    assert found.path == str(tmp_path / "gone")
+    assert error_in("some other text") is None
+
+
+def records(task: Any, batches: Iterator[pa.RecordBatch]) -> list[StagedFile | TxlogError]:
+    return [staged_or_error(text) for batch in task(batches) for text in batch.column("record").to_pylist()]
+
+
+def test_a_rewrite_tells_each_copy_and_each_failure(tmp_path: Path) -> None:
+    files = two_files(tmp_path)
+    files[0] |= {"positions": pack([0]), "directory": "day=x", "partition_values": [("day", "x")]}
+    files[1] |= {"positions": pack(list(range(10)))}
+    files.append({"location": str(tmp_path / "gone"), "positions": pack([0])})
+    found = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
+    copied, failed = found
+    assert isinstance(copied, StagedFile)
+    assert (copied.source, copied.num_records, copied.partition_values) == (0, 9, {"day": "x"})
+    assert copied.path.startswith("day=x/part-job-")
+    assert isinstance(failed, CorruptDataFile)
+    assert len(files_under(tmp_path)) == 3
+
+
+def test_a_failed_writing_task_deletes_what_it_wrote_and_tells_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "SPLIT_BYTES", 1)
+    monkeypatch.setattr(writing, "MEMORY_BYTES", 1)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    rows = [pa.record_batch({"id": pa.array([value], pa.int64())}) for value in (1, 2, None, 4)]
+    source = iter(rows)
+    (error,) = records(WriteTask(layout=layout(tmp_path, schema, ())), source)
+    assert isinstance(error, ConstraintViolation)
+    assert files_under(tmp_path) == []
+    assert next(source, None) is None, "Spark must be able to send all its rows"
+
+
+def test_an_exception_from_upstream_leaves_no_file_of_this_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "SPLIT_BYTES", 1)
+    monkeypatch.setattr(writing, "MEMORY_BYTES", 1)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        raise RuntimeError("upstream")
+
+    with pytest.raises(RuntimeError, match="upstream"):
+        list(WriteTask(layout=layout(tmp_path, pa.schema([("id", pa.int64())]), ()))(failing()))
+    assert files_under(tmp_path) == []
+
+
+def test_pinned_rows_are_numbered_by_task_and_order(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), (ROW_ID_COLUMN, pa.int64())])
+    batches = [pa.record_batch({"id": [7, 8], PART_COLUMN: [3, 3]}), pa.record_batch({"id": [9], PART_COLUMN: [3]})]
+    task = WriteTask(layout=layout(tmp_path, schema, (), indexed_columns=()), numbers_rows=True)
+    (file,) = records(task, iter(batches))
+    assert isinstance(file, StagedFile)
+    found = pq.read_table(file.location).to_pylist()
+    assert [(row["id"], row[ROW_ID_COLUMN]) for row in found] == [(7, 3 << 40), (8, 3 << 40 | 1), (9, 3 << 40 | 2)]
