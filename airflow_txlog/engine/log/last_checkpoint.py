@@ -1,6 +1,8 @@
-"""`_last_checkpoint`: a hint of where the newest checkpoint is. Never more than a hint.
+"""`_last_checkpoint`: where a reader may start to look. A hint, and only ever a hint.
 
-Source: protocol, "Last Checkpoint File".
+The file is replaced in place by whoever writes a checkpoint, so it may be missing, stale, torn on a store without
+atomic replacement, or wrong. Nothing that is read here may decide what a table holds; it decides where listing begins.
+Source: protocol, "Last Checkpoint File"; section 4 of the protocol notes.
 """
 
 from __future__ import annotations
@@ -12,24 +14,38 @@ from airflow_txlog.engine.store.base import Store
 
 
 class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The hint, as far as we read and write it. `size` counts actions; `parts` only a multi-part checkpoint has."""
+    """What we write, and of what others write the part that is of use. Sizes are informative."""
 
     version: int
-    size: int
+    size: int | None = None
+    """Number of actions in the checkpoint."""
     parts: int | None = None
     size_in_bytes: int | None = None
     num_of_add_files: int | None = None
 
 
-def read_last_checkpoint(store: Store) -> int | None:
-    """The version that the hint names, or None where there is no hint that can be read."""
+# Of a hint only the version is used, so a wrong type anywhere else must not cost the hint.
+class _VersionOnly(msgspec.Struct, frozen=True):
+    version: int
+
+
+_decoder = msgspec.json.Decoder(_VersionOnly)
+
+
+def read_hint(store: Store) -> int | None:
+    """The version that `_last_checkpoint` names, or None where there is no such file or it makes no sense."""
     try:
-        hint = msgspec.json.decode(store.read(LAST_CHECKPOINT), type=LastCheckpoint)
+        version = _decoder.decode(store.read(LAST_CHECKPOINT)).version
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return hint.version if 0 <= hint.version <= MAX_VERSION else None
+    return version if 0 <= version <= MAX_VERSION else None
 
 
-def write_last_checkpoint(store: Store, hint: LastCheckpoint) -> None:
-    """Replace the hint."""
-    store.put(LAST_CHECKPOINT, msgspec.json.encode(hint))
+def write_hint(store: Store, hint: LastCheckpoint) -> None:
+    """Replace the hint, unless the one that is there names a later checkpoint.
+
+    Two writers may still interleave and leave the older one: a stale hint costs a reader time, never an answer.
+    """
+    known = read_hint(store)
+    if known is None or known <= hint.version:
+        store.put(LAST_CHECKPOINT, msgspec.json.encode(hint))

@@ -1,33 +1,34 @@
-"""Which files of the log make up one version: a checkpoint, or none, and the commits after it.
+"""Which files of the log make up one version: a checkpoint and the commits after it.
 
-The invariant: a segment is contiguous. Between its checkpoint (or version 0) and its version no commit is missing, and
-its version is the newest that the listing showed, or the one that was asked for. What `_last_checkpoint` says is only a
-hint of where to begin: it may be stale, missing or garbage.
-Source: delta-spark, SnapshotManagement.getLogSegmentForVersion; protocol, "Delta Log Entries".
+The one invariant: a segment is complete. It starts at version 0 or at a whole checkpoint, and no commit between there
+and its version is missing; what cannot be completed is an error, never a shorter table. Only names are looked at here;
+reading them is left to others. A cold open costs one small read (the hint) and one listing.
+Source: section 5 of the protocol notes; protocol, "Checkpoints" and "Log Compaction Files" (which we leave unread).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from airflow_txlog.engine.log.last_checkpoint import read_last_checkpoint
-from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name, version_prefix
+from airflow_txlog.engine.log.last_checkpoint import read_hint
+from airflow_txlog.engine.log.names import LOG_DIRECTORY, MAX_VERSION, LogKind, parse_name, version_prefix
 from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.errors import LogGap, TableNotFound, UnsupportedFeature, VersionNotFound
+from airflow_txlog.errors import LogGap, TableError, TableNotFound, UnsupportedFeature, VersionNotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles:
-    """A complete checkpoint of one version: one classic file, or every part in order."""
+    """A whole checkpoint: one file, or all the parts in their order."""
 
     version: int
-    parts: tuple[FileInfo, ...]
+    files: tuple[FileInfo, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegment:
-    """What to read for one version: the checkpoint first, then the commits, ascending and contiguous."""
+    """What to read for `version`: the checkpoint, if any, and then every commit, ascending and without a gap."""
 
     version: int
     checkpoint: CheckpointFiles | None
@@ -36,138 +37,139 @@ class LogSegment:
 
 @dataclass(slots=True)
 class _Listing:
-    """The files of the log by kind; only what readers know, and nothing empty."""
+    """One look at the log, from some version on."""
 
-    commits: dict[int, FileInfo]
-    checkpoints: dict[int, CheckpointFiles]
-    v2_checkpoints: set[int]
+    commits: dict[int, FileInfo] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointFiles] = field(default_factory=dict)
+    v2_checkpoints: set[int] = field(default_factory=set)
+
+    @property
+    def latest(self) -> int:
+        """The last version that anything speaks of, or -1."""
+        return max([*self.commits, *self.checkpoints, *self.v2_checkpoints], default=-1)
+
+    @property
+    def earliest(self) -> int | None:
+        """The first version that can be rebuilt, as far as one can tell without looking for gaps."""
+        return 0 if 0 in self.commits else min(self.checkpoints, default=None)
 
 
 def list_segment(store: Store, version: int | None = None) -> LogSegment:
-    """The segment of `version`, or of the latest one.
+    """The files that make up `version`, or the latest version.
 
-    One read of the hint and one listing where the hint is good. Raises TableNotFound, VersionNotFound (with the
-    earliest and latest that can be rebuilt), LogGap, UnsupportedFeature where only a V2 checkpoint would do.
+    Raises TableNotFound where there is no log or nothing in it; VersionNotFound (earliest, latest) where the version
+    was never written or can no longer be rebuilt; LogGap where a commit is missing that the version needs;
+    UnsupportedFeature("v2Checkpoint") where only a V2 checkpoint covers what was cleaned away.
     """
-    hint = read_last_checkpoint(store)
-    if hint is not None and (version is None or hint <= version):
-        listing = _list(store, hint)
-        # The hint may lie, or its checkpoint may be of a form that we do not read: then everything is listed.
-        if any(hint <= found and (version is None or found <= version) for found in listing.checkpoints):
-            return _segment(store, listing, version)
-    listing = _list(store, 0)
-    if not listing.commits and not listing.checkpoints:
-        if listing.v2_checkpoints:
-            raise _needs_v2(store, max(listing.v2_checkpoints))
-        raise TableNotFound(
-            f"{store.root} holds no Delta table: its {LOG_DIRECTORY} has no commit. Check the path, or create it.",
-            table=store.root,
-        )
-    return _segment(store, listing, version)
+    hint = read_hint(store)
+    if hint and (version is None or hint <= version):
+        # A hint that leads nowhere (its checkpoint is gone, torn, or of a kind that we cannot read) is forgotten.
+        with suppress(TableError, UnsupportedFeature):
+            return _segment_of(_look(store, hint), version, store.root)
+    # A gap is believed when it is seen twice: a listing that runs beside writers may show commit 8 and not commit 7,
+    # and one that runs beside a log cleanup may miss a checkpoint and find the commits before it gone.
+    with suppress(LogGap):
+        return _segment_of(_look(store, 0), version, store.root)
+    return _segment_of(_look(store, 0), version, store.root)
 
 
 def list_commits_after(store: Store, version: int) -> list[FileInfo]:
-    """The commits that follow `version`, ascending; empty where there is none.
+    """The commits after `version`, ascending and without a gap from `version + 1` on; empty where there are none.
 
-    Raises LogGap where a later commit exists and the next one does not: the log was cleaned past `version`.
+    Raises LogGap where a later commit exists and the one after `version`, or any between, does not: the log was
+    cleaned while we stood at `version`, or is broken. What happened in between cannot be known from the log then.
     """
-    listing = _list(store, version + 1)
-    found = sorted(listing.commits)
-    if not found and any(checkpoint > version for checkpoint in listing.checkpoints):
-        raise _gap(store, version + 1)
-    _check_contiguous(store, found, version + 1)
-    return [listing.commits[one] for one in found]
+    for is_last_look in (False, True):
+        commits = _look(store, version + 1).commits
+        last = max(commits, default=version)
+        gap = next((each for each in range(version + 1, last + 1) if each not in commits), None)
+        if gap is None:
+            break
+        if is_last_look:
+            raise _gap(store.root, gap, last)
+    return [commits[each] for each in range(version + 1, last + 1)]
 
 
-def _list(store: Store, start: int) -> _Listing:
-    """The log from version `start` on."""
-    commits: dict[int, FileInfo] = {}
-    parts: dict[tuple[int, int], dict[int, FileInfo]] = {}
-    v2: set[int] = set()
-    prefix = version_prefix(start).removeprefix(f"{LOG_DIRECTORY}/")
-    for info in store.list(LOG_DIRECTORY, start_from=prefix):
+def _look(store: Store, start: int) -> _Listing:
+    listing = _Listing()
+    if start > MAX_VERSION:
+        return listing
+    parts: dict[tuple[int, int], dict[int, FileInfo]] = defaultdict(dict)
+    first = version_prefix(start).removeprefix(f"{LOG_DIRECTORY}/")
+    for info in store.list(LOG_DIRECTORY, start_from=first):
         name = parse_name(info.path)
         if name is None:
             continue
         if name.kind is LogKind.COMMIT:
-            commits[name.version] = info
+            listing.commits[name.version] = info
+        # A checkpoint of no bytes is what a writer leaves on a store where half a file can be seen.
+        elif info.size_bytes == 0:
+            continue
+        elif name.kind is LogKind.CLASSIC_CHECKPOINT:
+            listing.checkpoints[name.version] = CheckpointFiles(version=name.version, files=(info,))
+        elif name.kind is LogKind.MULTIPART_CHECKPOINT and name.part and name.parts:
+            parts[name.version, name.parts][name.part] = info
         elif name.kind is LogKind.V2_CHECKPOINT:
-            v2.add(name.version)
-        # An empty checkpoint is one whose writer died.
-        elif name.kind in (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT) and info.size_bytes:
-            parts.setdefault((name.version, _count(name)), {})[name.part or 1] = info
-    return _Listing(commits=commits, checkpoints=_complete(parts), v2_checkpoints=v2)
+            listing.v2_checkpoints.add(name.version)
+    for (version, count), found in parts.items():
+        # Two writers may cut one version differently; only a set that is whole counts, and a single file is as good.
+        if len(found) == count and version not in listing.checkpoints:
+            files = tuple(found[part] for part in range(1, count + 1))
+            listing.checkpoints[version] = CheckpointFiles(version=version, files=files)
+    return listing
 
 
-def _count(name: LogFile) -> int:
-    """How many parts the checkpoint has; 0 for a classic one, so that it is preferred over parts of its version."""
-    return name.parts or 0
-
-
-def _complete(parts: dict[tuple[int, int], dict[int, FileInfo]]) -> dict[int, CheckpointFiles]:
-    """The checkpoints of which every part is there."""
-    found: dict[int, CheckpointFiles] = {}
-    for (version, count), files in sorted(parts.items()):
-        if version not in found and len(files) == max(count, 1):
-            found[version] = CheckpointFiles(version=version, parts=tuple(files[part] for part in sorted(files)))
-    return found
-
-
-def _segment(store: Store, listing: _Listing, version: int | None) -> LogSegment:
-    latest = max([*listing.commits, *listing.checkpoints])
-    wanted = latest if version is None else version
-    if not 0 <= wanted <= latest:
-        raise _not_found(store, listing, wanted, latest)
-    usable = [found for found in listing.checkpoints if found <= wanted]
-    checkpoint = listing.checkpoints[max(usable)] if usable else None
-    start = checkpoint.version + 1 if checkpoint else 0
-    commits = sorted(found for found in listing.commits if start <= found <= wanted)
-    if not checkpoint and 0 not in listing.commits:
-        newer = [found for found in listing.v2_checkpoints if found <= wanted]
-        if newer:
-            raise _needs_v2(store, max(newer))
-        if version is not None and listing.checkpoints:
-            raise _not_found(store, listing, wanted, latest)
-        raise _gap(store, 0)
-    _check_contiguous(store, commits, start)
-    if start + len(commits) - 1 != wanted:
-        raise _gap(store, start + len(commits))
-    return LogSegment(version=wanted, checkpoint=checkpoint, commits=[listing.commits[one] for one in commits])
-
-
-def _check_contiguous(store: Store, versions: Iterable[int], start: int) -> None:
-    for expected, found in enumerate(versions, start=start):
-        if found != expected:
-            raise _gap(store, expected)
-
-
-def _gap(store: Store, version: int) -> LogGap:
-    path = f"{version_prefix(version)}.json"
-    return LogGap(
-        f"{store.root}: version {version} is missing from the log ({path}), though later ones are there and no "
-        "checkpoint stands in for it. The table cannot be read past it. Restore the file, or restore the table.",
-        table=store.root,
-        path=path,
-        version=version,
+def _segment_of(listing: _Listing, wanted: int | None, table: str) -> LogSegment:
+    latest = listing.latest
+    if latest < 0:
+        raise TableNotFound(
+            f"TableNotFound: {table} has no {LOG_DIRECTORY} with a commit in it. Nothing was read or written.",
+            table=table,
+        )
+    version = latest if wanted is None else wanted
+    if not 0 <= version <= latest:
+        raise _not_found(table, version, listing)
+    checkpoint = max(
+        (each for each in listing.checkpoints.values() if each.version <= version),
+        key=lambda each: each.version,
+        default=None,
     )
+    start = 0 if checkpoint is None else checkpoint.version + 1
+    gap = next((each for each in range(start, version + 1) if each not in listing.commits), None)
+    if gap is None:
+        commits = [listing.commits[each] for each in range(start, version + 1)]
+        return LogSegment(version=version, checkpoint=checkpoint, commits=commits)
+    if any(gap <= each <= version for each in listing.v2_checkpoints):
+        raise UnsupportedFeature(
+            f"UnsupportedFeature: version {version} of {table} can only be read from a V2 checkpoint (feature "
+            '"v2Checkpoint"), which this engine does not read yet; no classic checkpoint and no complete run of '
+            "commits leads there. Nothing was read.",
+            table=table,
+            feature="v2Checkpoint",
+            needed_to="read",
+        )
+    if wanted is not None and checkpoint is None and 0 not in listing.commits and listing.earliest is not None:
+        raise _not_found(table, version, listing)
+    raise _gap(table, gap, version)
 
 
-def _not_found(store: Store, listing: _Listing, version: int, latest: int) -> VersionNotFound:
-    earliest = 0 if 0 in listing.commits else min(listing.checkpoints, default=latest)
+def _not_found(table: str, version: int, listing: _Listing) -> VersionNotFound:
     return VersionNotFound(
-        f"{store.root}: version {version} cannot be rebuilt; the log holds versions {earliest} to {latest}.",
-        table=store.root,
+        f"VersionNotFound: version {version} of {table} cannot be read; "
+        f"the log reaches from version {listing.earliest} to {listing.latest}.",
+        table=table,
         version=version,
-        earliest=earliest,
-        latest=latest,
+        earliest=listing.earliest,
+        latest=listing.latest,
     )
 
 
-def _needs_v2(store: Store, version: int) -> UnsupportedFeature:
-    return UnsupportedFeature(
-        f'{store.root} can only be read through its checkpoint of version {version}, which has the V2 form (feature '
-        '"v2Checkpoint"); this engine reads classic and multi-part checkpoints. Nothing was read.',
-        table=store.root,
-        feature="v2Checkpoint",
-        needed_to="read",
+def _gap(table: str, missing: int, needed_for: int) -> LogGap:
+    path = f"{version_prefix(missing)}.json"
+    return LogGap(
+        f"LogGap: {path} of {table} is missing, and version {needed_for} cannot be rebuilt without it: the log was cut "
+        "before a usable checkpoint, or a file of it was lost. Nothing was changed.",
+        table=table,
+        path=path,
+        version=missing,
     )

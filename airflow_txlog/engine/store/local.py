@@ -52,11 +52,12 @@ class LocalStore:
         base = self._inner(directory) if directory else self._directory
         prefix = f"{directory}/" if directory else ""
         try:
-            with os.scandir(base) as entries:
-                chosen = [entry for entry in entries if start_from is None or entry.name >= start_from]
+            names = os.listdir(base)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        infos = (_entry_info(prefix, entry) for entry in sorted(chosen, key=lambda entry: entry.name))
+        # A log may hold a hundred thousand names of which the last three are asked for: look at those alone.
+        chosen = sorted(names if start_from is None else [name for name in names if name >= start_from])
+        infos = (_info_of(f"{prefix}{name}", os.path.join(base, name)) for name in chosen)
         return [info for info in infos if info is not None]
 
     def walk(self) -> Iterator[FileInfo]:
@@ -64,16 +65,12 @@ class LocalStore:
             for entry in entries:
                 # A symlink is neither a file of the table nor a way to more of them.
                 if entry.is_file(follow_symlinks=False):
-                    info = _entry_info(prefix, entry)
+                    info = _info_of(prefix + entry.name, entry.path)
                     if info is not None:
                         yield info
 
     def stat(self, path: str) -> FileInfo | None:
-        try:
-            found = os.stat(self._readable(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return _info(path, found) if stat_bits.S_ISREG(found.st_mode) else None
+        return _info_of(path, self._readable(path))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._inner(path)
@@ -270,13 +267,12 @@ def _make_directory(directory: str) -> None:
             _sync_directory(os.path.dirname(path))
 
 
-def _entry_info(prefix: str, entry: os.DirEntry[str]) -> FileInfo | None:
+def _info_of(path: str, location: str) -> FileInfo | None:
+    """What is known of the file at `location`; None where there is none (any more), or it is no regular file."""
     try:
-        found = entry.stat()
-    except FileNotFoundError:
-        return None  # deleted since it was listed, or a symlink to nothing
-    return _info(prefix + entry.name, found) if stat_bits.S_ISREG(found.st_mode) else None
-
-
-def _info(path: str, found: os.stat_result) -> FileInfo:
+        found = os.stat(location)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat_bits.S_ISREG(found.st_mode):
+        return None
     return FileInfo(path=path, size_bytes=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)

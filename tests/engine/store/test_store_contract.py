@@ -214,7 +214,9 @@ def test_a_reader_never_sees_a_part(store: Store) -> None:
     stop = threading.Event()
 
     def read() -> None:
-        while not stop.is_set():
+        is_last = False
+        while not is_last:
+            is_last = stop.is_set()
             for info in store.list("_delta_log"):
                 if info.path.endswith(".json"):
                     seen.add(info.size_bytes)
