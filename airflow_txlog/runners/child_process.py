@@ -77,6 +77,9 @@ class ChildProcessRunner:
             # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
             # anywhere above, in the middle of a read.
             _stop(process)
+            # Not closed by `kill`: a reader below the signal handler is still in it, and sees the end by itself.
+            if process.stdout is not None:
+                process.stdout.close()
             self._process = None
 
     def _ask_the_log(self, spec: JobSpec, result_uri: str, exit_code: int, tail: str) -> JobResult:
@@ -109,9 +112,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             process.kill()
             process.wait()
-    if process.stdout is not None:
-        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a reader below the handler holds the buffer
-            process.stdout.close()
 
 
 def _environment() -> dict[str, str]:

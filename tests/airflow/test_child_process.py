@@ -162,9 +162,10 @@ def test_kill_works_from_a_signal_handler_above_the_wait(tmp_path: Path, spec: J
     """Airflow calls on_kill in the handler of SIGTERM, in the thread that waits for the child."""
     child = runner(tmp_path, "print('ready', flush=True); time.sleep(60)")
     previous = signal.signal(signal.SIGUSR1, lambda *_: child.kill())
+    inside_the_read = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
     try:
         with pytest.raises(MissingResult, match="was stopped"):
-            child.run(spec, log=lambda _: os.kill(os.getpid(), signal.SIGUSR1))
+            child.run(spec, log=lambda _: inside_the_read.start())
     finally:
         signal.signal(signal.SIGUSR1, previous)
 

