@@ -16,7 +16,7 @@ class _Action(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """A value on the wire: camelCase names, absent where None."""
 
 
-class DeletionVector(_Action):
+class DeletionVector(_Action, frozen=True):
     """Which rows of a file are masked; `unique_id` tells two vectors of one file apart."""
 
     storage_type: str
@@ -33,7 +33,7 @@ class DeletionVector(_Action):
         return base if self.offset is None else f"{base}@{self.offset}"
 
 
-class Add(_Action):
+class Add(_Action, frozen=True):
     """A data file becomes part of the table. `path` is URL-encoded and relative to the root, or an absolute URI."""
 
     path: str
@@ -49,7 +49,7 @@ class Add(_Action):
     clustering_provider: str | None = None
 
 
-class Remove(_Action):
+class Remove(_Action, frozen=True):
     """A data file leaves the table; the tombstone stays until the retention has passed."""
 
     path: str
@@ -65,7 +65,7 @@ class Remove(_Action):
     default_row_commit_version: int | None = None
 
 
-class Cdc(_Action):
+class Cdc(_Action, frozen=True):
     """A file of change rows."""
 
     path: str
@@ -75,14 +75,14 @@ class Cdc(_Action):
     tags: dict[str, str | None] | None = None
 
 
-class Format(_Action, omit_defaults=False):
+class Format(_Action, frozen=True, omit_defaults=False):
     """The encoding of the data files; always Parquet."""
 
     provider: str = "parquet"
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Metadata(_Action, omit_defaults=False):
+class Metadata(_Action, frozen=True, omit_defaults=False):
     """The table's identity, schema (as a JSON string), partitioning and properties.
 
     Every field is written, absent ones as null: other readers demand `configuration` and `format.options` even empty.
@@ -98,7 +98,7 @@ class Metadata(_Action, omit_defaults=False):
     created_time: int | None = None
 
 
-class Protocol(_Action):
+class Protocol(_Action, frozen=True):
     """What a client must understand to read and to write the table."""
 
     min_reader_version: int
@@ -107,7 +107,7 @@ class Protocol(_Action):
     writer_features: list[str] | None = None
 
 
-class SetTransaction(_Action):
+class SetTransaction(_Action, frozen=True):
     """The application transaction: how far `app_id` has come."""
 
     app_id: str
@@ -115,7 +115,7 @@ class SetTransaction(_Action):
     last_updated: int | None = None
 
 
-class DomainMetadata(_Action):
+class DomainMetadata(_Action, frozen=True):
     """Configuration of one named domain; a removed one hides earlier ones."""
 
     domain: str

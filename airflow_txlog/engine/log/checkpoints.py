@@ -110,11 +110,20 @@ def read_checkpoint(store: Store, files: CheckpointFiles) -> CheckpointContent:
     checkpoint holds no protocol or no metadata.
     """
     parts = [_read_part(store, info) for info in files.files]
+    try:
+        return _content(parts)
+    except (msgspec.ValidationError, pa.ArrowException) as error:
+        raise _corrupt(store, files.files[0], str(error)) from error
+    except LookupError as error:
+        raise _corrupt(store, files.files[0], f"it holds no {error.args[0]} action") from error
+
+
+def _content(parts: list[pa.Table]) -> CheckpointContent:
+    """Raises LookupError naming the action that every checkpoint must hold."""
     protocols = [row for part in parts for row in _rows(part, "protocol", _PROTOCOL)]
     metadata = [row for part in parts for row in _rows(part, "metaData", _METADATA)]
     if not protocols or not metadata:
-        missing = "protocol" if not protocols else "metaData"
-        raise _corrupt(store, files.files[0], f"it holds no {missing} action")
+        raise LookupError("protocol" if not protocols else "metaData")
     transactions = [_convert(row, SetTransaction) for part in parts for row in _rows(part, "txn", _TXN)]
     domains = [_convert(row, DomainMetadata) for part in parts for row in _rows(part, "domainMetadata", _DOMAIN)]
     return CheckpointContent(

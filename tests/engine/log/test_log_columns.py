@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_strategies import ADDS, REMOVES
+from tests.engine.log.log_strategies import ADDS, REMOVES
 
 from airflow_txlog.engine.log.actions import Add, Remove
 from airflow_txlog.engine.log.columns import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_strategies import ADDS, INT64, MAPS, OTHERS, REMOVES, TEXT
+from tests.engine.log.log_strategies import ADDS, INT64, MAPS, OTHERS, REMOVES, TEXT
 
 from airflow_txlog.engine.log.actions import (
     Action,
