@@ -260,3 +260,24 @@ def test_deltalake_reads_the_statistics_we_write(tmp_path):
     assert (file["min.st.a"], file["null_count.st.a"], file["null_count.arr"]) == (1, 2, 1)
     assert file["min.day"] == dt.date(1, 1, 1)
     assert read.to_pyarrow_table().num_rows == 3
+
+
+@pytest.mark.spark
+def test_a6_no_value_lies_outside_our_bounds_when_spark_compares(spark):
+    columns = {
+        "double": [[1.0, 3.0, NAN], [NAN], [-INFINITY, INFINITY], [-0.0, 0.0], [0.1, 1e300, 5e-324]],
+        "float": [[1.0, NAN], [0.1, 3.4], [-0.0]],
+        "string": [["x" * 100, "é" * 50, ""], ["\U0010ffff" * 40, "a"], ["x" * 32 + "\x7f", "x" * 32 + "é"]],
+        "decimal(38,20)": [[Decimal("0.30000000000000001665"), Decimal("-99999999999999999.5")]],
+        "bigint": [[2**63 - 1, -(2**63), 9_007_199_254_740_993]],
+    }
+    for kind, groups in columns.items():
+        for values in groups:
+            frame = spark.createDataFrame([(value,) for value in values], f"c {kind}")
+            table = frame.toArrow()
+            parsed = json.loads(file_statistics(table), parse_float=str, parse_int=str)
+            for key, escapes in (("minValues", "c < cast(? AS {})"), ("maxValues", "c > cast(? AS {})")):
+                if "c" in parsed[key]:
+                    frame.createOrReplaceTempView("written_rows")
+                    query = f"SELECT count(*) FROM written_rows WHERE {escapes.format(kind)}"
+                    assert spark.sql(query, args=[parsed[key]["c"]]).first()[0] == 0, (kind, values, key)

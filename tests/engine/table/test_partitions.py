@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -248,3 +249,70 @@ def test_half_a_million_files_are_typed_by_their_distinct_strings():
     typed = typed_partition_columns(table, SCHEMA, ["Day", "k"])
     assert len(typed["Day"].values) == 560_000
     assert typed["k"].values[559_999].as_py() == 28
+
+
+SPARK_CASES = {
+    Primitive.BOOLEAN: ["true", "FALSE", "t", "1", "x"],
+    Primitive.BYTE: ["-128", "127", "128", "+5", "007", "1.5", " 1", "0x1F", "1e1"],
+    Primitive.LONG: ["9223372036854775807", "-9223372036854775808", "9223372036854775808", "1L"],
+    Primitive.FLOAT: ["0.1", "1.00000017881393432617187501", "3.4028235E38", "1e39", "NaN", "-Infinity", "1e-46", "1f"],
+    Primitive.DOUBLE: ["0.1", "inf", "nan", "1.0E10", "10000000000", "-0.0", "1e400", "1d", ".5", "5."],
+    DecimalType(20, 11): ["0.00000000001", "1E-11", "123.00000000000", "1E-12", "1E9", "+7", "NaN"],
+    Primitive.STRING: ["x", " x ", "null", "\\u0041"],
+    Primitive.BINARY: ["ab", "\u0001\u0002", "ä", "\\u0001"],
+    Primitive.DATE: [
+        "2024-02-29",
+        "2023-02-29",
+        "2024-1-2",
+        "0001-01-01",
+        "+10000-01-01",
+        "1582-10-10",
+        "2024",
+        "-0001-01-01",
+    ],
+    Primitive.TIMESTAMP: [
+        "2021-09-08T11:11:11.000000Z",
+        "2021-09-08 11:11:11",
+        "2021-09-08 11:11:11.5",
+        "2024-11-03 01:30:00",
+        "2024-03-10 02:30:00",
+        "1850-01-01 00:00:00",
+        "0001-01-01T00:00:00.000000Z",
+        "1500-01-01T00:00:00.000001Z",
+        "2024-01-01 00:00:00+05:30",
+        "2024-01-01T00:00:00-08",
+        "2024-01-01",
+        "2024-01-01 00:00",
+    ],
+    Primitive.TIMESTAMP_NTZ: ["2021-09-08 11:11:11", "2021-09-08T11:11:11.123456", "2024-03-10 02:30:00", "2024-01-01"],
+}
+
+
+# As integers: Python's own dates end at 9999, and its timestamps would be shown in the zone of this process.
+AS_INTEGERS = {
+    Primitive.DATE: ("unix_date({})", pa.int32()),
+    Primitive.TIMESTAMP: ("unix_micros({})", pa.int64()),
+    Primitive.TIMESTAMP_NTZ: ("timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {})", pa.int64()),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_what_is_known_is_what_spark_casts_the_string_to(spark, zone):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for data_type, texts in SPARK_CASES.items():
+            # timestampdiff counts by the session's zone; what has no zone must not be shifted by it.
+            spark.conf.set("spark.sql.session.timeZone", zone if data_type is Primitive.TIMESTAMP else "UTC")
+            wrap, arrow = AS_INTEGERS.get(data_type, ("{}", arrow_type(data_type)))
+            frame = spark.createDataFrame(list(enumerate(texts)), "i int, s string")
+            cast = wrap.format(f"try_cast(s AS {data_type})")
+            expected = [row.v for row in frame.selectExpr("i", f"{cast} AS v").orderBy("i").collect()]
+            ours = parse_partition_values(pa.array(texts), data_type, time_zone=zone)
+            assert pa.compute.sum(ours.known).as_py() >= 2
+            for text, theirs, value, known in zip(texts, expected, ours.values.cast(arrow), ours.known, strict=True):
+                if known.as_py():
+                    plain, mine = bytes(theirs) if isinstance(theirs, bytearray) else theirs, value.as_py()
+                    assert mine == plain or (mine != mine and plain != plain), (data_type, text)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
