@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,9 +80,17 @@ def test_partition_values_with_anything_in_them(tmp_path: Path) -> None:
     assert_both_read(uri, rows)
 
 
+# deltalake cannot write two of the values that it reads: a negative decimal ("0.-1") and 1e300 (a name too long).
+WRITABLE_BY_DELTALAKE: dict[str, list[object]] = {
+    "decimal": [decimal.Decimal("1.50"), decimal.Decimal("99999999.99"), None],
+    "double": [0.1, -2.5e10, None],
+}
+
+
 @pytest.mark.parametrize("kind", PARTITION_TYPES)
 def test_partition_values_of_every_type(tmp_path: Path, kind: str) -> None:
     arrow_type, values = PARTITION_TYPES[kind]
+    values = WRITABLE_BY_DELTALAKE.get(kind, values)
     uri = str(tmp_path / "t")
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("p", arrow_type)])
     rows = pa.table({"id": range(len(values)), "p": pa.array(values, arrow_type)}, schema=schema)
