@@ -33,14 +33,17 @@ OURS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CONTRACT, ("errors", *CONTRACT)),
     "datafiles": ("errors", "datafiles"),
     "engine": ("", "errors", "datafiles", "engine"),
-    "jobs": ("", "errors", *CONTRACT, "datafiles", "engine", "jobs"),
-    **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "engine", *AIRFLOW_SIDE)),
+    # Whether a task's work is in its table already: asked on both sides of the process boundary.
+    "application": ("errors", *CONTRACT, "engine"),
+    "jobs": ("", "errors", *CONTRACT, "application", "datafiles", "engine", "jobs"),
+    **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "application", "engine", *AIRFLOW_SIDE)),
     "get_provider_info": (),
 }
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),
     "errors": (),
     **dict.fromkeys(CONTRACT, ()),
+    "application": (),
     "datafiles": ("pyarrow", "fsspec"),
     "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "fsspec", "pyspark", "py4j"),
