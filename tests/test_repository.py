@@ -172,3 +172,11 @@ def running(command: str) -> bool:
         except OSError:
             continue
     return command in lines
+
+
+def test_airflow_finds_the_provider_once_it_is_installed() -> None:
+    from importlib.metadata import entry_points
+
+    installed()
+    found = {entry.value for entry in entry_points(group="apache_airflow_provider")}
+    assert "airflow_txlog.get_provider_info:get_provider_info" in found
