@@ -1,15 +1,16 @@
-"""Classic checkpoints: the reconciled actions of one version as Parquet, read and written as columns.
+"""Checkpoints: the state of one version as Parquet, read in whatever shape others wrote it, and written classic.
 
-The invariant: what is read back equals what was written, field by field, and a million files never become a million
-Python objects. Statistics that a checkpoint holds only as structs are left unknown, which prunes nothing.
-Source: protocol, "Checkpoints" and "Checkpoint Schema".
+Reading is by column: a million adds become a few Arrow columns and no Python object each. A column that is missing
+is null; a checkpoint that lacks what every checkpoint holds is corrupt, and is never taken for a small table.
+Writing goes in slices, so that memory is bounded by the slice, and appears whole or not at all.
+Source: protocol, "Checkpoints" and "Checkpoint Schema"; section 4 of the protocol notes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,209 +21,282 @@ from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol,
 from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, STRING_MAP, TOMBSTONES
 from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, write_hint
 from airflow_txlog.engine.log.names import checkpoint_name
+from airflow_txlog.engine.log.parsed_statistics import statistics_json
 from airflow_txlog.engine.log.segment import CheckpointFiles
-from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.errors import CorruptCheckpoint
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.errors import CorruptCheckpoint, UnsupportedFeature
 
-# Rows of one row group: what is held in memory beside the state itself while a checkpoint is written.
-SLICE_ROWS = 100_000
-
-T = TypeVar("T")
+_BATCH_ROWS = 131_072
+_ROW_GROUP_ROWS = 65_536
 
 
-def _camel(name: str) -> str:
+def _wire_name(name: str) -> str:
     head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
-
-
-_VECTOR_TYPE = pa.struct([pa.field(_camel(field.name), field.type) for field in DELETION_VECTOR])
-
-
-def _wire_struct(schema: pa.Schema) -> pa.StructType:
-    """A table's columns as the struct of one action, in the protocol's spelling."""
-    return pa.struct(
-        [
-            pa.field(_camel(field.name), _VECTOR_TYPE if field.type == DELETION_VECTOR else field.type)
-            for field in schema
-        ]
-    )
-
-
-# dataChange of an add is not part of the state; it is false in every checkpoint.
-_ADD = pa.struct([*_wire_struct(FILES), pa.field("dataChange", pa.bool_())])
-_REMOVE = _wire_struct(TOMBSTONES)
-_METADATA = pa.struct(
-    [
-        ("id", pa.string()),
-        ("name", pa.string()),
-        ("description", pa.string()),
-        ("format", pa.struct([("provider", pa.string()), ("options", STRING_MAP)])),
-        ("schemaString", pa.string()),
-        ("partitionColumns", pa.list_(pa.string())),
-        ("configuration", STRING_MAP),
-        ("createdTime", pa.int64()),
-    ]
-)
-_PROTOCOL = pa.struct(
-    [
-        ("minReaderVersion", pa.int32()),
-        ("minWriterVersion", pa.int32()),
-        ("readerFeatures", pa.list_(pa.string())),
-        ("writerFeatures", pa.list_(pa.string())),
-    ]
-)
-_TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])
-_DOMAIN = pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())])
-
-SCHEMA = pa.schema(
-    [
-        ("txn", _TXN),
-        ("add", _ADD),
-        ("remove", _REMOVE),
-        ("metaData", _METADATA),
-        ("protocol", _PROTOCOL),
-        ("domainMetadata", _DOMAIN),
-    ]
-)
+    return head + "".join(map(str.capitalize, rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContent:
-    """What a checkpoint holds. Removed domains are not in it."""
+    """What a checkpoint holds: the reconciled state of its version."""
 
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
-    transactions: Mapping[str, SetTransaction] = field(default_factory=dict)
-    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    protocol: Protocol
+    metadata: Metadata
+    transactions: dict[str, SetTransaction]
+    domains: dict[str, DomainMetadata]
     adds: pa.Table
-    """Schema `FILES`."""
+    """Schema FILES."""
     removes: pa.Table
-    """Schema `TOMBSTONES`."""
+    """Schema TOMBSTONES."""
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_checkpoint(store: Store, files: CheckpointFiles) -> CheckpointContent:
-    """The content of a complete checkpoint, classic or in parts.
+@dataclass(slots=True)
+class _Found:
+    """What the files of one checkpoint hold, gathered batch by batch."""
 
-    Columns that the writer left out read as null. Raises CorruptCheckpoint where a part is not Parquet, or where the
-    checkpoint holds no protocol or no metadata.
+    protocols: list[Protocol] = field(default_factory=list)
+    metadata: list[Metadata] = field(default_factory=list)
+    transactions: list[SetTransaction] = field(default_factory=list)
+    domains: list[DomainMetadata] = field(default_factory=list)
+    adds: list[pa.RecordBatch] = field(default_factory=list)
+    removes: list[pa.RecordBatch] = field(default_factory=list)
+
+
+def read_checkpoint(store: Store, checkpoint: CheckpointFiles) -> CheckpointContent:
+    """The content of a classic or multi-part checkpoint, rows in the order of its files.
+
+    Statistics kept as a struct alone come back as JSON. Raises CorruptCheckpoint (path) for what is not Parquet, has
+    wrong types, or lacks protocol, metaData, or the path or size of a file; UnsupportedFeature("v2Checkpoint") for one
+    with sidecars under a classic name; FileNotFoundError where log cleanup took it since it was listed.
     """
-    parts = [_read_part(store, info) for info in files.files]
-    try:
-        return _content(parts)
-    except (msgspec.ValidationError, pa.ArrowException) as error:
-        raise _corrupt(store, files.files[0], str(error)) from error
-    except LookupError as error:
-        raise _corrupt(store, files.files[0], f"it holds no {error.args[0]} action") from error
-
-
-def _content(parts: list[pa.Table]) -> CheckpointContent:
-    """Raises LookupError naming the action that every checkpoint must hold."""
-    protocols = [row for part in parts for row in _rows(part, "protocol", _PROTOCOL)]
-    metadata = [row for part in parts for row in _rows(part, "metaData", _METADATA)]
-    if not protocols or not metadata:
-        raise LookupError("protocol" if not protocols else "metaData")
-    transactions = [_convert(row, SetTransaction) for part in parts for row in _rows(part, "txn", _TXN)]
-    domains = [_convert(row, DomainMetadata) for part in parts for row in _rows(part, "domainMetadata", _DOMAIN)]
+    found = _Found()
+    for info in checkpoint.files:
+        try:
+            for batch in _batches(store, info.path):
+                _gather(batch, found)
+        except FileNotFoundError:
+            raise
+        # Arrow's and msgspec's errors, and Python's where a column has another shape than an action.
+        except (pa.ArrowException, ValueError, TypeError, OSError) as error:
+            raise _corrupt(store, info.path, str(error)) from error
+        except _V2Error as error:
+            raise UnsupportedFeature(
+                f"UnsupportedFeature: checkpoint {info.path} of {store.root} keeps its files in sidecars (feature "
+                '"v2Checkpoint"), which this engine does not read yet. Nothing was read.',
+                table=store.root,
+                feature="v2Checkpoint",
+                needed_to="read",
+            ) from error
+    first = checkpoint.files[0].path
+    for name, actions in (("protocol", found.protocols), ("metaData", found.metadata)):
+        if len(actions) != 1:
+            raise _corrupt(
+                store, first, f"it holds {len(actions)} {name} actions, and every checkpoint holds exactly one"
+            )
     return CheckpointContent(
-        protocol=_convert(protocols[-1], Protocol),
-        metadata=_convert(metadata[-1], Metadata),
-        transactions={transaction.app_id: transaction for transaction in transactions},
-        domains={domain.domain: domain for domain in domains if not domain.removed},
-        adds=pa.concat_tables([_columns(part, "add", FILES) for part in parts]),
-        removes=pa.concat_tables([_columns(part, "remove", TOMBSTONES) for part in parts]),
+        protocol=found.protocols[0],
+        metadata=found.metadata[0],
+        transactions={each.app_id: each for each in found.transactions},
+        domains={each.domain: each for each in found.domains if not each.removed},
+        adds=pa.Table.from_batches(found.adds, FILES),
+        removes=pa.Table.from_batches(found.removes, TOMBSTONES),
     )
 
 
-def _read_part(store: Store, info: FileInfo) -> pa.Table:
-    """The actions of one file, without columns that we would not use."""
-    try:
-        with store.open_input(info.path) as source, pq.ParquetFile(source) as parquet:
-            # Parsed statistics and partition values say nothing that the strings do not, and are most of a file.
-            wanted = [
-                column.path
-                for column in map(parquet.schema.column, range(len(parquet.schema)))
-                if _is_wanted(column.path)
-            ]
-            return parquet.read(columns=wanted, use_threads=True)
-    except (pa.ArrowException, OSError) as error:
-        raise _corrupt(store, info, str(error)) from error
+class _V2Error(Exception):
+    """The file is the top level of a V2 checkpoint."""
 
 
-def _is_wanted(path: str) -> bool:
-    action, *rest = path.split(".")
-    if action not in SCHEMA.names or not rest:
-        return False
-    return any(member.name == rest[0] for member in SCHEMA.field(action).type)
+def _batches(store: Store, path: str) -> Iterator[pa.RecordBatch]:
+    """The checkpoint in slices, of its columns only those that are used: `stats_parsed` may be most of the file."""
+    with store.open_input(path) as source:
+        file = pq.ParquetFile(source)
+        schema = file.schema_arrow
+        for known in _CHECKPOINT.names:
+            # Only members are asked for below: a column of another shape would read as one with no rows.
+            if known in schema.names and not pa.types.is_struct(schema.field(known).type):
+                raise pa.ArrowInvalid(f"column {known} is no struct")
+        columns = ["protocol", "metaData", "txn", "domainMetadata", "sidecar.path"]
+        columns += [f"add.{_wire_name(name)}" for name in FILES.names]
+        columns += [f"remove.{_wire_name(name)}" for name in TOMBSTONES.names]
+        if "add" in schema.names and _has_field(schema.field("add").type, "stats_parsed"):
+            columns += _statistics_columns(file)
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns)
 
 
-def _rows(part: pa.Table, action: str, struct: pa.StructType) -> Iterator[dict[str, Any]]:
-    """The rows of a small action, maps as dicts, absent values left out."""
-    if action not in part.schema.names:
-        return
-    column = part.column(action)
-    for row in column.filter(pc.is_valid(column)).to_pylist():
-        yield _plain(row, struct)
+def _statistics_columns(file: pq.ParquetFile) -> list[str]:
+    """The struct statistics, where a row group has an add without the JSON form; reading both doubles the work."""
+    stats = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "add.stats"), None)
+    path = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "add.path"), None)
+    if stats is None or path is None:
+        return ["add.stats_parsed"]
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        has, of = group.column(stats).statistics, group.column(path).statistics
+        if has is None or of is None or has.num_values < of.num_values:
+            return ["add.stats_parsed"]
+    return []
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
+def _gather(batch: pa.RecordBatch, found: _Found) -> None:
+    if _valid(batch, "sidecar") is not None:
+        raise _V2Error
+    adds = _valid(batch, "add")
+    if adds is not None:
+        found.adds.append(_file_columns(adds, FILES))
+    removes = _valid(batch, "remove")
+    if removes is not None:
+        found.removes.append(_file_columns(removes, TOMBSTONES))
+    found.protocols += [_protocol(row) for row in _rows(batch, "protocol")]
+    found.metadata += [_metadata(row) for row in _rows(batch, "metaData")]
+    found.transactions += [msgspec.convert(row, SetTransaction) for row in _rows(batch, "txn")]
+    found.domains += [msgspec.convert(row, DomainMetadata) for row in _rows(batch, "domainMetadata")]
+
+
+def _valid(batch: pa.RecordBatch, name: str) -> pa.StructArray | None:
+    """The rows that hold this action, or None where there is none."""
+    if name not in batch.schema.names:
         return None
-    if pa.types.is_struct(kind):
-        known = {member.name: member.type for member in kind}
-        return {name: _plain(item, known[name]) for name, item in value.items() if name in known and item is not None}
-    return dict(value) if pa.types.is_map(kind) else value
+    column = batch.column(name)
+    if column.null_count == len(column):
+        return None
+    return column if not column.null_count else column.filter(column.is_valid())
 
 
-def _convert(row: dict[str, Any], kind: type[T]) -> T:
-    return msgspec.convert(row, kind)
+def _file_columns(rows: pa.StructArray, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [_column(rows, target) for target in schema]
+    if schema is FILES:
+        position = schema.get_field_index("stats")
+        arrays[position] = _statistics(rows, arrays[position])
+    batch = pa.record_batch(arrays, schema=schema)
+    for name in ("path", *(("size",) if schema is FILES else ())):
+        if batch.column(name).null_count:
+            raise pa.ArrowInvalid(f"a file action has no {name}")
+    return batch
 
 
-def _columns(part: pa.Table, action: str, schema: pa.Schema) -> pa.Table:
-    """A column of structs as a table of their members, in our spelling and types, null where the file has none."""
-    if action not in part.schema.names:
-        return schema.empty_table()
-    column = part.column(action)
-    structs = column.filter(pc.is_valid(column)).combine_chunks()
-    present = {member.name: index for index, member in enumerate(structs.type)}
-    arrays = []
-    for wanted in schema:
-        index = present.get(_camel(wanted.name))
-        if index is None:
-            arrays.append(pa.nulls(len(structs), wanted.type))
-        else:
-            arrays.append(_member(structs.field(index), wanted.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+def _column(rows: pa.StructArray, target: pa.Field) -> pa.Array:
+    name = _wire_name(target.name)
+    if not _has_field(rows.type, name):
+        return pa.nulls(len(rows), target.type)
+    column = rows.field(name)
+    if target.type == DELETION_VECTOR:
+        children = [_column(column, each) for each in DELETION_VECTOR]
+        return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=column.is_null())
+    return column if column.type == target.type else column.cast(target.type)
 
 
-def _member(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if wanted == DELETION_VECTOR:
-        return _deletion_vectors(array)
-    return array if array.type == wanted else array.cast(wanted)
+def _statistics(rows: pa.StructArray, stats: pa.Array) -> pa.Array:
+    if not stats.null_count or not _has_field(rows.type, "stats_parsed"):
+        return stats
+    return pc.coalesce(stats, statistics_json(rows.field("stats_parsed")))
 
 
-def _deletion_vectors(array: pa.StructArray) -> pa.Array:
-    present = {member.name: index for index, member in enumerate(array.type)}
-    arrays = []
-    for wanted in DELETION_VECTOR:
-        index = present.get(_camel(wanted.name))
-        found = pa.nulls(len(array), wanted.type) if index is None else array.field(index).cast(wanted.type)
-        arrays.append(found)
-    return pa.StructArray.from_arrays(arrays, fields=list(DELETION_VECTOR), mask=array.is_null())
+def _has_field(struct: pa.DataType, name: str) -> bool:
+    return bool(struct.get_field_index(name) >= 0)
 
 
-def _corrupt(store: Store, info: FileInfo, reason: str) -> CorruptCheckpoint:
+def _rows(batch: pa.RecordBatch, name: str) -> list[dict[str, Any]]:
+    """The few rows of an action that is no file's, as plain dicts, without what is null."""
+    found = _valid(batch, name)
+    if found is None:
+        return []
+    return [{key: value for key, value in row.items() if value is not None} for row in found.to_pylist()]
+
+
+def _protocol(row: dict[str, Any]) -> Protocol:
+    protocol = msgspec.convert(row, Protocol)
+    # Some writers put an empty list where the protocol demands null.
+    reader = protocol.reader_features if protocol.min_reader_version >= 3 else None
+    writer = protocol.writer_features if protocol.min_writer_version >= 7 else None
+    return msgspec.structs.replace(protocol, reader_features=reader, writer_features=writer)
+
+
+def _metadata(row: dict[str, Any]) -> Metadata:
+    row["configuration"] = dict(row.get("configuration") or ())
+    kind = row.get("format") or {}
+    row["format"] = {"provider": kind.get("provider") or "parquet", "options": dict(kind.get("options") or ())}
+    return msgspec.convert(row, Metadata)
+
+
+def _corrupt(store: Store, path: str, why: str) -> CorruptCheckpoint:
     return CorruptCheckpoint(
-        f"{store.root}: the checkpoint {info.path} cannot be used: {reason}. Nothing was changed. Delete it to "
-        "have the table read from an earlier checkpoint or from its commits, where they still exist.",
+        f"CorruptCheckpoint: {path} of {store.root} cannot be read: {why}. Nothing was changed. Where the commits "
+        "before it or an older checkpoint still exist, deleting the file lets the table be read from them.",
         table=store.root,
-        path=info.path,
+        path=path,
     )
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
+
+
+_STRINGS = pa.list_(pa.string())
+_VECTOR_TYPE = pa.struct([(_wire_name(each.name), each.type) for each in DELETION_VECTOR])
+
+
+def _wire_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of a table of files as the fields of an action."""
+    types = [_VECTOR_TYPE if each.type == DELETION_VECTOR else each.type for each in schema]
+    return [pa.field(_wire_name(name), type_) for name, type_ in zip(schema.names, types, strict=True)]
+
+
+# FILES has no dataChange: it belongs to a commit, and is false in every checkpoint.
+_ADD = pa.struct([*_wire_fields(FILES), ("dataChange", pa.bool_())])
+_REMOVE = pa.struct(_wire_fields(TOMBSTONES))
+
+_CHECKPOINT = pa.schema(
+    [
+        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
+        ("add", _ADD),
+        ("remove", _REMOVE),
+        (
+            "metaData",
+            pa.struct(
+                [
+                    ("id", pa.string()),
+                    ("name", pa.string()),
+                    ("description", pa.string()),
+                    ("format", pa.struct([("provider", pa.string()), ("options", STRING_MAP)])),
+                    ("schemaString", pa.string()),
+                    ("partitionColumns", _STRINGS),
+                    ("configuration", STRING_MAP),
+                    ("createdTime", pa.int64()),
+                ]
+            ),
+        ),
+        (
+            "protocol",
+            pa.struct(
+                [
+                    ("minReaderVersion", pa.int32()),
+                    ("minWriterVersion", pa.int32()),
+                    ("readerFeatures", _STRINGS),
+                    ("writerFeatures", _STRINGS),
+                ]
+            ),
+        ),
+        (
+            "domainMetadata",
+            pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]),
+        ),
+    ]
+)
+
+_SMALL = ["protocol", "metaData", "txn", "domainMetadata"]
+
+# Paths and statistics are different in every row: a dictionary of them is work for nothing.
+_REPEATING = [
+    "add.partitionValues.key_value.key",
+    "add.partitionValues.key_value.value",
+    "add.tags.key_value.key",
+    "add.tags.key_value.value",
+    "add.clusteringProvider",
+    "remove.partitionValues.key_value.key",
+    "remove.partitionValues.key_value.value",
+]
 
 
 def write_checkpoint(
@@ -236,61 +310,71 @@ def write_checkpoint(
     adds: pa.Table,
     removes: pa.Table,
 ) -> None:
-    """Write the classic checkpoint of a version, and point the hint at it.
+    """Write the classic checkpoint of `version`, and then the hint to it.
 
-    The caller leaves out expired tombstones and transactions. Written slice by slice; it appears whole or not at all,
-    and the hint moves only after it.
+    `adds` (schema FILES) are the live files; `removes` (schema TOMBSTONES) the tombstones that the caller still keeps.
+    The commit of the version exists already. Two writers may write one version at the same time: both write the same
+    state, and one of the two files stays, whole. Raises what the store raises; then the old state of the log stands.
     """
+    kept = [domain for domain in domains.values() if not domain.removed]
     path = checkpoint_name(version)
-    small = _small_actions(protocol, metadata, transactions, domains)
-    with store.open_output(path) as sink, pq.ParquetWriter(sink, SCHEMA, compression="snappy") as writer:
-        writer.write_table(small)
-        for action, files, struct in (("add", adds, _ADD), ("remove", removes, _REMOVE)):
-            for start in range(0, files.num_rows, SLICE_ROWS):
-                writer.write_table(_file_actions(action, files.slice(start, SLICE_ROWS), struct))
+    with (
+        store.open_output(path) as output,
+        pq.ParquetWriter(output, _CHECKPOINT, compression="snappy", use_dictionary=_REPEATING) as writer,
+    ):
+        writer.write_table(_small_actions(protocol, metadata, list(transactions.values()), kept))
+        for rows in _slices(removes):
+            writer.write_table(_actions(len(rows), remove=_wire_rows(rows, _REMOVE)))
+        for rows in _slices(adds):
+            writer.write_table(_actions(len(rows), add=_wire_rows(rows, _ADD)))
     info = store.stat(path)
-    write_hint(
-        store,
-        LastCheckpoint(
-            version=version,
-            size=small.num_rows + adds.num_rows + removes.num_rows,
-            size_in_bytes=None if info is None else info.size_bytes,
-            num_of_add_files=adds.num_rows,
-        ),
+    hint = LastCheckpoint(
+        version=version,
+        size=2 + len(transactions) + len(kept) + adds.num_rows + removes.num_rows,
+        size_in_bytes=None if info is None else info.size_bytes,
+        num_of_add_files=adds.num_rows,
     )
+    write_hint(store, hint)
 
 
 def _small_actions(
-    protocol: Protocol,
-    metadata: Metadata,
-    transactions: Mapping[str, SetTransaction],
-    domains: Mapping[str, DomainMetadata],
+    protocol: Protocol, metadata: Metadata, transactions: list[SetTransaction], domains: list[DomainMetadata]
 ) -> pa.Table:
-    rows: list[dict[str, Any]] = [
-        {"protocol": msgspec.to_builtins(protocol)},
+    """Everything but the files, one row each."""
+    table = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        # Lists where the version has feature lists, null where it does not: the protocol demands both.
+        "readerFeatures": (protocol.reader_features or []) if protocol.min_reader_version >= 3 else None,
+        "writerFeatures": (protocol.writer_features or []) if protocol.min_writer_version >= 7 else None,
+    }
+    rows = [
+        {"protocol": table},
         {"metaData": msgspec.to_builtins(metadata)},
+        *({"txn": msgspec.to_builtins(each)} for each in transactions),
+        *({"domainMetadata": msgspec.to_builtins(each)} for each in domains),
     ]
-    rows += [{"txn": msgspec.to_builtins(transaction)} for transaction in transactions.values()]
-    rows += [{"domainMetadata": msgspec.to_builtins(domain)} for domain in domains.values()]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    columns = {name: pa.array([row.get(name) for row in rows], _CHECKPOINT.field(name).type) for name in _SMALL}
+    return _actions(len(rows), **columns)
 
 
-def _file_actions(action: str, files: pa.Table, struct: pa.StructType) -> pa.Table:
-    """One action a row: the struct of that action from the table's columns, and null for every other action."""
-    arrays = [_written(files.column(name).combine_chunks()) for name in files.schema.names]
-    if action == "add":
-        arrays.append(pa.repeat(pa.scalar(False), files.num_rows))
-    else:
-        # Source: protocol, a checkpoint's removes carry dataChange = false.
-        arrays[files.schema.get_field_index("data_change")] = pa.repeat(pa.scalar(False), files.num_rows)
-    structs = pa.StructArray.from_arrays(arrays, fields=list(struct))
-    return pa.Table.from_arrays(
-        [structs if member.name == action else pa.nulls(files.num_rows, member.type) for member in SCHEMA],
-        schema=SCHEMA,
+def _slices(files: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of one row group each, however small the chunks are that commits left in the table."""
+    for start in range(0, files.num_rows, _ROW_GROUP_ROWS):
+        yield from files.slice(start, _ROW_GROUP_ROWS).combine_chunks().to_batches()
+
+
+def _wire_rows(rows: pa.RecordBatch, struct: pa.StructType) -> pa.StructArray:
+    by_name = dict(zip(map(_wire_name, rows.schema.names), rows.columns, strict=True))
+    by_name["dataChange"] = pa.repeat(pa.scalar(False), len(rows))
+    vectors = by_name["deletionVector"]
+    by_name["deletionVector"] = pa.StructArray.from_arrays(
+        vectors.flatten(), fields=list(_VECTOR_TYPE), mask=vectors.is_null()
     )
+    return pa.StructArray.from_arrays([by_name[each.name] for each in struct], fields=list(struct))
 
 
-def _written(array: pa.Array) -> pa.Array:
-    if array.type != DELETION_VECTOR:
-        return array
-    return pa.StructArray.from_arrays(array.flatten(), fields=list(_VECTOR_TYPE), mask=array.is_null())
+def _actions(count: int, **columns: pa.Array) -> pa.Table:
+    """Rows of the checkpoint's schema, all columns null but those given."""
+    arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in _CHECKPOINT]
+    return pa.table(arrays, schema=_CHECKPOINT)

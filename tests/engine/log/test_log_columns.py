@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.log.log_strategies import ADDS, REMOVES
 
 from airflow_txlog.engine.log.actions import Add, Remove
 from airflow_txlog.engine.log.columns import (
@@ -19,6 +18,7 @@ from airflow_txlog.engine.log.columns import (
     table_to_adds,
     table_to_removes,
 )
+from tests.engine.log.log_strategies import ADDS, REMOVES
 
 
 @given(st.lists(ADDS, max_size=6), st.booleans(), st.data())

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.log.log_strategies import ADDS, INT64, MAPS, OTHERS, REMOVES, TEXT
 
 from airflow_txlog.engine.log.actions import (
     Action,
@@ -18,6 +17,7 @@ from airflow_txlog.engine.log.actions import (
 )
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.errors import CorruptCommit, InvalidCommit
+from tests.engine.log.log_strategies import ADDS, INT64, MAPS, OTHERS, REMOVES, TEXT
 
 PATH = "_delta_log/00000000000000000007.json"
 
