@@ -60,13 +60,13 @@ class ScanTask:
     """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
 
     Columns: those of `schema`, then, where asked, the row's address (int64), and for each position the row id (int64)
-    and the clause (uint8 as int32) that the plan has beside it. `rows` says which rows: all, only those at the plan's
-    positions, or all but those.
+    and the clause (uint8 as int32) that the plan has beside it. `rows` says which rows: all, or only those at the
+    plan's positions.
     """
 
     bins: Bins
     schema: pa.Schema
-    rows: Literal["all", "only", "without"] = "all"
+    rows: Literal["all", "only"] = "all"
     with_address: bool = False
     with_row_id: bool = False
     with_clause: bool = False
@@ -107,8 +107,6 @@ class ScanTask:
                     chosen, first, end = cursor.only(start, batch)
                     if end > first:
                         yield self._output(planned, chosen, None, (first, end))
-                elif self.rows == "without":
-                    yield self._output(planned, cursor.without(start, batch), None, None)
                 else:
                     yield self._output(planned, batch, start, None)
 

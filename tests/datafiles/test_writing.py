@@ -277,13 +277,6 @@ def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -
     assert [(row["_txlog_row"], row["_txlog_clause"]) for row in found] == list(zip(ids, clauses, strict=True))
 
 
-def test_a_scan_without_positions_leaves_those_rows_out(tmp_path: Path) -> None:
-    files = two_files(tmp_path)[:1]
-    files[0] |= {"positions": pack([0, 4, 8])}
-    task = ScanTask(bins=all_of(plan(files)), schema=pa.schema([("id", pa.int64())]), rows="without")
-    assert [row["id"] for batch in task(numbers(1)) for row in batch.to_pylist()] == [1, 2, 3, 5, 6, 7, 9]
-
-
 def test_an_error_of_a_scan_can_be_read_back_from_any_text(tmp_path: Path) -> None:
     task = ScanTask(bins=all_of(plan([{"location": str(tmp_path / "gone")}])), schema=SCHEMA)
     with pytest.raises(TaskFailed) as caught:

@@ -1,0 +1,118 @@
+"""Whether the work of a job is in its table already: application transactions, looked up in the log.
+
+What a recorded transaction means is told at the head of `contract`; soundness A10 and A11 are its source. Invariant:
+"done" is never guessed: it is read from the log, uncached, or the lookup raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_txlog.contract import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import Commit
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound
+
+# A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
+# a log of a million commits; beyond it the result says `at_or_before`.
+MAX_COMMITS_READ = 10_000
+
+
+def recorded_version(table_uri: str, app_id: str) -> int | None:
+    """The version of `app_id` that the table's latest snapshot holds; None without one, or without a table."""
+    try:
+        return Table.open(table_uri).snapshot().application_version(app_id)
+    except TableNotFound:
+        return None
+
+
+def find_done(spec: JobSpec) -> JobResult | None:
+    """An "already_done" result when the table's log holds the transaction of `spec`, else None.
+
+    The result carries the version and the metrics of the commit that did it, or `at_or_before` where the log no
+    longer tells. Raises IdempotencyKeyReused when what was done under the identity is not this work.
+    """
+    if spec.application is None:
+        return None
+    try:
+        table = Table.open(spec.table_uri)
+        snapshot = table.snapshot()
+    except TableNotFound:
+        return None
+    return done_in(table.store, snapshot, spec)
+
+
+def done_in(store: Store, snapshot: Snapshot, spec: JobSpec) -> JobResult | None:
+    """What `find_done` says, of a snapshot at hand."""
+    wanted = spec.application
+    recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
+    if wanted is None or recorded is None or recorded.version < wanted.version:
+        return None
+    if wanted.not_before_ms is not None and (recorded.last_updated or 0) < wanted.not_before_ms:
+        raise _reused(snapshot, wanted, "was recorded before this run began: an earlier run of that name did its work")
+    commit = _commit_of(store, snapshot.version, wanted)
+    info: dict[str, Any] = {} if commit is None else commit.info or {}
+    if wanted.check_digest:
+        _check_digest(snapshot, spec, wanted, commit, info)
+    return JobResult(
+        status="already_done",
+        operation=spec.operation,
+        table_uri=spec.table_uri,
+        version=None if commit is None else commit.version,
+        at_or_before=snapshot.version if commit is None else None,
+        read_version=info.get("readVersion"),
+        metrics=_metrics(info),
+    )
+
+
+def _commit_of(store: Store, head: int, wanted: ApplicationTransaction) -> Commit | None:
+    """The commit that took the transaction to the wanted version, or None where the log does not reach back to it."""
+    reached: Commit | None = None
+    for version in range(head, max(-1, head - MAX_COMMITS_READ), -1):
+        path = commit_name(version)
+        try:
+            commit = decode_commit(version, store.read(path), path)
+        except FileNotFoundError:
+            return None
+        # A later number of the same id (a cleared task) does not hide the wanted one: it is read past.
+        numbers = [t.version for t in commit.transactions if t.app_id == wanted.app_id]
+        if numbers and numbers[0] < wanted.version:
+            return reached
+        if numbers:
+            reached = commit
+            if numbers[0] == wanted.version:
+                return reached
+    return reached if head < MAX_COMMITS_READ else None
+
+
+def _check_digest(
+    snapshot: Snapshot, spec: JobSpec, wanted: ApplicationTransaction, commit: Commit | None, info: dict[str, Any]
+) -> None:
+    """An author's key may name one piece of work only; what cannot be checked any more is not taken for this work."""
+    if commit is None:
+        raise _reused(snapshot, wanted, "was used so long ago that the log no longer tells for what")
+    if (info.get("tags") or {}).get(DIGEST_TAG) != spec.digest():
+        raise _reused(snapshot, wanted, f"did other work at version {commit.version}", version=commit.version)
+
+
+def _reused(
+    snapshot: Snapshot, wanted: ApplicationTransaction, why: str, *, version: int | None = None
+) -> IdempotencyKeyReused:
+    return IdempotencyKeyReused(
+        f"Table {snapshot.uri}: the application transaction {wanted.app_id!r} (version {wanted.version}) {why}. "
+        "Nothing was done now. Give the task an idempotency_key that names this work, such as one with "
+        "{{ run_id }} in it.",
+        table=snapshot.uri,
+        app_id=wanted.app_id,
+        version=version,
+    )
+
+
+def _metrics(info: dict[str, Any]) -> dict[str, int]:
+    """Delta writes metrics as texts; those that are whole numbers are told again."""
+    metrics = info.get("operationMetrics") or {}
+    return {name: int(value) for name, value in metrics.items() if str(value).lstrip("-").isdigit()}

@@ -1,0 +1,103 @@
+"""A job in a process of its own: `python -m airflow_txlog.jobs SPEC_FILE`.
+
+The description comes from a file and the result goes to `result_uri`; nothing of either stands in the command line.
+The process ends when its standard input does, so that it dies with its parent, and on SIGTERM. Exit codes: 0 done, 75
+failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+from airflow_txlog.contract import JobResult, read_spec, write_document
+from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.jobs.run import needs_spark, run_job
+from airflow_txlog.jobs.session import local_session
+
+EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
+EXIT_TERMINATED = 128 + signal.SIGTERM
+STOP_TIMEOUT_S = 3.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job that a spec file describes; the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m airflow_txlog.jobs SPEC_FILE", file=sys.stderr)
+        return EXIT_FAILED
+    threading.Thread(target=_die_with_parent, name="stdin", daemon=True).start()
+    signal.signal(signal.SIGTERM, _on_terminate)
+    try:
+        spec = read_spec(arguments[0])
+    except TxlogError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    spark: Any = None
+    try:
+        spark = local_session(spec.spark_conf) if needs_spark(spec) else None
+    except Exception as error:
+        result = JobResult(
+            status="failed",
+            operation=spec.operation,
+            table_uri=spec.table_uri,
+            error=_start_error(error).to_dict(),
+        )
+        print(f"{spec.operation} failed: {result.error}", flush=True)
+        if spec.result_uri is not None:
+            write_document(spec.result_uri, result.to_json())
+        return EXIT_FAILED
+    result = run_job(spec, spark, log=_say)
+    if spark is not None:
+        spark.stop()
+    if result.error is None:
+        return EXIT_DONE
+    return EXIT_RETRY if result.error["retryable"] else EXIT_FAILED
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _start_error(error: Exception) -> TxlogError:
+    if isinstance(error, TxlogError):
+        return error
+    return JobError(
+        f"Spark could not be started: {type(error).__name__}: {error}. Is Java 17 or newer there (JAVA_HOME)?",
+        cause_type=type(error).__name__,
+    )
+
+
+def _die_with_parent() -> None:
+    """Wait for the end of standard input, which the parent holds open while it lives."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    _leave()
+
+
+def _on_terminate(signum: int, frame: FrameType | None) -> None:
+    # Not here: the signal may have come in the middle of a call to the JVM, whose connection this thread holds.
+    threading.Thread(target=_leave, name="terminate", daemon=True).start()
+
+
+def _leave() -> None:
+    """End at once. What is committed stays; what is staged is named by no commit, and VACUUM sweeps it."""
+    stopper = threading.Thread(target=_cancel_jobs, daemon=True)
+    stopper.start()
+    stopper.join(STOP_TIMEOUT_S)
+    os._exit(EXIT_TERMINATED)
+
+
+def _cancel_jobs() -> None:
+    from pyspark import SparkContext  # noqa: PLC0415 - only where there is something to cancel
+
+    running = SparkContext._active_spark_context
+    if running is not None:
+        running.cancelAllJobs()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

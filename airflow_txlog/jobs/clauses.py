@@ -1,0 +1,256 @@
+"""The clauses of a MERGE: checked against both schemas, and put into the SQL that decides and the SQL that computes.
+
+For each pair of rows that ON matches, the first WHEN MATCHED clause whose condition is TRUE acts; for each source row
+that matches nothing, the first WHEN NOT MATCHED clause. Clauses are numbered in the author's order, and the number
+travels with the row. The invariant: a condition is evaluated in one place only, and every value a clause assigns has
+passed the gate and has, or is cast to, the column's type. Source: protocol notes 6.4.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import DataType, NullType, StructType
+
+from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN
+from airflow_txlog.engine.table import types as delta
+from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownColumn
+from airflow_txlog.jobs.schemas import can_store, is_same_type, mismatch
+from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clause:
+    """One clause, by its number in the author's list.
+
+    `values`: SQL for each assigned column of the target, by the table's spelling, cast to its type; empty for DELETE.
+    """
+
+    number: int
+    action: str
+    condition: str | None
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """The two sides of a merge: schemas, aliases, and the empty views that texts are checked on."""
+
+    target: StructType
+    source: StructType
+    target_alias: str
+    source_alias: str
+    target_shape: str
+    source_shape: str
+    ansi: bool
+    table_uri: str
+
+    @property
+    def pair(self) -> str:
+        """FROM clause of a matched pair."""
+        return (
+            f"{quoted(self.target_shape)} AS {quoted(self.target_alias)} CROSS JOIN "
+            f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
+        )
+
+    @property
+    def source_alone(self) -> str:
+        """FROM clause of a source row without a match."""
+        return f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clauses:
+    """All clauses of one merge, checked."""
+
+    matched: tuple[Clause, ...]
+    not_matched: tuple[Clause, ...]
+
+    @property
+    def updates(self) -> tuple[Clause, ...]:
+        return tuple(clause for clause in self.matched if clause.action == "update")
+
+    @property
+    def tolerates_many_matches(self) -> bool:
+        """A single unconditional WHEN MATCHED DELETE: it does not matter how many source rows say so."""
+        return len(self.matched) == 1 and self.matched[0].action == "delete" and self.matched[0].condition is None
+
+    def texts_on_pairs(self) -> list[str]:
+        """The conditions of WHEN MATCHED clauses."""
+        return [clause.condition for clause in self.matched if clause.condition is not None]
+
+    def parameters(self) -> dict[str, str]:
+        """operationParameters, as delta-spark spells them."""
+        return {
+            "matchedPredicates": _told(self.matched),
+            "notMatchedPredicates": _told(self.not_matched),
+            "notMatchedBySourcePredicates": "[]",
+        }
+
+
+def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[Mapping[str, Any]]) -> Clauses:
+    """The author's clauses, every text of them accepted by Spark.
+
+    Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch, ConstraintViolation.
+    """
+    matched: list[Clause] = []
+    not_matched: list[Clause] = []
+    for number, clause in enumerate(described):
+        kind = "matched" if clause["when"] == "matched" else "not_matched"
+        of_kind = matched if kind == "matched" else not_matched
+        if of_kind and of_kind[-1].condition is None:
+            raise InvalidJobSpec(
+                f"clauses[{number}] can never act: an earlier WHEN {kind.replace('_', ' ').upper()} clause has no "
+                "condition. Only the last clause of a kind may do without.",
+                argument="clauses",
+            )
+        relation = sides.pair if kind == "matched" else sides.source_alone
+        condition = clause.get("condition")
+        if condition is not None:
+            gate.condition(condition, relation)
+        values: dict[str, str] = {}
+        if clause["then"] != "delete":
+            assigned = clause["set"] if clause["then"] == "update" else clause["values"]
+            values = _values(gate, sides, relation, assigned)
+        if clause["then"] == "insert":
+            _check_not_null(sides, values)
+        of_kind.append(Clause(number=number, action=clause["then"], condition=condition, values=values))
+    return Clauses(matched=tuple(matched), not_matched=tuple(not_matched))
+
+
+def deciding_sql(clauses: Sequence[Clause]) -> str:
+    """SQL for the number of the first clause that acts, NULL where none does."""
+    branches = "\n".join(
+        f"WHEN (\n{'TRUE' if clause.condition is None else clause.condition}\n) THEN {clause.number}"
+        for clause in clauses
+    )
+    return f"CAST(CASE {branches} END AS INT)" if branches else "CAST(NULL AS INT)"
+
+
+def image_sql(sides: Sides, clauses: Sequence[Clause], number_of_row: str, *, is_update: bool) -> list[str]:
+    """SQL for each column of the target's new rows, in its order; `number_of_row` is SQL for the acting clause.
+
+    A column that a clause does not assign keeps the target row's value in an update, and is NULL in an insert.
+    """
+    columns = []
+    for field in sides.target:
+        kept = f"{quoted(sides.target_alias)}.{quoted(field.name)}" if is_update else "NULL"
+        values = [clause.values.get(field.name, kept) for clause in clauses]
+        if len(set(values)) == 1:
+            sql = values[0]
+        else:
+            branches = "\n".join(
+                f"WHEN {clause.number} THEN {value}" for clause, value in zip(clauses, values, strict=True)
+            )
+            sql = f"CASE {number_of_row} {branches} END"
+        columns.append(f"{sql} AS {quoted(field.name)}")
+    return columns
+
+
+def columns_for_images(clauses: Sequence[Clause], schema: delta.StructType) -> frozenset[str] | None:
+    """The target's columns that updates need: those that some clause keeps, and those that a text names.
+
+    None where a text may name any of them.
+    """
+    needed: frozenset[str] = frozenset()
+    for clause in clauses:
+        needed |= frozenset(name for name in schema.names if name not in clause.values)
+        for text in clause.values.values():
+            named = columns_named(text, schema)
+            if named is None:
+                return None
+            needed |= named
+    return needed
+
+
+def clause_of_row(alias: str) -> str:
+    """SQL for the acting clause of a row that carries its number."""
+    return f"{quoted(alias)}.{quoted(CLAUSE_COLUMN)}"
+
+
+def _values(gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str]) -> dict[str, str]:
+    if assigned == "*":
+        return _all_columns(sides)
+    assert not isinstance(assigned, str)
+    values: dict[str, str] = {}
+    problems = []
+    for name, text in assigned.items():
+        field = _target_field(sides, name)
+        if field.name in values:
+            raise InvalidJobSpec(f"A clause assigns the column {field.name!r} twice.", argument="clauses")
+        found = gate.value(text, relation)
+        if not can_store(found, field.dataType, ansi=sides.ansi):
+            problems.append(
+                f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()} (in {text!r})"
+            )
+        values[field.name] = _cast(f"(\n{text}\n)", found, field.dataType)
+    if problems:
+        raise mismatch(problems, sides.source, sides.target, sides.table_uri)
+    return values
+
+
+def _all_columns(sides: Sides) -> dict[str, str]:
+    """`*`: every column of the target from the source's column of that name."""
+    have = {field.name.lower(): field for field in sides.source}
+    values, problems = {}, []
+    for field in sides.target:
+        found = have.get(field.name.lower())
+        if found is None:
+            problems.append(f"{field.name}: the source has no such column, and * needs one")
+        elif not can_store(found.dataType, field.dataType, ansi=sides.ansi):
+            problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
+        else:
+            reference = f"{quoted(sides.source_alias)}.{quoted(found.name)}"
+            values[field.name] = _cast(reference, found.dataType, field.dataType)
+    if problems:
+        raise mismatch(problems, sides.source, sides.target, sides.table_uri)
+    return values
+
+
+def _target_field(sides: Sides, name: str) -> Any:
+    """The target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
+    bare = name.strip().strip("`")
+    fields = {field.name.lower(): field for field in sides.target}
+    prefix = sides.target_alias.lower() + "."
+    found = fields.get(bare.lower())
+    if found is None and bare.lower().startswith(prefix):
+        found = fields.get(bare[len(prefix) :].strip("`").lower())
+    if found is None:
+        raise UnknownColumn(
+            f"A clause assigns the column {name!r}, which {sides.table_uri} does not have. Its columns are: "
+            f"{', '.join(sides.target.names)}. Nothing was read.",
+            column=name,
+            columns=sides.target.names,
+        )
+    return found
+
+
+def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:
+    for field in sides.target:
+        if not field.nullable and field.name not in values:
+            raise ConstraintViolation(
+                f"{sides.table_uri}: column {field.name!r} is NOT NULL, and a WHEN NOT MATCHED clause gives it no "
+                "value. Nothing was staged.",
+                constraint="NOT NULL",
+                column=field.name,
+            )
+
+
+def _cast(sql: str, found: DataType, wanted: DataType) -> str:
+    # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
+    if is_same_type(found, wanted) or isinstance(found, NullType):
+        return sql
+    return f"CAST({sql} AS {wanted.simpleString()})"
+
+
+def _told(clauses: Sequence[Clause]) -> str:
+    entries = []
+    for clause in clauses:
+        told = {"actionType": clause.action}
+        if clause.condition is not None:
+            told = {"predicate": clause.condition, **told}
+        entries.append(told)
+    return json.dumps(entries, ensure_ascii=False)

@@ -1,0 +1,92 @@
+"""What all steps of one job share: its Spark, its table, its settings, the time it takes, the lines it says.
+
+The invariant: a job has one id, which stands in the name of everything it stages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.jobs.session import default_parallelism
+
+Log = Callable[[str], None]
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 row`, `2 rows`: for people."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+@dataclass(kw_only=True)
+class JobContext:
+    """One job while it runs. Used by one thread."""
+
+    spark: SparkSession
+    spec: JobSpec
+    root: str
+    """The table's canonical URI."""
+    log: Log
+    job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    views: list[str] = field(default_factory=list)
+    _parallelism: int | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self.spec.arguments
+
+    @property
+    def root_location(self) -> str:
+        """The table's folder as a location for executors."""
+        return location_of(self.root, "").rstrip("/")
+
+    @property
+    def inputs_location(self) -> str:
+        """The folder for what the job pins and for large plans.
+
+        Inside the table and not hidden by an underscore: another engine's vacuum ignores hidden folders, and would
+        never sweep what a killed job leaves behind. No log names anything in it.
+        """
+        return f"{self.root_location}/txlog-inputs-{self.job_id}"
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks Spark runs at once."""
+        if self._parallelism is None:
+            self._parallelism = default_parallelism(self.spark)
+        return self._parallelism
+
+    def view_name(self) -> str:
+        """A name for a temporary view that nobody uses; dropped by `drop_views`."""
+        name = f"txlog_{self.job_id}_{len(self.views)}"
+        self.views.append(name)
+        return name
+
+    def drop_views(self) -> None:
+        """Forget the temporary views of this job."""
+        for name in self.views:
+            with contextlib.suppress(Exception):  # the session may be gone
+                self.spark.catalog.dropTempView(name)
+        self.views.clear()
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measures what runs inside as a step of the result, also when it fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.steps.append({"name": name, "seconds": round(time.perf_counter() - start, 3)})
+
+    def step_ms(self, name: str) -> int:
+        """Milliseconds of the steps of this name so far."""
+        return int(sum(step["seconds"] for step in self.steps if step["name"] == name) * 1000)

@@ -1,0 +1,249 @@
+"""The source of a job: built from its description, and pinned where it is needed more than once.
+
+*Pinned* means evaluated once, written down with a number for each row, and from then on read from the files: a source
+with rand(), current_timestamp() or a moving table would otherwise give the finding and the writing different rows. The
+invariant: nothing after `pin` evaluates the author's query again. Source: soundness A2; run notes 2.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import NullType, StructType
+
+from airflow_txlog.datafiles.locations import is_local, open_input
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.plans import PLAN_FIELDS
+from airflow_txlog.datafiles.tasks import PART_COLUMN, RECORD_SCHEMA, ROW_ID_COLUMN, ScanTask, WriteTask
+from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, TxlogError
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.running import first_lines
+from airflow_txlog.jobs.scan import FilePlan, bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
+from airflow_txlog.jobs.schemas import check_distinct
+from airflow_txlog.jobs.sql import SqlGate, quoted
+from airflow_txlog.jobs.stage import collect_records
+
+# Hadoop expands these in a path; a backslash before one takes it as it is.
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The author's source as a frame that was not evaluated yet. `reads_target`: some row of it is the target's."""
+
+    frame: DataFrame
+    reads_target: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedSource:
+    """A source's rows, written down. `frame` reads the files: the source's columns and ROW_ID_COLUMN."""
+
+    frame: DataFrame
+    plan: FilePlan
+    num_rows: int
+    reads_target: bool
+
+    @property
+    def schema(self) -> StructType:
+        """The source's own columns."""
+        return StructType([field for field in self.frame.schema if field.name != ROW_ID_COLUMN])
+
+    def bytes_of(self, columns: Iterable[str]) -> int:
+        """Uncompressed bytes of these columns, by the footers of the files."""
+        wanted = {name.lower() for name in columns}
+        total = 0
+        for location in self.plan.table.column("location").to_pylist():
+            source, _ = open_input(location)
+            with source:
+                metadata = pq.read_metadata(source)
+            for group in range(metadata.num_row_groups):
+                for index in range(metadata.num_columns):
+                    chunk = metadata.row_group(group).column(index)
+                    if chunk.path_in_schema.split(".")[0].lower() in wanted:
+                        total += chunk.total_uncompressed_size
+        return total
+
+
+def build_source(context: JobContext, gate: SqlGate, target: Snapshot | None) -> Source:
+    """The frame of `arguments.source`; views of our own tables are read at one version each.
+
+    `target` is the version of the job's table that a source reading it sees. Raises InvalidJobSpec (argument
+    `source…`), and what opening another table raises.
+    """
+    described: dict[str, Any] = context.arguments["source"]
+    if "sql" not in described:
+        return _view(context, described, "source", target)
+    reads_target = False
+    for name, view in (described.get("views") or {}).items():
+        source = _view(context, view, f"source.views.{name}", target)
+        reads_target |= source.reads_target
+        _register(context, source.frame, name)
+    frame = gate.query(described["sql"])
+    if not reads_target and "`" in described["sql"]:
+        # Spark reads files named in the text (parquet.`/path`); only the plan tells which.
+        reads_target = _reads_files_of(context, frame)
+    return Source(frame=frame, reads_target=reads_target)
+
+
+def pin(context: JobContext, source: Source) -> PinnedSource:
+    """The source evaluated, once, and written down in the job's inputs folder.
+
+    Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
+    """
+    names = source.frame.schema.names
+    check_distinct(names, "The source")
+    check_names_are_free(names, "The source")
+    # A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
+    untyped = [field.name for field in source.frame.schema if isinstance(field.dataType, NullType)]
+    typed = StructType([field for field in source.frame.schema if field.name not in untyped])
+    schema = _arrow_schema(typed)
+    layout = Layout(
+        root=context.inputs_location,
+        schema=pa.schema([*schema, pa.field(ROW_ID_COLUMN, pa.int64())]),
+        partition_columns=(),
+        job_id=context.job_id,
+        indexed_columns=(),
+    )
+    rows = source.frame.select(*(source.frame[quoted(field.name)] for field in typed))
+    # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
+    # its rows' numbers, so it is taken after that.
+    rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
+    staged = collect_records(
+        rows.mapInArrow(WriteTask(layout=layout, numbers_rows=True), spark_schema(RECORD_SCHEMA)),
+        "write down the source's rows",
+    )
+    plan = FilePlan(table=_plan_of(staged), schema=layout.schema)
+    return PinnedSource(
+        frame=_read_back(context, staged, layout.schema, source.frame.schema),
+        plan=plan,
+        num_rows=sum(file.num_records for file in staged),
+        reads_target=source.reads_target,
+    )
+
+
+def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snapshot | None) -> Source:
+    if "table" in view:
+        return _table_view(context, view, target)
+    paths = view["path"] if isinstance(view["path"], list) else [view["path"]]
+    reader = context.spark.read.format(view["format"]).options(**(view.get("options") or {}))
+    try:
+        if view.get("schema"):
+            reader = reader.schema(view["schema"])
+        frame = reader.load(paths)
+        _ = frame.schema
+    except PySparkException as error:
+        raise InvalidJobSpec(
+            f"{argument}: Spark cannot read {view['format']} at {', '.join(paths)}: {first_lines(error)}. Nothing was "
+            "changed.",
+            argument=argument,
+        ) from error
+    return Source(frame=frame, reads_target=any(_is_inside(context, path) for path in paths))
+
+
+def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
+    table = Table.open(view["table"])
+    version = view.get("version")
+    is_target = _same_place(table.uri, context.root)
+    if is_target and version is None:
+        if target is None:
+            raise InvalidJobSpec(
+                f"The source reads {view['table']}, which this job is to create.", argument="source.table"
+            )
+        snapshot = target
+    else:
+        snapshot = table.snapshot(version)
+    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone)
+    frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
+    # A version that was named is the same for ever: reading it is no reading of what may change.
+    return Source(frame=frame, reads_target=is_target and version is None)
+
+
+def _register(context: JobContext, frame: DataFrame, name: str) -> None:
+    try:
+        frame.createOrReplaceTempView(name)
+    except PySparkException as error:
+        raise InvalidJobSpec(f"source.views: {name!r} is no name for a view.", argument="source.views") from error
+    context.views.append(name)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except (PySparkException, TypeError) as error:
+        raise SchemaMismatch(
+            f"The source has a column of a type that no table can hold: {first_lines(error)}. Cast it in the source's "
+            "SQL. Nothing was staged.",
+            columns=[],
+        ) from error
+
+
+def _plan_of(staged: list[StagedFile]) -> pa.Table:
+    rows = [
+        {
+            "index": index,
+            "location": file.location,
+            "size_bytes": file.size_bytes,
+            "num_records": file.num_records,
+            "directory": "",
+            "partition_values": [],
+        }
+        for index, file in enumerate(staged)
+    ]
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
+    return pa.table(arrays, schema=pa.schema(PLAN_FIELDS))
+
+
+def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema, wanted: StructType) -> DataFrame:
+    """The pinned rows by Spark's own reader, which knows their size and skips columns."""
+    stored = spark_schema(schema)
+    if staged:
+        # Our files count days as the calendar of today does, whatever the session would make of a file without a mark.
+        reader = context.spark.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
+        frame = reader.parquet(*(_GLOB.sub(r"\\\1", file.location) for file in staged))
+    else:
+        frame = context.spark.createDataFrame([], stored)
+    have = set(stored.names)
+    columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in wanted]
+    return frame.select(*columns, frame[ROW_ID_COLUMN])
+
+
+def _reads_files_of(context: JobContext, frame: DataFrame) -> bool:
+    try:
+        read = frame.inputFiles()
+    except PySparkException as error:
+        raise InvalidJobSpec(f"The source's SQL cannot be planned: {first_lines(error)}.", argument="source") from error
+    except TxlogError:
+        raise
+    return any(_is_inside(context, path) for path in read)
+
+
+def _is_inside(context: JobContext, path: str) -> bool:
+    """Whether a path lies in the target's folder, or holds it."""
+    target = _canonical(context.root)
+    other = _canonical(path)
+    return other == target or other.startswith(target + "/") or target.startswith(other.rstrip("/*") + "/")
+
+
+def _same_place(one: str, other: str) -> bool:
+    return _canonical(one) == _canonical(other)
+
+
+def _canonical(uri: str) -> str:
+    """A URI such that two names of one local folder are equal, symbolic links included (soundness C7)."""
+    path = re.sub(r"^file:/+", "/", uri)
+    if is_local(path) or "://" not in path:
+        return os.path.realpath(path)
+    return re.sub(r"^s3[an]://", "s3://", path).rstrip("/")

@@ -1,0 +1,161 @@
+"""One job, from its description to its result. The way in for every runner.
+
+The invariant: a job that fails leaves nothing that a commit names, and a result that says why; whatever happens, its
+temporary views, its settings and its pinned inputs are gone when `run_job` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from airflow_txlog.contract import JobResult, JobSpec, write_document
+from airflow_txlog.datafiles.locations import is_local, location_of
+from airflow_txlog.engine.store import Store, open_store
+from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore
+from airflow_txlog.jobs import maintenance
+from airflow_txlog.jobs.context import JobContext, Log, plural
+from airflow_txlog.jobs.delete import delete
+from airflow_txlog.jobs.merge import merge
+from airflow_txlog.jobs.rounds import Outcome
+from airflow_txlog.jobs.running import translate
+from airflow_txlog.jobs.session import job_settings
+from airflow_txlog.jobs.shipping import ship
+from airflow_txlog.jobs.write import write
+
+_ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {"write": write, "delete": delete, "merge": merge}
+_MAINTENANCE: dict[str, Callable[[JobSpec], JobResult]] = {
+    "checkpoint": maintenance.checkpoint,
+    "vacuum": maintenance.vacuum,
+}
+
+
+def needs_spark(spec: JobSpec) -> bool:
+    """Whether the job evaluates SQL; without that it needs no session, and saves the ten seconds of its start."""
+    return spec.operation in _ROW_JOBS
+
+
+def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None) -> JobResult:
+    """Run the job, and put its result at `spec.result_uri` where there is one.
+
+    `spark`: a session that runs nothing else meanwhile; None will do where `needs_spark` says so. `log` gets lines for
+    people. Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result
+    cannot be put where it belongs.
+    """
+    say = log or (lambda line: None)
+    say(f"{spec.operation} {spec.table_uri}")
+    context: JobContext | None = None
+    try:
+        if spec.operation in _MAINTENANCE:
+            result = _MAINTENANCE[spec.operation](spec)
+        else:
+            if spark is None:
+                raise InvalidJobSpec(f"{spec.operation} needs a Spark session.", argument="operation")
+            store = open_store(spec.table_uri)
+            _check_reachable(store)
+            context = JobContext(spark=spark, spec=spec, root=store.root, log=say)
+            result = _run_rows(context, store)
+    except Exception as error:
+        result = _failed(spec, context, error, say)
+    for line in summary(result):
+        say(line)
+    if spec.result_uri is not None:
+        write_document(spec.result_uri, result.to_json())
+    return result
+
+
+def summary(result: JobResult) -> list[str]:
+    """What came of it, in a line for people, and the time of each step in another."""
+    if result.error is not None:
+        return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
+    files, parts = result.files, []
+    if "considered" in files:
+        parts.append(
+            f"{files['considered']} files considered, {files['pruned']} pruned, {files['rewritten']} rewritten"
+        )
+    told = {name: result.metrics.get(metric, 0) for metric, name in _ROWS_TOLD[result.operation].items()}
+    parts += [f"{plural(count, 'row')} {name}" for name, count in told.items() if count]
+    version = "" if result.version is None else f" -> version {result.version}"
+    status = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
+    head = "; ".join(filter(None, [status[result.status], ", ".join(parts)]))
+    lines = [f"{result.operation}: {head}{version} in {result.seconds:.1f} s"]
+    if result.steps:
+        lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))
+    return lines
+
+
+_ROWS_TOLD: dict[str, dict[str, str]] = {
+    "write": {"numOutputRows": "written", "numDeletedRows": "replaced"},
+    "delete": {"numDeletedRows": "deleted"},
+    "merge": {
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numTargetRowsInserted": "inserted",
+    },
+    "checkpoint": {},
+    "vacuum": {},
+}
+
+
+def _run_rows(context: JobContext, store: Store) -> JobResult:
+    spec = context.spec
+    try:
+        with job_settings(context.spark, spec.time_zone):
+            with context.step("prepare"):
+                ship(context.spark)
+            outcome = _ROW_JOBS[spec.operation](context)
+    finally:
+        context.drop_views()
+        _remove_inputs(context, store)
+    if outcome.done is not None:
+        return outcome.done
+    change = outcome.change
+    return JobResult(
+        status="committed" if outcome.is_committed else "nothing_to_do",
+        operation=spec.operation,
+        table_uri=spec.table_uri,
+        version=outcome.version,
+        read_version=outcome.read_version,
+        metrics={} if change is None else dict(change.metrics),
+        files={} if change is None else dict(change.files),
+        steps=context.steps,
+        rounds=outcome.rounds,
+    )
+
+
+def _failed(spec: JobSpec, context: JobContext | None, error: Exception, say: Log) -> JobResult:
+    if not isinstance(error, TxlogError):
+        # Not foreseen: the trace is for whoever mends it.
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            say(line)
+    return JobResult(
+        status="failed",
+        operation=spec.operation,
+        table_uri=spec.table_uri,
+        steps=[] if context is None else context.steps,
+        error=translate(error, f"run the {spec.operation} job").to_dict(),
+    )
+
+
+def _check_reachable(store: Store) -> None:
+    """Raises UnsupportedStore for a table that lives in this process's memory: executors could not see it."""
+    location = location_of(store.root, "")
+    if not is_local(location) and location.startswith("memory:"):
+        raise UnsupportedStore(
+            f"{store.root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
+            uri=store.root,
+            filesystem="memory",
+        )
+
+
+def _remove_inputs(context: JobContext, store: Store) -> None:
+    """Delete the job's own folder of pinned inputs and large plans; VACUUM sweeps what cannot be deleted now."""
+    folder = context.inputs_location.rsplit("/", 1)[-1]
+    with contextlib.suppress(Exception):
+        # The folder bears this job's id and no log names anything in it.
+        for info in store.list(folder):
+            store.delete(info.path)
+        store.delete_empty_directory(folder)

@@ -1,0 +1,203 @@
+"""Rows of a source made to fit the table: columns by name, types by Spark's casts where they lose nothing unnoticed.
+
+Which casts happen by themselves is one table below: those that keep every value, and those that fail on a value they
+cannot keep (Spark's ANSI mode makes a narrowing cast raise). Whatever would round, cut or guess is refused, and the
+author writes the cast. The invariant: a frame made here has exactly the table's columns, in its order and its types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
+from airflow_txlog.jobs.sql import quoted
+
+_INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+_FLOATS: tuple[type[DataType], ...] = (FloatType, DoubleType)
+_NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
+_TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
+_ATOMS_WITHOUT_TEXT = (ArrayType, MapType, StructType)
+
+
+def spark_table_schema(snapshot: Snapshot) -> StructType:
+    """The snapshot's columns as Spark's, NOT NULL included and field metadata left out.
+
+    The schema of the log is Spark's own JSON.
+    """
+    return without_metadata(StructType.fromJson(json.loads(snapshot.metadata.schema_string)))
+
+
+def without_metadata(schema: StructType, *, nullable: bool = False) -> StructType:
+    """The columns without field metadata; with `nullable`, every column and member may be null."""
+    return StructType(
+        [StructField(field.name, _bare(field.dataType, nullable), nullable or field.nullable) for field in schema]
+    )
+
+
+def is_ansi(spark: SparkSession) -> bool:
+    """Whether a cast that does not fit fails, rather than giving null or wrapping."""
+    return spark.conf.get("spark.sql.ansi.enabled", "true") == "true"
+
+
+def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
+    """Whether values of type `found` may be stored as `wanted` without the author's own cast.
+
+    - Anything as itself; nothing (void) as anything; whole numbers as decimals, floats and doubles; decimals as wider
+      decimals (no fewer digits after the point), floats and doubles; float as double; date as either timestamp, and
+      either timestamp as the other (by the session's zone).
+    - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
+    - Any single value as text. Never text as something else, a double as a decimal or a whole number, a timestamp as a
+      date, or one container as another.
+    """
+    if _same(found, wanted) or isinstance(found, NullType):
+        return True
+    if isinstance(wanted, StringType):
+        return not isinstance(found, _ATOMS_WITHOUT_TEXT)
+    if isinstance(found, _INTEGERS):
+        if isinstance(wanted, _INTEGERS):
+            return ansi or _INTEGERS.index(type(found)) <= _INTEGERS.index(type(wanted))
+        return isinstance(wanted, _FLOATS) or (isinstance(wanted, DecimalType) and ansi)
+    if isinstance(found, DecimalType):
+        if isinstance(wanted, DecimalType):
+            is_wider = wanted.precision - wanted.scale >= found.precision - found.scale
+            return wanted.scale >= found.scale and (is_wider or ansi)
+        return isinstance(wanted, _FLOATS)
+    if isinstance(found, FloatType):
+        return isinstance(wanted, DoubleType)
+    if isinstance(found, DateType):
+        return isinstance(wanted, _TIMES)
+    return isinstance(found, _TIMES) and isinstance(wanted, _TIMES)
+
+
+def fit_rows(frame: DataFrame, table: StructType, *, ansi: bool, table_uri: str) -> DataFrame:
+    """The frame with exactly the table's columns and types; a nullable column that it lacks is null.
+
+    Raises SchemaMismatch, showing both schemas side by side, and ConstraintViolation for a NOT NULL column that the
+    frame lacks.
+    """
+    check_distinct(frame.schema.names, "The source")
+    have = {field.name.lower(): field for field in frame.schema}
+    wanted = {field.name.lower() for field in table}
+    problems = [
+        f"{field.name}: the table has no such column" for field in frame.schema if field.name.lower() not in wanted
+    ]
+    columns = []
+    for field in table:
+        found = have.get(field.name.lower())
+        if found is None:
+            if not field.nullable:
+                raise ConstraintViolation(
+                    f"{table_uri}: column {field.name!r} is NOT NULL, and the source has no such column. Nothing was "
+                    "staged.",
+                    constraint="NOT NULL",
+                    column=field.name,
+                )
+            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+        elif not can_store(found.dataType, field.dataType, ansi=ansi):
+            problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
+        else:
+            columns.append(_stored(frame, found.name, found.dataType, field.dataType).alias(field.name))
+    if problems:
+        raise mismatch(problems, frame.schema, table, table_uri)
+    return frame.select(*columns)
+
+
+def mismatch(problems: Sequence[str], found: StructType, table: StructType, table_uri: str) -> SchemaMismatch:
+    """The error that names every column that does not fit, and shows both schemas side by side."""
+    return SchemaMismatch(
+        f"The rows do not fit the table {table_uri}:\n  "
+        + "\n  ".join(problems)
+        + "\n"
+        + side_by_side(found, table)
+        + "\n"
+        "Cast, rename or leave out columns in the source's SQL. Nothing was staged.",
+        table=table_uri,
+        columns=[problem.split(":", 1)[0] for problem in problems],
+    )
+
+
+def side_by_side(found: StructType, table: StructType) -> str:
+    """Two schemas as lines: the table's columns in order, then those that only the source has."""
+    have = {field.name.lower(): field for field in found}
+    lines = [("column", "table", "source")]
+    for field in table:
+        other = have.pop(field.name.lower(), None)
+        own = field.dataType.simpleString() + ("" if field.nullable else " not null")
+        lines.append((field.name, own, "-" if other is None else other.dataType.simpleString()))
+    lines += [(field.name, "-", field.dataType.simpleString()) for field in have.values()]
+    widths = [max(len(line[index]) for line in lines) for index in range(3)]
+    return "\n".join(
+        "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def check_distinct(names: Sequence[str], what: str) -> None:
+    """Raises SchemaMismatch where two columns differ in nothing but case, or not at all."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise SchemaMismatch(
+                f"{what} has two columns named {name!r} (case does not count). Give one another name. Nothing was "
+                "staged.",
+                columns=[name],
+            )
+        seen.add(name.lower())
+
+
+def is_same_type(found: DataType, wanted: DataType) -> bool:
+    """Whether a value needs no cast at all, nullability inside aside."""
+    return _same(found, wanted)
+
+
+def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
+    column = frame[quoted(name)]
+    return column if _same(found, wanted) else column.cast(wanted)
+
+
+def _bare(kind: DataType, nullable: bool) -> DataType:
+    if isinstance(kind, StructType):
+        return without_metadata(kind, nullable=nullable)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_bare(kind.elementType, nullable), nullable or kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = _bare(kind.keyType, nullable), _bare(kind.valueType, nullable)
+        return MapType(key, value, nullable or kind.valueContainsNull)
+    return kind
+
+
+def _same(found: DataType, wanted: DataType) -> bool:
+    """Equal types: members of structs by name and order, nullability and field metadata aside."""
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        return len(found) == len(wanted) and all(
+            one.name.lower() == other.name.lower() and _same(one.dataType, other.dataType)
+            for one, other in zip(found, wanted, strict=True)
+        )
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        return _same(found.elementType, wanted.elementType)
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        return _same(found.keyType, wanted.keyType) and _same(found.valueType, wanted.valueType)
+    return found == wanted

@@ -1,0 +1,143 @@
+"""Spark sessions for jobs: a local one, made or borrowed, and the settings under which a job's SQL means one thing.
+
+A process has one Spark; a second session in it shares the cluster, the JVM and every static setting. The invariants: a
+borrowed Spark is never stopped and its other sessions never changed; a static setting that cannot be honoured is an
+error, because Spark itself would ignore it silently. Source: run notes 7; soundness A2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_txlog.errors import InvalidJobSpec
+
+# What a local Spark starts with unless the job's own settings say otherwise.
+_LOCAL_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "airflow_txlog",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # The bar is drawn over the lines of the task's log.
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+# What every job runs under, besides its time zone. Fewer and larger batches between the JVM and Python; names without
+# regard to case, as the format demands.
+_JOB_SETTINGS = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+
+
+def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session of its own in this process's Spark, which is started when there is none.
+
+    Temporary views and runtime settings are the session's alone. Raises InvalidJobSpec (argument `spark_conf.<name>`)
+    for a setting that only a start can change, where Spark runs already and has another value.
+    """
+    conf = dict(spark_conf or {})
+    running = SparkSession.getActiveSession() or _default_session()
+    if running is None:
+        return _start(conf)
+    if not is_classic(running):
+        return running
+    _check_static(running, conf)
+    session = running.newSession()
+    for name, value in conf.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    return session
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the driver's JVM is in reach; a Spark Connect session has a server instead."""
+    return not type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    if is_classic(spark):
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    # A range is cut into as many partitions as there are cores; Connect has no other way to ask.
+    tasks = spark.range(0, 1_000_000).selectExpr("spark_partition_id() AS part").distinct().count()
+    return max(1, int(tasks))
+
+
+@contextlib.contextmanager
+def job_settings(spark: SparkSession, time_zone: str) -> Iterator[None]:
+    """The settings that a job's SQL is evaluated under; what the session had is put back at the end."""
+    wanted = {**_JOB_SETTINGS, "spark.sql.session.timeZone": time_zone}
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            _set(spark, name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def _set(spark: SparkSession, name: str, value: str) -> None:
+    try:
+        spark.conf.set(name, value)
+    except Exception as error:
+        if name == "spark.sql.session.timeZone":
+            raise InvalidJobSpec(f"time_zone: Spark knows no time zone {value!r}.", argument="time_zone") from error
+        raise
+
+
+def _start(conf: Mapping[str, str]) -> SparkSession:
+    # A worker must be the interpreter of the driver, or it misses pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {**_LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
+    builder: Any = SparkSession.builder
+    for name, value in {**settings, **conf}.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    silence_query_errors()
+    return spark
+
+
+def silence_query_errors() -> None:
+    """Keep Spark's Python side from printing each failed analysis, SQL text and values included."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+
+
+def _default_session() -> SparkSession | None:
+    """The session that this process started first, also from a thread where none is active."""
+    found: SparkSession | None = getattr(SparkSession, "_instantiatedSession", None)
+    if found is not None and is_classic(found) and found.sparkContext._jsc is None:
+        return None  # it was stopped
+    return found
+
+
+def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
+    for name, wanted in conf.items():
+        if running.conf.isModifiable(name):
+            continue
+        found = running.conf.get(name, None)
+        if found != wanted:
+            raise InvalidJobSpec(
+                f"spark_conf asks for {name}={wanted}, and the Spark that runs in this process has "
+                f"{'no such setting' if found is None else found}; only a start can change it. Run the job in a child "
+                "process, or leave the setting out.",
+                argument=f"spark_conf.{name}",
+            )

@@ -1,0 +1,208 @@
+"""The author's SQL, judged by Spark before anything runs: one expression, known columns, bound parameters, one answer.
+
+Text goes to Spark as the author wrote it, inside parentheses on lines of their own, so that a trailing comment ends
+where it should. Spark's expression parser has accepted it before, which is what keeps it from leaving the parentheses.
+The invariant: a condition that passes here is deterministic and speaks of one row, by Spark's own analysis where its
+plans are in reach (classic) and by the names in the text everywhere. Source: run notes 5; soundness A2, A3, B6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from airflow_txlog.engine.table import types as delta
+from airflow_txlog.engine.table.predicate import confinement
+from airflow_txlog.engine.table.predicate.lexing import Lexed, Unreadable, lex
+from airflow_txlog.engine.table.predicate.names import Names
+from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, TxlogError, UnknownColumn, UnsupportedPredicate
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.running import condition_of, first_lines
+from airflow_txlog.jobs.session import is_classic
+
+_FOREIGN_CODE = frozenset({"java_method", "reflect", "try_reflect"})
+
+
+def quoted(name: str) -> str:
+    """A name as Spark reads it back, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def columns_named(sql: str, schema: delta.StructType) -> frozenset[str] | None:
+    """A superset of the schema's columns that the text can mean; None when a star or IDENTIFIER() may hide some.
+
+    Every name that Spark resolves stands in the text as a word, so a column whose name does not is not needed.
+    """
+    try:
+        return Names(schema, lex(sql)).columns_named()
+    except Unreadable:
+        return None
+
+
+class SqlGate:
+    """Checks the texts of one job against empty frames, and remembers which parameters they used."""
+
+    def __init__(self, context: JobContext, parameters: Mapping[str, Any]) -> None:
+        self._context = context
+        self._spark: SparkSession = context.spark
+        self._parameters = dict(parameters)
+        self._used: set[str] = set()
+
+    def shape(self, schema: StructType) -> str:
+        """The name of an empty view with these columns."""
+        name = self._context.view_name()
+        self._spark.createDataFrame([], schema).createOrReplaceTempView(name)
+        return name
+
+    def condition(self, text: str, relation: str) -> dict[str, Any]:
+        """Accepts a condition on the rows of `relation` (a FROM clause); returns the parameters that it uses.
+
+        Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
+        """
+        self._confine(text, confinement.check_tokens)
+        self._parse(text)
+        frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
+        self._inspect(frame, text, must_be_deterministic=True)
+        return used
+
+    def value(self, text: str, relation: str) -> DataType:
+        """Accepts an expression over one row of `relation`, and gives its type. It need not be deterministic.
+
+        Raises as `condition` does.
+        """
+        self._confine(text, _refuse_foreign_code)
+        self._parse(text)
+        # Under WHERE, Spark refuses aggregates, windows and generators, which SELECT would let through.
+        frame, _ = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n) IS NULL", text, relation)
+        self._inspect(frame, text, must_be_deterministic=False)
+        frame, _ = self._analyse(f"SELECT (\n{text}\n) AS value FROM {relation}", text, relation)
+        return frame.schema[0].dataType
+
+    def query(self, text: str) -> DataFrame:
+        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec (argument `source`)."""
+        try:
+            # In a FROM clause only a query may stand: a command would have run at once.
+            frame, _ = self._bound(f"SELECT * FROM (\n{text}\n)", text)
+        except PySparkException as error:
+            raise InvalidJobSpec(
+                f"The source's SQL is not a query that Spark can run: {first_lines(error)}. Nothing was read.",
+                argument="source",
+            ) from error
+        return frame
+
+    def run(self, sql: str) -> DataFrame:
+        """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
+        return self._spark.sql(sql, args=self._parameters or None)
+
+    def check_all_used(self) -> None:
+        """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
+        spare = sorted(set(self._parameters) - self._used)
+        if spare:
+            raise InvalidPredicate(
+                f"No SQL of this job has a parameter :{spare[0]}, for which a value was given. A misspelt parameter is "
+                "refused rather than ignored. Nothing was read."
+            )
+
+    def _confine(self, text: str, check: Callable[[Lexed, str], None]) -> None:
+        try:
+            check(lex(text), text)
+        except Unreadable:
+            return  # Spark's parser decides, and its analysis after it
+
+    def _parse(self, text: str) -> None:
+        """Spark's own expression parser: it accepts one expression and nothing after it."""
+        try:
+            _ = self._spark.range(0).select(F.expr(text)).schema
+        except PySparkException as error:
+            if (condition_of(error) or "").startswith("PARSE"):
+                raise InvalidPredicate(
+                    f"The text {text!r} is not one SQL expression: {first_lines(error)}. Values belong in the "
+                    "parameters. Nothing was read.",
+                    predicate=text,
+                ) from error
+            # Columns and parameters are not known to the parser; the analysis that follows judges them.
+
+    def _analyse(self, sql: str, text: str, relation: str) -> tuple[DataFrame, dict[str, Any]]:
+        try:
+            return self._bound(sql, text)
+        except PySparkException as error:
+            raise self._refusal(error, text, relation) from error
+
+    def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
+        """The analysed frame, with exactly the parameters bound that Spark asked for."""
+        bound: dict[str, Any] = {}
+        while True:
+            try:
+                frame = self._spark.sql(sql, args=bound or None)
+                _ = frame.schema
+                self._used |= set(bound)
+                return frame, bound
+            except PySparkException as error:
+                name = _unbound_parameter(error)
+                if name is None or name in bound:
+                    raise
+                if name not in self._parameters:
+                    raise InvalidPredicate(
+                        f"The text {text!r} needs a value for its parameter :{name}, and none was given. Given: "
+                        f"{', '.join(sorted(self._parameters)) or 'none'}. Nothing was read.",
+                        predicate=text,
+                    ) from error
+                bound[name] = self._parameters[name]
+
+    def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
+        condition = condition_of(error) or ""
+        if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
+            column = str((error.getMessageParameters() or {}).get("objectName", "")).replace("`", "")
+            columns = self._spark.sql(f"SELECT * FROM {relation}").schema.names
+            return UnknownColumn(
+                f"The text {text!r} names {column or 'a column'}, which is not there. The columns are: "
+                f"{', '.join(columns)}. Nothing was read.",
+                predicate=text,
+                column=column or None,
+                columns=columns,
+            )
+        return InvalidPredicate(
+            f"Spark does not accept the text {text!r} here: {first_lines(error)}. Nothing was read.", predicate=text
+        )
+
+    def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
+        """Refuses what only the analysed plan shows: subqueries, and functions of the session that are not
+        deterministic. On Connect the plan is on the server, and the names in the text have decided."""
+        if not is_classic(self._spark):
+            return
+        node: Any = frame._jdf.queryExecution().analyzed()
+        while node.nodeName() != "Filter":
+            node = node.children().head()
+        condition = node.condition()
+        jvm: Any = self._spark._jvm
+        if jvm.org.apache.spark.sql.catalyst.expressions.SubqueryExpression.hasSubquery(condition):
+            raise _unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
+        if must_be_deterministic and not condition.deterministic():
+            raise _unsupported(
+                text, "a non-deterministic function", "It would answer differently each time it is asked."
+            )
+
+
+def _unbound_parameter(error: PySparkException) -> str | None:
+    if condition_of(error) != "UNBOUND_SQL_PARAMETER":
+        return None
+    return (error.getMessageParameters() or {}).get("name")
+
+
+def _refuse_foreign_code(lexed: Lexed, text: str) -> None:
+    found = sorted(_FOREIGN_CODE & set(lexed.calls()))
+    if found:
+        raise _unsupported(text, f"the function {found[0]}()", "It calls arbitrary Java code.")
+
+
+def _unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:
+    return UnsupportedPredicate(
+        f"The text {text!r} holds {construct}, which may not stand here. {why} Nothing was read.",
+        predicate=text,
+        construct=construct,
+    )

@@ -1,0 +1,100 @@
+"""Staging: data files written by Spark's workers, that no commit names yet.
+
+The frame that writes is collected exactly once, last, and never cached, counted or shuffled: only the collected rows
+exist, and a lost executor or a second attempt leaves an orphan, never a row. The invariant: when an error comes out of
+here, every file that was told of is deleted again, because no commit of this process can have named it.
+Source: run notes 4; soundness A17, B10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.locations import delete
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.tasks import RECORD_COLUMN, RECORD_SCHEMA, RewriteTask, WriteTask, staged_or_error
+from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.running import collect
+from airflow_txlog.jobs.scan import FilePlan, bins_for, copies_frame, spark_schema
+from airflow_txlog.jobs.sql import quoted
+
+
+def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
+    """How new files of the snapshot's table are written."""
+    properties: TableProperties = snapshot.table_properties
+    columns = properties.stats_columns
+    return Layout(
+        root=context.root_location,
+        schema=snapshot.schema,
+        partition_columns=_spelled(snapshot),
+        job_id=context.job_id,
+        indexed_columns=None if columns is None else tuple(columns),
+        num_indexed_columns=properties.num_indexed_columns,
+    )
+
+
+def _spelled(snapshot: Snapshot) -> tuple[str, ...]:
+    """The partition columns by the schema's spelling; the metadata may have another case."""
+    found = ((snapshot.delta_schema.find(name), name) for name in snapshot.partition_columns)
+    return tuple(name if field is None else field.name for field, name in found)
+
+
+def stage(context: JobContext, layout: Layout, *, copies: FilePlan | None, rows: DataFrame | None) -> list[StagedFile]:
+    """Copies of the planned files without their positions, and files of new rows, in one Spark job.
+
+    `rows` must have exactly the columns and types of `layout.schema`. Raises the first error of a task, after deleting
+    whatever was staged.
+    """
+    frames = []
+    if copies is not None and copies.num_files:
+        frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies), layout=layout)))
+    if rows is not None:
+        frames.append(new_files_frame(context, layout, rows))
+    if not frames:
+        return []
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.union(other)
+    return collect_records(frame, "write the data files")
+
+
+def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
+    """Records of the files that hold these rows, as a frame. To be collected once, and nothing else."""
+    if layout.partition_columns:
+        # Before the write, and with a number, so that adaptive execution leaves it alone; after a write nothing may be
+        # shuffled. Each partition comes to one task, and so to one file.
+        rows = rows.repartition(2 * context.parallelism, *(rows[quoted(name)] for name in layout.partition_columns))
+    return rows.mapInArrow(WriteTask(layout=layout), spark_schema(RECORD_SCHEMA))
+
+
+def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
+    """The files that a writing frame staged. Evaluates the frame.
+
+    Raises the first TxlogError among its records, after deleting the files of the others; InvalidInput or JobError
+    where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
+    """
+    records = collect(frame, what).column(RECORD_COLUMN).to_pylist()
+    told = [staged_or_error(record) for record in records]
+    staged = [entry for entry in told if isinstance(entry, StagedFile)]
+    errors = [entry for entry in told if isinstance(entry, TxlogError)]
+    if errors:
+        unstage(staged)
+        raise errors[0]
+    return staged
+
+
+def unstage(files: Iterable[StagedFile]) -> None:
+    """Delete staged files, which the caller has proved to be in no commit (soundness A17).
+
+    A file that cannot be deleted is an orphan for VACUUM: it must not hide the error that led here.
+    """
+    for file in files:
+        with contextlib.suppress(Exception):
+            delete(file.location)

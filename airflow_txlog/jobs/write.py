@@ -1,0 +1,216 @@
+"""Append and overwrite: a source's rows become new files of the table, which is created when there is none.
+
+An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope: the
+whole table, or with a `partition_predicate` the partitions that it accepts (replace-where), outside of which no new row
+may lie. Source: protocol notes 3.6, 6.8; soundness B11.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import NullType
+from pyspark.sql.types import StructType as SparkSchema
+
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.store import open_store
+from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.schema import StructType, parse_schema, to_arrow
+from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
+from airflow_txlog.jobs.commit import Change
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.inputs import Source, build_source
+from airflow_txlog.jobs.partitions import Partitions
+from airflow_txlog.jobs.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.scan import check_names_are_free
+from airflow_txlog.jobs.schemas import check_distinct, fit_rows, is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.scope import check_may_remove_rows, files_inside, known_sum, read_scope
+from airflow_txlog.jobs.sql import SqlGate
+from airflow_txlog.jobs.stage import layout_of, stage, unstage
+
+
+def write(context: JobContext) -> Outcome:
+    """Run the job of `context.spec`; raises TxlogError."""
+    job = _Write(context)
+    return run_rounds(context, job.plan, begin_absent=job.begin_absent if context.arguments["create"] else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What the rows go into: the schema twice, the layout, and the files that the new ones replace."""
+
+    schema: StructType
+    spark_schema: SparkSchema
+    layout: Layout
+    replaced: pa.Table
+    is_new: bool
+
+
+class _Write:
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._gate = SqlGate(context, context.spec.bound_parameters)
+        self._is_overwrite = context.arguments["mode"] == "overwrite"
+        self._created: tuple[Source, _Target] | None = None
+
+    def begin_absent(self) -> Transaction:
+        """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
+        context = self._context
+        with context.step("plan"):
+            source = build_source(context, self._gate, None)
+            spark_schema = _created_schema(source.frame)
+            schema = parse_schema(spark_schema.json())
+            partition_by = _spelled(context.arguments["partition_by"] or [], schema)
+            properties = context.arguments["properties"]
+            table = Table(open_store(context.root))
+            tx = table.begin_create(schema, partition_by, properties)
+        known = TableProperties(properties, context.root)
+        columns = known.stats_columns
+        layout = Layout(
+            root=context.root_location,
+            schema=to_arrow(schema),
+            partition_columns=tuple(partition_by),
+            job_id=context.job_id,
+            indexed_columns=None if columns is None else tuple(columns),
+            num_indexed_columns=known.num_indexed_columns,
+        )
+        target = _Target(
+            schema=schema, spark_schema=spark_schema, layout=layout, replaced=FILES.empty_table(), is_new=True
+        )
+        self._created = source, target
+        context.log(
+            f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
+        )
+        return tx
+
+    def plan(self, tx: Transaction) -> Change:
+        """Stage the source's rows, and say what the commit shall be."""
+        context = self._context
+        with context.step("plan"):
+            source, target = self._source_and_target(tx)
+            partitions = Partitions(context, self._gate, target.schema, target.layout.partition_columns)
+            scope = context.arguments["partition_predicate"]
+            if scope is not None and target.is_new:
+                partitions.check_scope(scope)
+            self._gate.check_all_used()
+            rows = fit_rows(source.frame, target.spark_schema, ansi=is_ansi(context.spark), table_uri=context.root)
+        with context.step("write"):
+            staged = stage(context, target.layout, copies=None, rows=rows)
+        if scope is not None:
+            try:
+                partitions.check_inside(scope, _tuples_of(staged, partitions.columns))
+            except BaseException:
+                unstage(staged)
+                raise
+        context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
+        return self._change(tx, target, staged)
+
+    def _source_and_target(self, tx: Transaction) -> tuple[Source, _Target]:
+        context, snapshot = self._context, tx.snapshot
+        if snapshot is None:
+            assert self._created is not None
+            return self._created
+        _check_partitioning(context, snapshot.partition_columns)
+        if self._is_overwrite:
+            check_may_remove_rows(snapshot, "an overwrite")
+        partitions = Partitions(context, self._gate, snapshot.delta_schema, snapshot.partition_columns)
+        scope, scope_read = read_scope(context, self._gate, snapshot, partitions)
+        source = build_source(context, self._gate, snapshot)
+        if source.reads_target:
+            tx.read_whole_table()
+        replaced = FILES.empty_table()
+        if self._is_overwrite:
+            read = tx.read_whole_table() if scope_read is None else tx.read(scope_read)
+            replaced = files_inside(partitions, scope, read)
+        return source, _Target(
+            schema=snapshot.delta_schema,
+            spark_schema=spark_table_schema(snapshot),
+            layout=layout_of(context, snapshot),
+            replaced=replaced,
+            is_new=False,
+        )
+
+    def _change(self, tx: Transaction, target: _Target, staged: list[StagedFile]) -> Change:
+        scope = self._context.arguments["partition_predicate"]
+        parameters = {
+            "mode": "Overwrite" if self._is_overwrite else "Append",
+            "partitionBy": json.dumps(list(target.layout.partition_columns)),
+        }
+        metrics = {
+            "numFiles": len(staged),
+            "numOutputRows": sum(file.num_records for file in staged),
+            "numOutputBytes": sum(file.size_bytes for file in staged),
+        }
+        if self._is_overwrite:
+            metrics["numRemovedFiles"] = target.replaced.num_rows
+            metrics["numRemovedBytes"] = sum(target.replaced.column("size").to_pylist())
+            if scope is not None:
+                parameters["predicate"] = scope
+                metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
+                deleted = known_sum([record_count(stats) for stats in target.replaced.column("stats").to_pylist()])
+                if deleted is not None:
+                    metrics["numDeletedRows"] = deleted
+        num_files = 0 if tx.snapshot is None else tx.snapshot.num_files
+        return Change(
+            operation="WRITE",
+            parameters=parameters,
+            staged=staged,
+            removed=target.replaced,
+            metrics=metrics,
+            files={
+                "considered": num_files if self._is_overwrite else 0,
+                "pruned": num_files - target.replaced.num_rows if self._is_overwrite else 0,
+                "rewritten": 0,
+                "added": len(staged),
+                "removed": target.replaced.num_rows,
+            },
+            is_creation=target.is_new,
+        )
+
+
+def _created_schema(frame: DataFrame) -> SparkSchema:
+    """The columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
+    check_distinct(frame.schema.names, "The source")
+    check_names_are_free(frame.schema.names, "The source")
+    untyped = [field.name for field in frame.schema if isinstance(field.dataType, NullType)]
+    if untyped:
+        raise SchemaMismatch(
+            f"The table cannot be created: the source's columns {untyped} have no type (NULL). Cast them in the "
+            "source's SQL. Nothing was staged.",
+            columns=untyped,
+        )
+    return without_metadata(frame.schema, nullable=True)
+
+
+def _check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
+    """Raises PartitionMismatch where the job names another partitioning than the table has."""
+    asked = context.arguments["partition_by"]
+    if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
+        raise PartitionMismatch(
+            f"{context.root} is partitioned by {list(columns)}, and the job says {asked}. Leave partition_by out, or "
+            "write to another table. Nothing was staged.",
+            table=context.root,
+        )
+
+
+def _spelled(names: Sequence[str], schema: StructType) -> list[str]:
+    found = [(name, schema.find(name)) for name in names]
+    missing = [name for name, field in found if field is None]
+    if missing:
+        raise SchemaMismatch(
+            f"partition_by names {missing}, and the source's columns are {schema.names}. Nothing was staged.",
+            columns=missing,
+        )
+    return [field.name for _, field in found if field is not None]
+
+
+def _tuples_of(staged: Sequence[StagedFile], columns: Sequence[str]) -> list[tuple[str | None, ...]]:
+    return [tuple(file.partition_values.get(name) for name in columns) for file in staged]
