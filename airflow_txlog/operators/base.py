@@ -194,8 +194,8 @@ class DataChangingOperator(TxlogOperator):
         }
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
+        from airflow_txlog.application import recorded_version
         from airflow_txlog.operators.identity import application_transaction
-        from airflow_txlog.runners.done import recorded_version
 
         return application_transaction(
             context, lambda app_id: recorded_version(table_uri, app_id), self.idempotency_key

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import airflow_txlog
+from airflow_txlog.application import find_done
 from airflow_txlog.contract import JobResult, JobSpec, read_result, write_document
 from airflow_txlog.errors import MissingResult
 from airflow_txlog.runners.base import Log, result_or_error
-from airflow_txlog.runners.done import find_done
 from airflow_txlog.runners.job_output import Tail, lines_of, readable
 
 TERMINATION_GRACE_S = 5.0

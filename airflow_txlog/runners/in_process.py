@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.errors import JobError
 from airflow_txlog.runners.base import Log, result_or_error
-from airflow_txlog.runners.done import find_done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,29 +29,28 @@ class InProcessRunner:
         self._running: tuple[SparkSession, str] | None = None
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
-        """Run the job and wait; see `Runner.run`. An exception that is no TxlogError becomes a JobError."""
-        from airflow_txlog.jobs.run import run_job
+        """Run the job and wait; see `Runner.run`."""
+        from airflow_txlog.jobs.run import needs_spark, run_job
         from airflow_txlog.jobs.session import local_session
 
+        if not needs_spark(spec):
+            return result_or_error(run_job(spec, None, log=log))
         spark = local_session(spec.spark_conf)
+        with self._killable(spark):
+            return result_or_error(run_job(spec, spark, log=log))
+
+    @contextlib.contextmanager
+    def _killable(self, spark: SparkSession) -> Iterator[None]:
+        """Marks the Spark jobs that start inside, so that `kill` finds them and no others."""
         tag = f"airflow_txlog-{uuid.uuid4()}"
         self._running = (spark, tag)
         spark.addTag(tag)
         try:
-            result = run_job(spec, spark, log=log)
-        except Exception as e:
-            done = find_done(spec)
-            if done is None:
-                raise JobError(
-                    f"The {spec.operation} job on {spec.table_uri} failed: {type(e).__name__}: {e}",
-                    cause_type=type(e).__name__,
-                ) from e
-            result = done
+            yield
         finally:
             self._running = None
             with contextlib.suppress(Exception):  # a session that broke cannot be tidied, and the cause is on its way
                 spark.removeTag(tag)
-        return result_or_error(result)
 
     def kill(self) -> None:
         """Cancel the Spark jobs of the running job; the job then ends in an error and has committed nothing more."""

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.application import find_done, recorded_version
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
-from airflow_txlog.runners.done import find_done, recorded_version
 
 pytestmark = pytest.mark.airflow
 
