@@ -108,7 +108,6 @@ class Events:
 
     def _commit_files(self) -> None:
         from airflow_txlog.datafiles.statistics import file_statistics
-
         from airflow_txlog.engine import Table
 
         transaction = Table.create(str(self.table), SCHEMA).begin()

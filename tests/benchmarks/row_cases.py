@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from airflow_txlog.jobs.run import run_job
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
 from tests.benchmarks.events import FORGOTTEN_CUSTOMER, SCHEMA, Events, in_order, read_parquet_files
 
 if TYPE_CHECKING:
