@@ -212,7 +212,7 @@ class Table:
 
     def vacuum(
         self,
-        retention: timedelta | None = None,
+        retention: timedelta | float | None = None,
         dry_run: bool = False,
         *,
         check_retention: bool = True,
@@ -220,8 +220,8 @@ class Table:
     ) -> VacuumResult:
         """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
 
-        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (None:
-        delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes only when it
+        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (a timedelta, or hours;
+        None: delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes only when it
         is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
 
         Raises RetentionTooShort where `retention` is below the table's and `check_retention` is on, InvalidInput for a
@@ -250,8 +250,10 @@ class Table:
         self.begin().commit(operation, parameters, metrics)
 
 
-def _milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
+def _milliseconds(duration: timedelta | float) -> int:
+    """A plain number is hours, as in VACUUM … RETAIN 168 HOURS."""
+    whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
+    return whole // timedelta(milliseconds=1)
 
 
 def _exists(store: Store) -> bool:

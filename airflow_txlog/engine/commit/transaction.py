@@ -148,33 +148,46 @@ class Transaction:
 
     # --- what shall change ------------------------------------------------------------------------------------------
 
-    def add(self, actions: Add | Iterable[Add] | None = None, /, **fields: Any) -> None:
+    def add(self, actions: Add | Mapping[str, Any] | Iterable[Add] | None = None, /, **fields: Any) -> None:
         """Staged files become part of the table: Add actions, or the fields of one.
 
         `path` is URL-encoded and relative to the table; `partition_values` default to none, `modification_time` to now
         and `data_change` to True.
         """
-        if actions is None:
-            defaults: dict[str, Any] = {"partition_values": {}, "modification_time": self._clock.now_ms(), "data_change": True}
-            self._adds.append(Add(**(defaults | fields)))
-        elif fields:
+        if actions is not None and fields:
             raise TypeError(f"add takes Add actions or the fields of one, not both: {sorted(fields)}")
-        elif isinstance(actions, Add):
+        if isinstance(actions, Add):
             self._adds.append(actions)
+        elif actions is None or isinstance(actions, Mapping):
+            defaults: dict[str, Any] = {
+                "partition_values": {},
+                "modification_time": self._clock.now_ms(),
+                "data_change": True,
+            }
+            self._adds.append(Add(**(defaults | fields | dict(actions or {}))))
         else:
             self._adds.extend(actions)
 
-    def remove(self, files: pa.Table | Add | str | Iterable[str], *, data_change: bool = True) -> None:
+    def remove(
+        self,
+        files: pa.Table | Add | str | Iterable[str] | None = None,
+        *,
+        path: str | None = None,
+        data_change: bool = True,
+    ) -> None:
         """Live files leave the table: rows of a table `FILES`, an Add, or paths as the log has them.
 
         All removes of a commit share one deletion timestamp. Raises InvalidCommit where a path is not live.
         """
+        if (files is None) == (path is None):
+            raise TypeError("remove takes files, or the path of one.")
         if isinstance(files, Add):
             table = adds_to_table([files])
         elif isinstance(files, pa.Table):
             table = files
         else:
-            table = self._live([files] if isinstance(files, str) else list(files))
+            named = files if files is not None else path
+            table = self._live([named] if isinstance(named, str) else list(named or ()))
         self._removes.extend(table_to_removes(table, self._removed_ms, data_change))
 
     def set_application(self, app_id: str, version: int) -> None:
