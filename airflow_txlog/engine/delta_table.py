@@ -220,9 +220,9 @@ class Table:
     ) -> VacuumResult:
         """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
 
-        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (a timedelta, or hours;
-        None: delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes only when it
-        is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
+        Two clocks: a file that the log removed goes once its tombstone is older than `retention` (a timedelta, or
+        hours; None: delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes
+        only when it is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
 
         Raises RetentionTooShort where `retention` is below the table's and `check_retention` is on, InvalidInput for a
         negative one, UnsupportedFeature where the table may not be written here.
