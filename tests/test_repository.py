@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -160,6 +161,9 @@ def test_a_demo_that_fails_leaves_no_process_and_says_so(tmp_path: Path, monkeyp
     script = "import subprocess, sys; subprocess.Popen(['sleep', '4711']); sys.exit(3)"
     with pytest.raises(demo.DemoFailed):
         list(demo.progress_of(["-c", script]))
+    patience_s = time.monotonic() + 10
+    while running("sleep 4711") and time.monotonic() < patience_s:
+        time.sleep(0.1)
     assert not running("sleep 4711")
 
 
