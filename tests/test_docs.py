@@ -7,11 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table import features
+from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.errors import UnsupportedFeature
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -149,10 +153,44 @@ def test_every_decision_says_what_must_never_happen() -> None:
             assert found == ["Problem", "Choice", "Set aside", "Never"], f"{page.name}: {found}"
 
 
-def test_every_feature_that_the_engine_knows_is_in_the_protocol_page() -> None:
+# Features that a reader must know of, besides those that the engine names.
+OTHER_READER_FEATURES = {"catalogManaged", "variantType", "variantType-preview", "variantShredding-preview"}
+
+
+def feature_rows() -> dict[str, tuple[str, str]]:
+    """What the protocol page says of each feature: (read, write)."""
     page = (ROOT / "docs" / "protocol-support.md").read_text()
-    known = (
-        features.READABLE | features.READABLE_WHILE_UNUSED | features.WRITABLE | features.WRITABLE_WHILE_UNUSED
-    ) - {"icebergCompatV1", "icebergCompatV2"}
-    assert sorted(name for name in known if name not in page) == []
-    assert "icebergCompatV1, V2" in page
+    table = page[page.index("| feature |") : page.index("## The log")].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table if line.startswith("|")]
+    return {name: (read, write) for names, read, write, _ in rows for name in names.split(", ") if " " not in name}
+
+
+def accepts(check: Callable[..., None], protocol: Protocol) -> bool:
+    """Whether a table that lists the feature, and in which nothing uses it, passes."""
+    schema_string = '{"type":"struct","fields":[]}'
+    metadata = Metadata(id="an id", schema_string=schema_string, partition_columns=[])
+    try:
+        check(protocol, metadata, parse_schema(schema_string), "memory://t")
+    except UnsupportedFeature:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", feature_rows())
+def test_the_protocol_page_tells_what_the_engine_does(name: str) -> None:
+    read, write = feature_rows()[name]
+    in_reader_list = name in features.READABLE | features.READABLE_WHILE_UNUSED | OTHER_READER_FEATURES
+    protocol = Protocol(
+        min_reader_version=3 if in_reader_list else 1,
+        min_writer_version=7,
+        reader_features=[name] if in_reader_list else None,
+        writer_features=[name],
+    )
+    says_no = re.compile(r"refused(?! when)")
+    assert accepts(features.check_readable, protocol) == (not says_no.match(read))
+    assert accepts(features.check_writable, protocol) == (not says_no.match(write))
+
+
+def test_the_protocol_page_names_every_feature_that_the_engine_knows() -> None:
+    known = features.READABLE | features.READABLE_WHILE_UNUSED | features.WRITABLE | features.WRITABLE_WHILE_UNUSED
+    assert known - feature_rows().keys() == set()
