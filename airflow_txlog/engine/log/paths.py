@@ -17,10 +17,12 @@ Source: protocol, "Add File and Remove File"; sections 5 and 7 of the protocol n
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.partitioning import encode_add_path
 
 # A scheme counts only where a slash follows: a relative file name may hold a colon.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
@@ -32,10 +34,6 @@ _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 # What makes a wire path differ from its canonical form; everything else is its own key. RE2 and Python read it alike.
 _NEEDS_WORK = r"%|:|//|^/|/$|^$|(^|/)\.{1,2}(/|$)"
 _needs_work = re.compile(_NEEDS_WORK)
-
-# RFC 2396's unreserved characters and those that may stand in a path. ":" is encoded although it may stand in a path,
-# because a first segment that holds it would read as a scheme. Everything else, non-ASCII included, becomes %XX.
-_UNESCAPED = "/-_.!~*'();,@&=+$"
 
 
 def canonical_path(wire_path: str, root: str) -> str:
@@ -76,7 +74,7 @@ def store_path(wire_path: str, root: str) -> str:
 
 def encode_path(path: str) -> str:
     """The wire form of a path relative to the table: `canonical_path` gives `path` back."""
-    return quote(path, safe=_UNESCAPED)
+    return encode_add_path(path)
 
 
 def is_inside(path: str) -> bool:

@@ -1,0 +1,74 @@
+"""VACUUM of real tables, through the front door, with another implementation looking on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import RetentionTooShort
+from tests.engine.rows import append, sorted_rows
+
+SCHEMA = pa.schema([("day", pa.string()), ("person", pa.string())])
+
+
+def table_with_a_forgotten_person(path: Path, properties: dict[str, str] | None = None) -> Table:
+    """Two partitions; the file that holds "ann" has been removed and replaced by one without her."""
+    table = Table.create(str(path), SCHEMA, partition_by=["day"], properties=properties)
+    append(table, [{"day": "1", "person": "ann"}, {"day": "1", "person": "bob"}, {"day": "2", "person": "cid"}])
+    tx = table.begin()
+    tx.remove(tx.snapshot.files("day = '1'"))
+    tx.commit("DELETE")
+    append(table, [{"day": "1", "person": "bob"}])
+    return table
+
+
+def people_on_disk(path: Path) -> set[str]:
+    return {
+        person
+        for file in path.rglob("*.parquet")
+        if "_delta_log" not in file.parts
+        for person in pq.read_table(file, partitioning=None).column("person").to_pylist()
+    }
+
+
+@pytest.mark.parametrize("forgotten_by_a_checkpoint", [False, True])
+def test_a_forgotten_person_is_gone_from_the_disk(tmp_path: Path, forgotten_by_a_checkpoint: bool) -> None:
+    """Also where a checkpoint has dropped the tombstone, so that the table's state no longer names the file."""
+    keep_nothing = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    table = table_with_a_forgotten_person(tmp_path / "t", keep_nothing if forgotten_by_a_checkpoint else None)
+    if forgotten_by_a_checkpoint:
+        table.checkpoint()
+        table = Table.open(str(tmp_path / "t"))
+        assert table.snapshot().state.tombstones.num_rows == 0
+    before = sorted_rows(table.to_arrow())
+    assert people_on_disk(tmp_path / "t") == {"ann", "bob", "cid"}
+    assert len(table.vacuum(timedelta(0), dry_run=True, check_retention=False).files) == 1
+    assert people_on_disk(tmp_path / "t") == {"ann", "bob", "cid"}
+    result = table.vacuum(timedelta(0), check_retention=False)
+    assert result.deleted_files == 1
+    assert people_on_disk(tmp_path / "t") == {"bob", "cid"}
+    assert sorted_rows(table.to_arrow()) == before
+    deltalake = pytest.importorskip("deltalake")
+    assert deltalake.DeltaTable(str(tmp_path / "t")).to_pyarrow_table().num_rows == len(before)
+    newest = table.history(2)
+    assert [entry["operation"] for entry in newest] == ["VACUUM END", "VACUUM START"]
+    assert newest[0]["operationMetrics"]["numDeletedFiles"] in (1, "1")
+
+
+def test_the_default_retention_deletes_nothing_young(tmp_path: Path) -> None:
+    table = table_with_a_forgotten_person(tmp_path / "t")
+    assert table.vacuum().files == []
+    assert people_on_disk(tmp_path / "t") == {"ann", "bob", "cid"}
+
+
+def test_too_short_a_retention_leaves_no_trace(tmp_path: Path) -> None:
+    table = table_with_a_forgotten_person(tmp_path / "t")
+    version = table.snapshot().version
+    with pytest.raises(RetentionTooShort):
+        table.vacuum(timedelta(hours=1))
+    assert table.snapshot().version == version
