@@ -8,6 +8,7 @@ not start is never stopped by it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import Iterator
@@ -35,6 +36,10 @@ class InProcessRunner:
 
         if not needs_spark(spec):
             return result_or_error(run_job(spec, None, log=log))
+        # Py4J tells the end of each of its threads, and would tell it to the task's log.
+        py4j = logging.getLogger("py4j")
+        if py4j.level == logging.NOTSET:
+            py4j.setLevel(logging.WARNING)
         spark = local_session(spec.spark_conf)
         with self._killable(spark):
             return result_or_error(run_job(spec, spark, log=log))

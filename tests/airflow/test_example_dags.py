@@ -12,7 +12,10 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import CommitConflict, PartitionMismatch
+from airflow_txlog.operators.sources import query
 from airflow_txlog.runners.in_process import InProcessRunner
+from tests.airflow.racing import OvertakenRunner
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -103,9 +106,6 @@ def test_mapped_tasks_each_own_one_partition_and_replace_it_when_they_run_again(
 
 
 def test_a_task_of_the_backfill_that_finds_a_row_of_another_day_fails(folder: Path, dag_of: ParseDag) -> None:
-    from airflow_txlog.errors import PartitionMismatch
-    from airflow_txlog.operators.sources import query
-
     dag = dag_of("backfill_partitions", "backfill_partitions")
     operator = dag.task_dict["load_day"].unmap({"parameters": {"day": "2013-02-01"}})
     operator.source = query("SELECT 'UA' AS carrier, DATE'2013-02-02' AS flight_date WHERE :day IS NOT NULL")
@@ -143,6 +143,27 @@ def users_left(table_uri: str) -> set[tuple[int, float]]:
 
 
 EXPECTED = {(user, float(user % 10)) for user in range(1000) if user != 42}
+
+
+@pytest.mark.parametrize("winner", ["forget_user", "enrich_users"])
+@pytest.mark.parametrize("conflict_rounds", [10, 0], ids=["the job runs again", "the task runs again"])
+def test_the_loser_of_the_race_runs_again_and_the_forgotten_rows_stay_gone(
+    folder: Path, dag_of: ParseDag, winner: str, conflict_rounds: int
+) -> None:
+    specs = race_specs(dag_of("gdpr_race", "gdpr_race"), 0)
+    InProcessRunner().run(specs["users"], log=print)
+    (loser,) = {"forget_user", "enrich_users"} - {winner}
+    spec = specs[loser].replace(conflict_rounds=conflict_rounds)
+    overtaken = OvertakenRunner(lambda _: InProcessRunner().run(specs[winner], log=print))
+    if conflict_rounds:
+        result = overtaken.run(spec, log=print)
+        assert (result.rounds, result.read_version, result.version) == (2, 1, 2)
+    else:
+        with pytest.raises(CommitConflict) as caught:
+            overtaken.run(spec, log=print)
+        assert (caught.value.retryable, caught.value.winning_version) == (True, 1)
+        InProcessRunner().run(spec, log=print)
+    assert users_left(spec.table_uri) == EXPECTED
 
 
 @pytest.mark.slow
