@@ -140,7 +140,9 @@ def _beside_integer(data_type: Primitive, constant: Constant) -> Value | Fractio
             return Fraction(value)
         case DecimalType(precision, scale) if isinstance(value, Decimal):
             _check_width(max(_INTEGER_DIGITS[data_type], precision - scale) + scale)
-            return Fraction(value)
+            # Spark's analysis makes `i < 1e20BD` plain TRUE, and so selects null as well.
+            if -(1 << 63) <= value < 1 << 63:
+                return Fraction(value)
         # A bigint loses digits as a double, and an int as a float.
         case Primitive.DOUBLE if isinstance(value, float) and data_type is not Primitive.LONG:
             return value if math.isnan(value) or math.isinf(value) else Fraction(value)

@@ -44,7 +44,7 @@ _SUFFIXED = {
     "": None,
     "BD": None,
 }
-_NUMBER = re.compile(r"([\d.]+(?:[eE][+-]?\d+)?)(BD|[LSYDF]|)", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"(\d+)([LSY])|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(BD|[DF]|)", re.IGNORECASE | re.ASCII)
 _FLOAT_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -61,7 +61,7 @@ def number(text: str, negative: bool = False) -> Constant:
     found = _NUMBER.fullmatch(text)
     if found is None:
         raise OutsideGrammar(f"the number {text}")
-    digits, suffix = ("-" if negative else "") + found[1], found[2].upper()
+    digits, suffix = ("-" if negative else "") + (found[1] or found[3]), (found[2] or found[4]).upper()
     kind = _SUFFIXED[suffix]
     if kind in INTEGER_BITS:
         return _fits(Constant(kind, int(digits)), text)
@@ -263,7 +263,8 @@ def bound(name: str, value: object, sql: str) -> Constant:
 
 
 def _bound_datetime(value: dt.datetime) -> Constant:
-    """With a zone an instant; without one, what the clock shows (a timestamp_ntz)."""
-    epoch = dt.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else dt.UTC)
-    microseconds = (value - epoch) // dt.timedelta(microseconds=1)
-    return Constant(Primitive.TIMESTAMP_NTZ if value.tzinfo is None else Primitive.TIMESTAMP, microseconds)
+    if value.tzinfo is None:
+        # Spark takes it for the clock of the driver's process, whatever the session's zone and the column's type.
+        raise OutsideGrammar("a datetime without a zone")
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return Constant(Primitive.TIMESTAMP, (value - epoch) // dt.timedelta(microseconds=1))

@@ -7,7 +7,6 @@ something else. Source: soundness A4; the table of sqlglot against Spark in the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,7 +48,6 @@ _CAST_TARGETS: dict[exp.DType, Primitive] = {
     exp.DType.INT: Primitive.INTEGER,
     exp.DType.BIGINT: Primitive.LONG,
 }
-_STAND_IN = re.compile(r"p(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +163,15 @@ class LeafReader:
         raise OutsideGrammar(_described(node, self.lexed))
 
     def _literal(self, node: exp.Literal, negative: bool) -> Constant:
-        number = int(node.this)
+        stand_in = str(node.this)
         if not node.is_string:
-            return constants.number(self.lexed.numbers[number], negative)
-        text = self.lexed.strings[number]
+            digits = self.lexed.number(stand_in)
+            if digits is None:
+                raise OutsideGrammar("a number")
+            return constants.number(digits, negative)
+        text = self.lexed.string(stand_in)
+        if text is None:
+            raise OutsideGrammar("a string")
         if text.doubt is not None:
             raise OutsideGrammar(text.doubt)
         return Constant(Primitive.STRING, text.value)
@@ -192,8 +195,7 @@ class LeafReader:
 
 def parameter_name(node: exp.Expr, lexed: Lexed) -> str | None:
     """The name that a placeholder stands for, or None where it is no stand-in of ours."""
-    found = _STAND_IN.fullmatch(str(node.this)) if isinstance(node, exp.Placeholder) and node.this else None
-    return lexed.parameters[int(found[1])] if found is not None else None
+    return lexed.parameter(str(node.this)) if isinstance(node, exp.Placeholder) else None
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
@@ -230,5 +232,5 @@ def _described(node: exp.Expr, lexed: Lexed) -> str:
 def _function_name(node: exp.Anonymous, lexed: Lexed) -> str:
     name = node.this
     if isinstance(name, exp.Identifier):
-        return lexed.names[int(name.this)] if name.args.get("quoted") else str(name.this)
+        return lexed.name(str(name.this)) or str(name.this)
     return str(name)

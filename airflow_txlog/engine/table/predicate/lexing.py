@@ -45,6 +45,26 @@ class Lexed:
     parameters: list[str] = field(default_factory=list)
     stand_in: str = ""
 
+    def string(self, stand_in: str) -> Text | None:
+        """The string that a stand-in stands for, or None where it is none of ours: a parser may make literals up."""
+        number = _number_after(_STRING_MARK, stand_in)
+        return self.strings[number] if number is not None and number < len(self.strings) else None
+
+    def number(self, stand_in: str) -> str | None:
+        """The digits of a numeric stand-in, or None."""
+        number = int(stand_in) - _NUMBER_MARK if stand_in.isdecimal() else -1
+        return self.numbers[number] if 0 <= number < len(self.numbers) else None
+
+    def name(self, stand_in: str) -> str | None:
+        """The quoted name that a stand-in stands for, or None."""
+        number = _number_after(_NAME_MARK, stand_in)
+        return self.names[number] if number is not None and number < len(self.names) else None
+
+    def parameter(self, stand_in: str) -> str | None:
+        """The parameter's name, or None."""
+        number = _number_after(_PARAMETER_MARK, stand_in)
+        return self.parameters[number] if number is not None and number < len(self.parameters) else None
+
     def calls(self) -> list[str]:
         """Lower-case names of everything that stands before an opening parenthesis, keywords included."""
         pairs = zip(self.tokens, self.tokens[1:], strict=False)
@@ -58,6 +78,17 @@ class Lexed:
         named = {token.text.lower() for token in self.tokens if token.kind in _NAMING}
         return named | {text.value.lower() for text in self.strings if text.doubt == DOUBLE_QUOTED}
 
+
+def _number_after(mark: str, stand_in: str) -> int | None:
+    digits = stand_in.removeprefix(mark)
+    return int(digits) if stand_in.startswith(mark) and digits.isdecimal() else None
+
+
+# Stand-ins are unlike anything that a parser would put into a tree by itself.
+_STRING_MARK = "txlog string "
+_NAME_MARK = "txlog name "
+_PARAMETER_MARK = "txlog_parameter_"
+_NUMBER_MARK = 700_000_000_000
 
 _NAMING = ("word", "name")
 _OPENING = Token("symbol", "(")
@@ -146,12 +177,12 @@ class _Lexer:
     def _string(self, end: int, text: Text) -> None:
         self.out.tokens.append(Token("string", text.value))
         self.out.strings.append(text)
-        self._advance(end, f"'{len(self.out.strings) - 1}'")
+        self._advance(end, f"'{_STRING_MARK}{len(self.out.strings) - 1}'")
 
     def _name(self, end: int, name: str, kind: str) -> None:
         self.out.tokens.append(Token(kind, name))
         self.out.names.append(name)
-        self._advance(end, f"`{len(self.out.names) - 1}`")
+        self._advance(end, f"`{_NAME_MARK}{len(self.out.names) - 1}`")
 
     def _word(self, found: re.Match[str]) -> None:
         # A word that begins with a digit and is no number names a column to Spark (0x1F), and a number to sqlglot.
@@ -168,12 +199,12 @@ class _Lexer:
             raise Unreadable(f"the number {found[0]} and what stands beside it")
         self.out.tokens.append(Token("number", found[0]))
         self.out.numbers.append(found[0])
-        self._advance(end, str(len(self.out.numbers) - 1))
+        self._advance(end, str(_NUMBER_MARK + len(self.out.numbers) - 1))
 
     def _parameter(self, found: re.Match[str]) -> None:
         self.out.tokens.append(Token("parameter", found[1]))
         self.out.parameters.append(found[1])
-        self._advance(found.end(), f":p{len(self.out.parameters) - 1}")
+        self._advance(found.end(), f":{_PARAMETER_MARK}{len(self.out.parameters) - 1}")
 
     def _doubt_neighbours(self) -> None:
         """Strings side by side are one literal to Spark; neither piece may be taken for the whole."""

@@ -99,7 +99,7 @@ class Names:
         for part in node.parts:
             if not isinstance(part, exp.Identifier):
                 return None
-            parts.append(self.lexed.names[int(part.this)] if part.args.get("quoted") else str(part.this))
+            parts.append(self.lexed.name(str(part.this)) or str(part.this))
         return parts
 
     def _without_alias(self, parts: list[str]) -> tuple[list[str], bool]:

@@ -1,0 +1,177 @@
+"""The engine's reader against Spark: it may say unknown, never something else (soundness A3, A4).
+
+Thousands of generated predicates are put to real Spark over a table with a column of every type, and to the engine over
+the same rows, over files of one and of two rows with exact statistics, and over files whose rows are partitions.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_txlog.engine.table.predicate import (
+    Predicate,
+    all_rows_match,
+    may_hold_match,
+    read_predicate,
+    rows_matching,
+)
+from airflow_txlog.errors import InvalidPredicate
+from tests.engine.table.predicate.examples import NAMES, ROWS, SCHEMA, files_of_partitions, files_with_statistics
+from tests.engine.table.predicate.generator import TIME_COLUMNS, Case, Generator, foreign_cases
+from tests.engine.table.predicate.spark_oracle import answers, make_view, parsed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_ROWS = range(ROWS.num_rows)
+_SINGLES = files_with_statistics([[row] for row in _ROWS])
+_PAIRS = [tuple(random.Random(f"pair {row}").sample(_ROWS, 2)) for row in _ROWS]
+_PAIR_FILES = files_with_statistics(_PAIRS)
+# Bytes are no text, and most cannot be partition values.
+_PARTITION_COLUMNS = [name for name in NAMES if name != "bin"]
+_PARTITIONS = files_of_partitions(_PARTITION_COLUMNS)
+# An empty string is null as a partition value: the protocol cannot say it.
+_REAL_PARTITIONS = [row for row in _ROWS if ROWS["str"][row].as_py() != ""]
+
+
+@pytest.fixture
+def view(spark: SparkSession) -> Iterator[SparkSession]:
+    settings = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+    before = {name: spark.conf.get(name) for name in settings}
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    make_view(spark)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+class Tally:
+    """Compares the engine with Spark, and counts what was decided, so that silence is not taken for agreement."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.silent: list[str] = []
+
+    def compare(self, case: Case, spark_says: list[bool | None] | None, time_zone: str) -> None:
+        if spark_says is None:
+            self.counts["refused by Spark"] += 1
+            return
+        selected = [answer is True for answer in spark_says]
+        self.counts["evaluated"] += 1
+        predicate = read_predicate(case.sql, SCHEMA, [], parameters=case.parameters, time_zone=time_zone)
+        where = f"{case.sql!r} {case.parameters} in {time_zone}, read as {predicate.tree}"
+        if predicate.is_decided:
+            self.counts["decided"] += 1
+            assert rows_matching(predicate, ROWS).to_pylist() == selected, where
+        elif case.expected:
+            self.silent.append(where)
+        self.counts["in grammar"] += case.expected
+        self.counts["in grammar, decided"] += case.expected and predicate.is_decided
+        self._files(predicate, selected, where)
+        self._partitions(predicate, selected, where)
+
+    def _files(self, predicate: Predicate, selected: list[bool], where: str) -> None:
+        kept = may_hold_match(predicate, _SINGLES, SCHEMA, []).to_pylist()
+        assert not [row for row in _ROWS if selected[row] and not kept[row]], where
+        pairs = may_hold_match(predicate, _PAIR_FILES, SCHEMA, []).to_pylist()
+        held = [any(selected[row] for row in pair) for pair in _PAIRS]
+        assert not [number for number in _ROWS if held[number] and not pairs[number]], where
+        assert not any(all_rows_match(predicate, _SINGLES, SCHEMA, []).to_pylist()) or all(selected), where
+        self.counts["files without a match"] += sum(not each for each in selected + held)
+        self.counts["files pruned"] += sum(not each for each in kept + pairs)
+
+    def _partitions(self, predicate: Predicate, selected: list[bool], where: str) -> None:
+        kept = may_hold_match(predicate, _PARTITIONS, SCHEMA, _PARTITION_COLUMNS, trust_statistics=False).to_pylist()
+        whole = all_rows_match(predicate, _PARTITIONS, SCHEMA, _PARTITION_COLUMNS).to_pylist()
+        assert not [row for row in _REAL_PARTITIONS if selected[row] and not kept[row]], where
+        assert not [row for row in _REAL_PARTITIONS if whole[row] and not selected[row]], where
+        self.counts["partitions without a match"] += sum(not selected[row] for row in _REAL_PARTITIONS)
+        self.counts["partitions pruned"] += sum(not kept[row] for row in _REAL_PARTITIONS)
+        self.counts["partitions taken whole"] += sum(whole[row] for row in _REAL_PARTITIONS)
+
+    def run(self, spark: SparkSession, cases: list[Case], time_zone: str = "UTC", batch: int = 250) -> None:
+        spark.conf.set("spark.sql.session.timeZone", time_zone)
+        for case, spark_says in zip(cases, answers(spark, cases, batch), strict=True):
+            self.compare(case, spark_says, time_zone)
+
+
+def test_the_engine_never_contradicts_spark(view: SparkSession) -> None:
+    tally = Tally()
+    generator = Generator(20240310)
+    tally.run(view, [generator.case() for _ in range(4200)])
+    for zone in ("America/New_York", "Asia/Kolkata", "Europe/Berlin", "-03:30", "Australia/Lord_Howe"):
+        tally.run(view, [generator.case(TIME_COLUMNS) for _ in range(300)], zone)
+    print(dict(tally.counts))
+    assert tally.counts["evaluated"] >= 5000
+    assert tally.counts["decided"] > 0.6 * tally.counts["evaluated"]
+    # What the generator knows to lie within the grammar is answered, but for a few.
+    assert tally.counts["in grammar, decided"] > 0.97 * tally.counts["in grammar"], tally.silent[:20]
+    assert tally.counts["files pruned"] > 0.5 * tally.counts["files without a match"]
+    assert tally.counts["partitions pruned"] > 0.7 * tally.counts["partitions without a match"]
+    assert tally.counts["partitions taken whole"] > 0
+
+
+def test_the_engine_never_contradicts_spark_without_ansi_mode(view: SparkSession) -> None:
+    tally = Tally()
+    view.conf.set("spark.sql.ansi.enabled", "false")
+    generator = Generator(4)
+    tally.run(view, [generator.case() for _ in range(1200)])
+    tally.run(view, [generator.case(TIME_COLUMNS) for _ in range(200)], "America/New_York")
+    tally.run(view, foreign_cases(9, 300), batch=50)
+    print(dict(tally.counts))
+    assert tally.counts["evaluated"] >= 1500
+
+
+def test_a4_a_column_that_spark_would_cast_is_unknown(view: SparkSession) -> None:
+    tally = Tally()
+    tally.run(view, foreign_cases(3, 150), batch=4)
+    print(dict(tally.counts))
+    assert tally.counts["evaluated"] >= 50
+
+
+def test_precedence_and_structure_are_read_as_spark_reads_them(view: SparkSession) -> None:
+    """Cases whose tokens were dropped, doubled or swapped, where Spark still takes them for an expression."""
+    tally = Tally()
+    draw = random.Random(77)
+    generator = Generator(77)
+    columns = ["boo", "int", "str", "dbl"]
+    mutated = [_mutated(generator.case(columns), draw) for _ in range(1500)]
+    cases = [case for case in mutated if _readable(case) and parsed(view, case.sql) is not None][:300]
+    tally.run(view, cases, batch=16)
+    print(dict(tally.counts))
+    assert tally.counts["decided"] >= 120
+
+
+def _mutated(case: Case, draw: random.Random) -> Case:
+    tokens = re.findall(r"'[^']*'|\w+|<=>|[<>!=]=|<>|\s+|.", case.sql)
+    for _ in range(draw.choice([1, 1, 2, 3])):
+        at, other = draw.randrange(len(tokens)), draw.randrange(len(tokens))
+        match draw.choice(["drop", "double", "swap", "insert"]):
+            case "drop":
+                tokens[at] = " "
+            case "double":
+                tokens.insert(at, f"{tokens[at]} ")
+            case "swap":
+                tokens[at], tokens[other] = f" {tokens[other]} ", f" {tokens[at]} "
+            case "insert":
+                tokens.insert(
+                    at, draw.choice([" NOT ", " AND boo OR ", "(", ")", " IS NULL ", " = ", " - ", "!", "--", " boo "])
+                )
+    sql = "".join(tokens)
+    return Case(sql, {name: value for name, value in case.parameters.items() if f":{name}" in sql}, expected=False)
+
+
+def _readable(case: Case) -> bool:
+    try:
+        read_predicate(case.sql, SCHEMA, [], parameters=case.parameters)
+    except InvalidPredicate:
+        return False
+    return True
