@@ -45,9 +45,13 @@ class DemoFailed(Exception):
 
 def main() -> int:
     began = time.monotonic()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # A front end that is told to go takes Airflow and Spark with it: SystemExit runs the clean-up on its way.
+    for told in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(told, lambda number, _: sys.exit(128 + number))
     try:
         prepare_folder()
-        print(f"Airflow's log: {shown(LOG)}")
+        print(f"Airflow and Spark start, which takes 20 s or so. Their log is {shown(LOG)}")
         run_pipeline()
         print_history()
         version, rows = agreed_count()
