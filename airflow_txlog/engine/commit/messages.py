@@ -35,10 +35,18 @@ def file_facts(action: Add | Remove) -> dict[str, Any]:
     return {"path": action.path, "partition": dict(action.partition_values) if action.partition_values else None}
 
 
+# A partition value may be anything, also a person's name: a log line needs enough of it to tell the partition.
+MAX_VALUE_CHARS = 40
+
+
+def _cut(value: str | None) -> str | None:
+    return value if value is None or len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
+
+
 def file_text(action: Add | Remove) -> str:
     """The file, and the partition that it belongs to where it has one."""
     values = action.partition_values or {}
     if not values:
         return action.path
-    place = "/".join(f"{name}={value}" for name, value in values.items())
+    place = "/".join(f"{name}={_cut(value)}" for name, value in values.items())
     return f"{action.path} (partition {place})"

@@ -238,3 +238,16 @@ def test_a_conflict_over_partitions_that_nobody_named_tells_what_to_add(memory_u
     assert 'partition_predicate="day = :day"' in str(caught.value)
     assert caught.value.partition == {"day": "2"}
     assert bounded.commit("DELETE") == 3
+
+
+def test_c8_a_long_partition_value_is_cut_in_the_message_and_whole_in_the_facts(memory_uri: str, clock: Any) -> None:
+    table = Table.create(memory_uri, SCHEMA, ["day"], clock=clock)
+    person = "a person of a very long name " * 10
+    tx = table.begin()
+    tx.read("id = 7")
+    tx.add(path="mine", partition_values={"day": "1"}, size=1)
+    winner(table, lambda other: other.add(path="x", partition_values={"day": person}, size=1))
+    with pytest.raises(errors.ConcurrentAppend) as caught:
+        tx.commit("WRITE")
+    assert person not in str(caught.value)
+    assert caught.value.partition == {"day": person}
