@@ -7,9 +7,14 @@ Source: protocol, "Actions".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+# JSON knows no sizes. A number that the columns of a snapshot and of a checkpoint cannot hold makes a corrupt commit,
+# found while its line is still known.
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 # No action can be part of a reference cycle, so the collector need not look at them (gc=False): with 300,000 adds that
@@ -23,10 +28,10 @@ class DeletionVector(_Action, frozen=True):
 
     storage_type: str
     path_or_inline_dv: str
-    size_in_bytes: int
-    cardinality: int
-    offset: int | None = None
-    max_row_index: int | None = None
+    size_in_bytes: Int32
+    cardinality: Int64
+    offset: Int32 | None = None
+    max_row_index: Int64 | None = None
 
     @property
     def unique_id(self) -> str:
@@ -40,14 +45,14 @@ class Add(_Action, frozen=True):
 
     path: str
     partition_values: dict[str, str | None]
-    size: int
-    modification_time: int
+    size: Int64
+    modification_time: Int64
     data_change: bool
     stats: str | None = None
     tags: dict[str, str | None] | None = None
     deletion_vector: DeletionVector | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
+    base_row_id: Int64 | None = None
+    default_row_commit_version: Int64 | None = None
     clustering_provider: str | None = None
 
 
@@ -56,15 +61,15 @@ class Remove(_Action, frozen=True):
 
     path: str
     data_change: bool
-    deletion_timestamp: int | None = None
+    deletion_timestamp: Int64 | None = None
     extended_file_metadata: bool | None = None
     partition_values: dict[str, str | None] | None = None
-    size: int | None = None
+    size: Int64 | None = None
     stats: str | None = None
     tags: dict[str, str | None] | None = None
     deletion_vector: DeletionVector | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
+    base_row_id: Int64 | None = None
+    default_row_commit_version: Int64 | None = None
 
 
 class Cdc(_Action, frozen=True):
@@ -72,7 +77,7 @@ class Cdc(_Action, frozen=True):
 
     path: str
     partition_values: dict[str, str | None]
-    size: int
+    size: Int64
     data_change: bool
     tags: dict[str, str | None] | None = None
 
@@ -97,14 +102,14 @@ class Metadata(_Action, frozen=True, omit_defaults=False):
     configuration: dict[str, str] = msgspec.field(default_factory=dict)
     name: str | None = None
     description: str | None = None
-    created_time: int | None = None
+    created_time: Int64 | None = None
 
 
 class Protocol(_Action, frozen=True):
     """What a client must understand to read and to write the table."""
 
-    min_reader_version: int
-    min_writer_version: int
+    min_reader_version: Int32
+    min_writer_version: Int32
     reader_features: list[str] | None = None
     writer_features: list[str] | None = None
 
@@ -113,8 +118,8 @@ class SetTransaction(_Action, frozen=True):
     """The application transaction: how far `app_id` has come."""
 
     app_id: str
-    version: int
-    last_updated: int | None = None
+    version: Int64
+    last_updated: Int64 | None = None
 
 
 class DomainMetadata(_Action, frozen=True):
@@ -144,7 +149,7 @@ Action = Add | Remove | Metadata | Protocol | SetTransaction | DomainMetadata | 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One version's commit file, read. Lists keep the order of the file."""
 
-    version: int
+    version: Int64
     adds: list[Add]
     removes: list[Remove]
     cdc: list[Cdc]

@@ -102,6 +102,8 @@ GOOD = b'{"commitInfo":{"operation":"WRITE"}}\n'
         (GOOD + b'{"protocol":{"minReaderVersion":"1","minWriterVersion":2}}\n', 2),
         (GOOD + b"\x00" * 512, 2),  # what a crash leaves of a file whose blocks were never written
         (b'[{"commitInfo":{}}]\n', 1),
+        (b'{"txn":{"appId":"a","version":9223372036854775808}}\n', 1),  # one more than 64 bits hold
+        (GOOD + b'{"add":{"path":"a","partitionValues":{},"size":1.5,"modificationTime":1,"dataChange":true}}\n', 2),
         (GOOD + b"null\n", 2),
         (GOOD + GOOD, None),
     ],
