@@ -21,7 +21,7 @@ from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scan import FilePlan, plan_files
 from airflow_txlog.jobs.schemas import spark_table_schema
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, known_sum, read_condition, read_scope
-from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
+from airflow_txlog.jobs.sql import SqlGate, aliased, columns_named
 from airflow_txlog.jobs.stage import layout_of, stage
 
 
@@ -52,8 +52,8 @@ def _plan(context: JobContext, gate: SqlGate, tx: Transaction) -> Change:
         candidates = _candidates(context, gate, tx, snapshot, condition)
     pruned = snapshot.num_files - candidates.num_files
     context.log(
-        f"{plural(snapshot.num_files, 'file')} considered, {pruned} pruned, {candidates.whole.num_rows} removed without reading, "
-        f"{candidates.to_scan.num_rows} to scan"
+        f"{plural(snapshot.num_files, 'file')} considered, {pruned} pruned, {candidates.whole.num_rows} removed "
+        f"without reading, {candidates.to_scan.num_rows} to scan"
     )
     with context.step("find"):
         plan = plan_files(snapshot, candidates.to_scan, context.spec.time_zone)
@@ -103,7 +103,7 @@ def _plan(context: JobContext, gate: SqlGate, tx: Transaction) -> Change:
 
 
 def _candidates(context: JobContext, gate: SqlGate, tx: Transaction, snapshot: Snapshot, condition: str) -> _Candidates:
-    used = gate.condition(condition, quoted(gate.shape(spark_table_schema(snapshot))))
+    used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
     partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
     scope, scope_read = read_scope(context, gate, snapshot, partitions)
     gate.check_all_used()

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
-from airflow_txlog.jobs.sql import SqlGate, quoted
+from airflow_txlog.jobs.sql import SqlGate, aliased, quoted
 
 _POSITION_MASK = (1 << POSITION_BITS) - 1
 
@@ -64,7 +64,7 @@ def find_rows(
     """The rows of the planned files of which the accepted condition is TRUE; `columns` are those that it may name."""
     view = context.view_name()
     scan_columns(context, plan, columns).createOrReplaceTempView(view)
-    query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {quoted(view)} WHERE (\n{condition}\n)"
+    query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view)} WHERE (\n{condition}\n)"
     found = collect(gate.run(query), "find the matching rows")
     return by_file(found)
 

@@ -18,7 +18,7 @@ from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismat
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import spark_schema
-from airflow_txlog.jobs.sql import SqlGate, quoted
+from airflow_txlog.jobs.sql import SqlGate, aliased, quoted
 
 Tuple = tuple[str | None, ...]
 
@@ -36,7 +36,7 @@ class Partitions:
     def speaks_of_partitions_only(self, text: str) -> bool:
         """Whether Spark finds every name of an accepted condition among the partition columns."""
         try:
-            self._gate.condition(text, quoted(self._gate.shape(self._spark_schema())))
+            self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn:
             return False
         except InvalidPredicate:
@@ -46,7 +46,7 @@ class Partitions:
     def check_scope(self, text: str) -> None:
         """Accepts a `partition_predicate`. Raises InvalidPredicate when it names anything but partition columns."""
         try:
-            self._gate.condition(text, quoted(self._gate.shape(self._spark_schema())))
+            self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn as error:
             raise UnknownColumn(
                 f"partition_predicate {text!r} may name partition columns only ({', '.join(self.columns) or 'none'}); "
@@ -81,7 +81,7 @@ class Partitions:
         view = self._context.view_name()
         frame = self._context.spark.createDataFrame(self._typed(distinct), self._spark_schema(ROW_ID_COLUMN))
         frame.createOrReplaceTempView(view)
-        query = f"SELECT {quoted(ROW_ID_COLUMN)} FROM {quoted(view)} WHERE (\n{text}\n)"
+        query = f"SELECT {quoted(ROW_ID_COLUMN)} FROM {aliased(view)} WHERE (\n{text}\n)"
         found = collect(self._gate.run(query), "ask which partitions a predicate accepts")
         true_of = {distinct[index] for index in found.column(0).to_pylist()}
         return [entry in true_of for entry in tuples]

@@ -18,7 +18,7 @@ from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.schemas import spark_table_schema
-from airflow_txlog.jobs.sql import SqlGate, quoted
+from airflow_txlog.jobs.sql import SqlGate, aliased
 
 
 def read_condition(context: JobContext, snapshot: Snapshot, text: str, parameters: Mapping[str, Any]) -> Predicate:
@@ -55,7 +55,7 @@ def read_scope(
         return None, None
     partitions.check_scope(text)
     # Spark names the parameters once more, on the whole table, so that exactly those are bound in the engine.
-    used = gate.condition(text, quoted(gate.shape(spark_table_schema(snapshot))))
+    used = gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
     return text, read_condition(context, snapshot, text, used)
 
 

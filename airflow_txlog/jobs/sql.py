@@ -2,6 +2,9 @@
 
 Text goes to Spark as the author wrote it, inside parentheses on lines of their own, so that a trailing comment ends
 where it should. Spark's expression parser has accepted it before, which is what keeps it from leaving the parentheses.
+Every relation of ours has an alias before WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the
+alias `where` with its one column renamed, and filters nothing.
+
 The invariant: a condition that passes here is deterministic and speaks of one row, by Spark's own analysis where its
 plans are in reach (classic) and by the names in the text everywhere. Source: run notes 5; soundness A2, A3, B6.
 """
@@ -42,6 +45,11 @@ def columns_named(sql: str, schema: delta.StructType) -> frozenset[str] | None:
         return Names(schema, lex(sql)).columns_named()
     except Unreadable:
         return None
+
+
+def aliased(view: str) -> str:
+    """A view in a FROM clause; see the head of this module for why it never stands there alone."""
+    return f"{quoted(view)} AS {quoted('txlog_rows')}"
 
 
 class SqlGate:

@@ -1,0 +1,164 @@
+"""Tables for the tests of jobs: made without Spark, through our own writer, and read back as bags of rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.scan import spark_schema
+from airflow_txlog.parameters import encode_parameters
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string()), ("amount", pa.float64())])
+DAY = dt.date(2024, 1, 1)
+
+
+def make_table(
+    folder: Path,
+    *files: pa.Table,
+    schema: pa.Schema | None = None,
+    partition_by: Sequence[str] = (),
+    properties: dict[str, str] | None = None,
+) -> Table:
+    """A table with one commit for each of `files` (one file for each partition in it)."""
+    if schema is None:
+        schema = files[0].schema
+    table = Table.create(str(folder), schema, partition_by, properties)
+    for rows in files:
+        append(table, rows)
+    return table
+
+
+def append(table: Table, rows: pa.Table) -> int:
+    """Commit rows as a blind append, without Spark; the version."""
+    snapshot = table.snapshot()
+    layout = Layout(
+        root=table.uri.removeprefix("file://"),
+        schema=snapshot.schema,
+        partition_columns=tuple(snapshot.partition_columns),
+        job_id="test",
+    )
+    writer = PartitionedWriter(layout)
+    for batch in rows.to_batches():
+        writer.write(batch)
+    tx = table.begin()
+    for file in writer.finish():
+        tx.add(
+            Add(
+                path=file.path,
+                partition_values=file.partition_values,
+                size=file.size_bytes,
+                modification_time=file.modification_time_ms,
+                data_change=True,
+                stats=file.stats,
+            )
+        )
+    return tx.commit("WRITE", {"mode": "Append"})
+
+
+def rows(count: int, *, start: int = 0, day: dt.date | None = DAY) -> pa.Table:
+    """Rows with ids from `start` on."""
+    ids = range(start, start + count)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "day": pa.array([day] * count, pa.date32()),
+            "name": [f"n{k}" for k in ids],
+            "amount": [k / 2 for k in ids],
+        },
+        schema=SCHEMA,
+    )
+
+
+def run(
+    spark: SparkSession,
+    operation: str,
+    table: Table | Path | str,
+    *,
+    log: Callable[[str], None] | None = None,
+    application: ApplicationTransaction | None = None,
+    time_zone: str = "UTC",
+    conflict_rounds: int = 10,
+    spark_conf: dict[str, str] | None = None,
+    **arguments: Any,
+) -> JobResult:
+    """Run a job in this session; its result, failed or not."""
+    if "parameters" in arguments:
+        arguments["parameters"] = encode_parameters(arguments["parameters"])
+    spec = JobSpec(
+        operation=operation,
+        table_uri=table.uri if isinstance(table, Table) else str(table),
+        arguments=arguments,
+        application=application,
+        time_zone=time_zone,
+        conflict_rounds=conflict_rounds,
+        spark_conf=spark_conf or {},
+    )
+    return run_job(spec, spark, log=log)
+
+
+def committed(result: JobResult) -> JobResult:
+    """The result, which must be a commit."""
+    assert result.status == "committed", result.error
+    return result
+
+
+def error_of(result: JobResult) -> dict[str, Any]:
+    """The error of a result that must be a failure."""
+    assert result.status == "failed", result
+    assert result.error is not None
+    return result.error
+
+
+def bag(table: Table | pa.Table, *columns: str) -> Counter[str]:
+    """The rows as a bag; as text, because NaN is not equal to itself."""
+    found = table.to_arrow() if isinstance(table, Table) else table
+    return Counter(map(repr, (found.select(columns) if columns else found).to_pylist()))
+
+
+def spark_view(spark: SparkSession, name: str, rows: pa.Table) -> None:
+    """Rows as a view, with TIMESTAMP_NTZ where Arrow has no zone."""
+    spark.createDataFrame(rows, spark_schema(rows.schema)).createOrReplaceTempView(name)
+
+
+def spark_bag(frame: Any) -> Counter[str]:
+    """The rows of a Spark frame as a bag like `bag`'s."""
+    return Counter(map(repr, frame.toArrow().to_pylist()))
+
+
+def ids(table: Table) -> list[Any]:
+    """The column `id`, sorted."""
+    return sorted(table.to_arrow(columns=["id"]).column("id").to_pylist(), key=lambda value: (value is None, value))
+
+
+def files_on_disk(table: Table | Path) -> set[str]:
+    """Every file under the table, the log left out, by its path."""
+    root = Path(table.uri.removeprefix("file://")) if isinstance(table, Table) else table
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and "_delta_log" not in path.relative_to(root).parts
+    }
+
+
+def live_files(table: Table) -> set[str]:
+    """The paths of the live files, as the log has them; only for tables whose paths need no encoding."""
+    return set(table.snapshot().files().column("path").to_pylist())
+
+
+def application(version: int = 1, **more: Any) -> ApplicationTransaction:
+    """An identity that nobody else uses."""
+    return ApplicationTransaction(app_id=f"test/{uuid.uuid4()}", version=version, **more)

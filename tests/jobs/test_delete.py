@@ -1,0 +1,476 @@
+"""DELETE: the rows that go and the rows that stay are those of Spark, whatever the data; the rest stays untouched."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.engine import Table
+from tests.jobs.tables import (
+    DAY,
+    append,
+    bag,
+    committed,
+    error_of,
+    files_on_disk,
+    ids,
+    live_files,
+    make_table,
+    rows,
+    run,
+    spark_bag,
+    spark_view,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+RANDOM_SCHEMA = pa.schema(
+    [
+        ("i", pa.int32()),
+        ("l", pa.int64()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("d", pa.date32()),
+        ("ts", pa.timestamp("us", tz="UTC")),
+        ("ntz", pa.timestamp("us")),
+        ("dec", pa.decimal128(10, 2)),
+        ("b", pa.bool_()),
+        ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        ("a", pa.list_(pa.int32())),
+    ]
+)
+PREDICATES = [
+    "i = 3",
+    "i IS NULL",
+    "NOT (i > 2)",
+    "s = 'O''Brien' OR s LIKE 'a%'",
+    "f > 0",
+    "f = double('NaN')",
+    "l <=> NULL",
+    "i IN (1, 2, NULL)",
+    "d < date'2000-01-01' AND b",
+    "ts >= timestamp'2024-06-01 12:00:00'",
+    "ntz = timestamp_ntz'9999-12-31 23:59:59'",
+    "dec * 2 > 1.01",
+    "n.x = 1 OR n.y IS NULL",
+    "exists(a, v -> v > i)",
+    "size(a) = 0",
+    "coalesce(s, '') = ''",
+    "i % 2 = 0 -- a comment at the end",
+    "s || 'x' = 'ax'",
+    "TRUE",
+    "i > NULL",
+    "false",
+]
+
+
+def random_rows(rng: random.Random, count: int) -> pa.Table:
+    def maybe(values: list[Any]) -> Any:
+        return None if rng.random() < 0.2 else rng.choice(values)
+
+    far = [
+        dt.datetime(1, 1, 1),
+        dt.datetime(1582, 10, 4),
+        dt.datetime(2024, 6, 1, 12),
+        dt.datetime(9999, 12, 31, 23, 59, 59),
+    ]
+    data = [
+        {
+            "i": maybe([0, 1, 2, 3, 4]),
+            "l": maybe([-(2**63), 0, 2**63 - 1]),
+            "f": maybe([0.0, -0.0, 1.5, float("nan"), float("inf"), -1.0]),
+            "s": maybe(["", "a", "ab", "O'Brien", "OBrien", "é"]),
+            "d": maybe([dt.date(1, 1, 1), dt.date(1999, 12, 31), dt.date(2024, 1, 1)]),
+            "ts": maybe([value.replace(tzinfo=dt.UTC) for value in far]),
+            "ntz": maybe(far),
+            "dec": maybe([decimal.Decimal("0.50"), decimal.Decimal("0.51"), decimal.Decimal("-99999999.99")]),
+            "b": maybe([True, False]),
+            "n": maybe([{"x": 1, "y": "q"}, {"x": None, "y": None}]),
+            "a": maybe([[], [1], [None, 9], [0, 1, 2]]),
+        }
+        for _ in range(count)
+    ]
+    return pa.Table.from_pylist(data, RANDOM_SCHEMA)
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+def test_delete_removes_the_rows_of_which_spark_says_true(tmp_path: Path, spark: SparkSession, predicate: str) -> None:
+    rng = random.Random(predicate)
+    parts = [random_rows(rng, 40) for _ in range(3)]
+    # Each row twice somewhere: a bag is compared, not a set.
+    table = make_table(tmp_path / "t", *parts, parts[0])
+    spark_view(spark, "before", pa.concat_tables([*parts, parts[0]]))
+    expected = spark_bag(spark.sql(f"SELECT * FROM before WHERE NOT coalesce((\n{predicate}\n), false)"))
+    result = run(spark, "delete", table, predicate=predicate)
+    assert result.status in ("committed", "nothing_to_do"), result.error
+    assert bag(table) == expected
+    assert result.metrics["numDeletedRows"] == 160 - sum(expected.values())
+    assert files_on_disk(table) >= live_files(table)
+
+
+def test_only_touched_files_are_rewritten_and_only_possible_ones_are_read(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100), rows(10, start=200))
+    before = live_files(table)
+    result = committed(run(spark, "delete", table, predicate="id = :id", parameters={"id": 105}))
+    assert len(live_files(table) & before) == 2
+    assert result.files == {"considered": 3, "pruned": 2, "rewritten": 1, "added": 1, "removed": 1}
+    assert (result.metrics["numDeletedRows"], result.metrics["numCopiedRows"]) == (1, 9)
+    assert (result.version, result.read_version) == (4, 3)
+    assert ids(table) == [k for k in [*range(10), *range(100, 110), *range(200, 210)] if k != 105]
+
+
+def test_a_file_that_loses_all_rows_is_removed_and_not_copied(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    result = committed(run(spark, "delete", table, predicate="id < 10"))
+    assert (result.files["removed"], result.files["added"]) == (1, 0)
+    assert ids(table) == list(range(100, 110))
+
+
+def test_nothing_to_delete_makes_no_version(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    result = run(spark, "delete", table, predicate="id = 3 AND name = 'n4'")
+    assert (result.status, result.version, result.files["pruned"]) == ("nothing_to_do", 1, 0)
+    assert table.snapshot().version == 1
+
+
+def test_the_history_tells_the_predicate_without_its_values(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    committed(run(spark, "delete", table, predicate="name = :who", parameters={"who": "n3"}))
+    (entry, *_) = table.history(1)
+    assert entry["operation"] == "DELETE"
+    assert entry["operationParameters"]["predicate"] == '["name = :who"]'
+    assert "n3" not in repr(entry)
+    assert int(entry["operationMetrics"]["numDeletedRows"]) == 1
+
+
+@pytest.mark.parametrize("partition_by", [[], ["flag"]])
+def test_a_bare_boolean_column_filters_and_is_not_taken_for_an_alias(
+    tmp_path: Path, spark: SparkSession, partition_by: list[str]
+) -> None:
+    # Spark reads `FROM v WHERE (flag)` as `FROM v AS where(flag)`, which keeps every row.
+    schema = pa.schema([("flag", pa.bool_())])
+    if partition_by:
+        schema = schema.append(pa.field("x", pa.int32()))
+    data = pa.table({"flag": [True, False, None]} | ({"x": [1, 1, 1]} if partition_by else {}), schema=schema)
+    table = make_table(tmp_path / "t", data, partition_by=partition_by)
+    committed(run(spark, "delete", table, predicate="flag"))
+    assert bag(table, "flag") == bag(pa.table({"flag": [False, None]}))
+
+
+# --- partitions -----------------------------------------------------------------------------------------------------
+
+
+def partitioned(folder: Path) -> Table:
+    days = [rows(5, start=10 * k, day=dt.date(2024, 1, 1 + k)) for k in range(3)]
+    return make_table(folder, *days, rows(5, start=90, day=None), partition_by=["day"])
+
+
+def test_a_predicate_on_partitions_removes_files_without_reading_them(tmp_path: Path, spark: SparkSession) -> None:
+    table = partitioned(tmp_path / "t")
+    for path in live_files(table):
+        # Were one of them read, the job would fail: the sizes in the log no longer hold.
+        with open(tmp_path / "t" / path, "ab") as file:
+            file.write(b"x")
+    result = committed(run(spark, "delete", table, predicate="day < :day", parameters={"day": "2024-01-03"}))
+    assert result.files == {"considered": 4, "pruned": 2, "rewritten": 0, "added": 0, "removed": 2}
+    assert result.metrics["numDeletedRows"] == 10
+
+
+def test_a_null_partition_stays_where_the_predicate_is_null(tmp_path: Path, spark: SparkSession) -> None:
+    table = partitioned(tmp_path / "t")
+    committed(run(spark, "delete", table, predicate="NOT (day = date'2024-01-01')"))
+    assert ids(table) == [0, 1, 2, 3, 4, 90, 91, 92, 93, 94]
+    committed(run(spark, "delete", table, predicate="day IS NULL"))
+    assert ids(table) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "predicate", "kept"),
+    [
+        (pa.string(), ["01", "1", "2"], "p = 1", ["2"]),
+        (pa.string(), ["a", None, "b"], "p != 'a'", ["a", None]),
+        (pa.int32(), [1, 2, None], "p + 1 = 2 OR p IS NULL", [2]),
+        (pa.float64(), [1.0, float("nan"), 2.0], "p > 5", [1.0, 2.0]),
+        (pa.bool_(), [True, False], "p", [False]),
+        (pa.decimal128(5, 2), [decimal.Decimal("1.50"), decimal.Decimal("2.00")], "p = 1.5", [decimal.Decimal("2.00")]),
+        (
+            pa.timestamp("us"),
+            [dt.datetime(1, 1, 1), dt.datetime(2024, 1, 1, 1)],
+            "year(p) = 1",
+            [dt.datetime(2024, 1, 1, 1)],
+        ),
+    ],
+    ids=str,
+)
+def test_a9_spark_says_which_partitions_a_predicate_takes(
+    tmp_path: Path, spark: SparkSession, kind: pa.DataType, values: list[Any], predicate: str, kept: list[Any]
+) -> None:
+    data = pa.table({"id": pa.array(range(len(values)), pa.int64()), "p": pa.array(values, kind)})
+    table = make_table(tmp_path / "t", data, partition_by=["p"])
+    result = committed(run(spark, "delete", table, predicate=predicate))
+    assert result.metrics["numCopiedRows"] == 0
+    assert bag(table, "p") == bag(pa.table({"p": pa.array(kept, kind)}))
+
+
+def test_a_timestamp_partition_without_a_zone_is_read_in_the_jobs_zone(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.timestamp("us", tz="UTC"))])
+    table = Table.create(str(tmp_path / "t"), schema, ["p"])
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "t" / "f.parquet")
+    size = (tmp_path / "t" / "f.parquet").stat().st_size
+    tx = table.begin()
+    tx.add(path="f.parquet", size=size, partition_values={"p": "2024-03-01 00:30:00"})
+    tx.commit("WRITE")
+    at = "p = timestamp'2024-02-29 23:30:00Z'"
+    assert run(spark, "delete", table, predicate=at).status == "nothing_to_do"
+    assert committed(run(spark, "delete", table, predicate=at, time_zone="Europe/Berlin")).files["removed"] == 1
+
+
+def test_a_scope_bounds_what_is_deleted(tmp_path: Path, spark: SparkSession) -> None:
+    table = partitioned(tmp_path / "t")
+    result = committed(
+        run(
+            spark,
+            "delete",
+            table,
+            predicate="id % 5 = :rest",
+            partition_predicate="day = :day",
+            parameters={"day": "2024-01-02", "rest": 0},
+        )
+    )
+    assert result.files["pruned"] == 3
+    assert ids(table) == sorted({*range(5), *range(11, 15), *range(20, 25), *range(90, 95)})
+    told = table.history(1)[0]["operationParameters"]["predicate"]
+    assert "day = :day" in told
+
+
+# --- the time of the job --------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_time_zone_reads_the_predicates_timestamps(tmp_path: Path, spark: SparkSession) -> None:
+    moments = pa.array([dt.datetime(2024, 1, 1, 0, tzinfo=dt.UTC), dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)])
+    data = pa.table({"id": [1, 2], "ts": moments.cast(pa.timestamp("us", tz="UTC"))})
+    table = make_table(tmp_path / "t", data)
+    zone_before = spark.conf.get("spark.sql.session.timeZone")
+    committed(
+        run(
+            spark,
+            "delete",
+            table,
+            predicate="ts < :moment",
+            parameters={"moment": "2024-01-01 00:00:00"},
+            time_zone="America/New_York",
+        )
+    )
+    assert ids(table) == [2]
+    assert spark.conf.get("spark.sql.session.timeZone") == zone_before
+
+
+def test_an_unknown_time_zone_is_a_clear_error(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(1))
+    error = error_of(run(spark, "delete", table, predicate="TRUE", time_zone="Mars/Olympus"))
+    assert (error["type"], error["facts"]["argument"]) == ("InvalidJobSpec", "time_zone")
+
+
+# --- files of other writers -----------------------------------------------------------------------------------------
+
+
+def add_file(table: Table, path: Path, count: int | None = None) -> None:
+    """Put an existing Parquet file into the table."""
+    relative = path.relative_to(table.uri.removeprefix("file://"))
+    stats = None if count is None else f'{{"numRecords":{count}}}'
+    tx = table.begin()
+    tx.add(path=str(relative), size=path.stat().st_size, stats=stats)
+    tx.commit("WRITE")
+
+
+def spark_file(spark: SparkSession, folder: Path, query: str, conf: dict[str, str]) -> Path:
+    """The one Parquet file that Spark writes of a query under these settings, moved into the folder."""
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        spark.sql(query).coalesce(1).write.parquet(str(folder / "spark"))
+    finally:
+        for name in conf:
+            spark.conf.unset(name)
+    (found,) = (folder / "spark").glob("*.parquet")
+    return found.rename(folder / "from-spark.parquet")
+
+
+@pytest.mark.parametrize("form", ["INT96", "TIMESTAMP_MILLIS", "TIMESTAMP_MICROS"])
+def test_a7_far_timestamps_survive_a_delete(tmp_path: Path, spark: SparkSession, form: str) -> None:
+    texts = ["0001-01-01", "1582-10-04", "1900-01-01", "2262-04-12", "9999-12-31 12:00:00"]
+    values = ", ".join(f"({k}L, TIMESTAMP '{text}')" for k, text in enumerate(texts))
+    schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
+    table = Table.create(str(tmp_path / "t"), schema)
+    query = f"SELECT * FROM VALUES {values}, (99L, TIMESTAMP '2000-01-01') AS v(id, ts)"
+    add_file(table, spark_file(spark, tmp_path / "t", query, {"spark.sql.parquet.outputTimestampType": form}), 6)
+    before = {
+        row["id"]: row["ts"]
+        for row in table.to_arrow().cast(pa.schema([("id", pa.int64()), ("ts", pa.int64())])).to_pylist()
+    }
+    committed(run(spark, "delete", table, predicate="ts = timestamp'2000-01-01'"))
+    committed(run(spark, "delete", table, predicate="ts = timestamp'9999-12-31 12:00:00' AND id = 77 OR id = 2"))
+    after = {
+        row["id"]: row["ts"]
+        for row in table.to_arrow().cast(pa.schema([("id", pa.int64()), ("ts", pa.int64())])).to_pylist()
+    }
+    assert after == {key: value for key, value in before.items() if key not in (2, 99)}
+    (path,) = live_files(table)
+    shown = spark.read.parquet(str(tmp_path / "t" / path)).selectExpr("id", "CAST(ts AS STRING) AS ts").collect()
+    expected = {k: text if " " in text else f"{text} 00:00:00" for k, text in enumerate(texts) if k != 2}
+    assert {row["id"]: row["ts"] for row in shown} == expected
+
+
+@pytest.mark.parametrize("column", ["d", "ts"])
+def test_a8_old_values_of_a_legacy_file_are_refused_and_nothing_changes(
+    tmp_path: Path, spark: SparkSession, column: str
+) -> None:
+    schema = pa.schema([("d", pa.date32()), ("ts", pa.timestamp("us", tz="UTC"))])
+    table = Table.create(str(tmp_path / "t"), schema)
+    query = "SELECT DATE '1500-01-01' AS d, TIMESTAMP '1500-01-01' AS ts"
+    legacy = {
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    }
+    add_file(table, spark_file(spark, tmp_path / "t", query, legacy))
+    before = files_on_disk(table)
+    error = error_of(run(spark, "delete", table, predicate=f"{column} = '1500-01-01'"))
+    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "legacy calendar")
+    assert files_on_disk(table) == before
+    assert table.snapshot().version == 1
+
+
+def test_a8_recent_values_of_a_legacy_file_are_as_good_as_any(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("d", pa.date32()), ("ts", pa.timestamp("us", tz="UTC"))])
+    table = Table.create(str(tmp_path / "t"), schema)
+    query = "SELECT * FROM VALUES (DATE '1582-10-15', TIMESTAMP '1900-01-01'), (DATE '2024-01-01', NULL) AS v(d, ts)"
+    legacy = {
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    }
+    add_file(table, spark_file(spark, tmp_path / "t", query, legacy))
+    committed(run(spark, "delete", table, predicate="d = date'2024-01-01'"))
+    (path,) = live_files(table)
+    # The mark of the calendar stays with the copy, so that every later reader treats it as the source.
+    assert b"org.apache.spark.legacyDateTime" in pq.read_metadata(tmp_path / "t" / path).metadata
+    assert spark.read.parquet(str(tmp_path / "t" / path)).collect() == [
+        (dt.date(1582, 10, 15), dt.datetime(1900, 1, 1, tzinfo=dt.UTC).astimezone().replace(tzinfo=None))
+    ]
+
+
+def test_files_that_lack_a_column_or_hold_an_older_type_are_found_and_copied(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("added", pa.string())])
+    table = Table.create(str(tmp_path / "t"), schema)
+    pq.write_table(pa.table({"ID": pa.array([1, 2, 3], pa.int32())}), tmp_path / "t" / "old.parquet")
+    add_file(table, tmp_path / "t" / "old.parquet", 3)
+    committed(run(spark, "delete", table, predicate="id = 2 AND added IS NULL"))
+    assert bag(table) == bag(pa.table({"id": [1, 3], "added": pa.array([None, None], pa.string())}))
+    (path,) = live_files(table)
+    assert pq.read_schema(tmp_path / "t" / path) == pa.schema([("ID", pa.int32())])
+
+
+# --- errors leave nothing -------------------------------------------------------------------------------------------
+
+BAD = [
+    ("InvalidPredicate", {"predicate": "id = = 1"}),
+    ("InvalidPredicate", {"predicate": "id = 1) UNION SELECT 1, DATE'2024-01-01', 'x', 0 WHERE (1 = 1"}),
+    ("InvalidPredicate", {"predicate": "id = 1; DROP TABLE x"}),
+    ("InvalidPredicate", {"predicate": "id = 1 AS z"}),
+    ("InvalidPredicate", {"predicate": "id = :id"}),
+    ("InvalidPredicate", {"predicate": "id = 1", "parameters": {"id": 1}}),
+    ("InvalidPredicate", {"predicate": "id = ':id'", "parameters": {"id": 1}}),
+    ("InvalidPredicate", {"predicate": "name"}),
+    ("UnknownColumn", {"predicate": "idd = 1"}),
+    ("UnsupportedPredicate", {"predicate": "rand() < 0.5"}),
+    ("UnsupportedPredicate", {"predicate": "id IN (SELECT 1)"}),
+    ("UnsupportedPredicate", {"predicate": "EXISTS (SELECT 1)"}),
+    ("UnsupportedPredicate", {"predicate": "sum(id) > 1"}),
+    ("UnsupportedPredicate", {"predicate": "row_number() OVER (ORDER BY id) = 1"}),
+    ("UnsupportedPredicate", {"predicate": "java_method('java.lang.System', 'exit', 1) = 1"}),
+    ("UnsupportedPredicate", {"predicate": "input_file_name() = ''"}),
+    ("UnknownColumn", {"predicate": "id = 1", "partition_predicate": "name = 'n1'"}),
+    ("InvalidInput", {"predicate": "id / 0 = 1"}),
+    ("InvalidInput", {"predicate": "CAST(name AS INT) = 1"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments"), BAD, ids=lambda value: str(value)[:60])
+def test_a_bad_predicate_is_a_clear_error_and_leaves_nothing(
+    tmp_path: Path, spark: SparkSession, kind: str, arguments: dict[str, Any]
+) -> None:
+    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
+    before = files_on_disk(table)
+    error = error_of(run(spark, "delete", table, **arguments))
+    assert error["type"] == kind, error
+    assert error["retryable"] is False
+    assert files_on_disk(table) == before
+    assert table.snapshot().version == 1
+
+
+def test_a_missing_table_is_named(tmp_path: Path, spark: SparkSession) -> None:
+    error = error_of(run(spark, "delete", tmp_path / "nothing", predicate="TRUE"))
+    assert error["type"] == "TableNotFound"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_damaged_data_file_is_named_before_anything_is_written(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=5))
+    (path, _) = sorted(live_files(table))
+    (tmp_path / "t" / path).write_bytes(b"not parquet at all")
+    before = files_on_disk(table)
+    error = error_of(run(spark, "delete", table, predicate="id = 7"))
+    assert error["type"] == "CorruptDataFile"
+    assert path in error["facts"]["path"]
+    assert files_on_disk(table) == before
+
+
+def test_an_append_only_table_keeps_its_rows(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10), properties={"delta.appendOnly": "true"})
+    before = files_on_disk(table)
+    assert error_of(run(spark, "delete", table, predicate="id = 7"))["type"] == "AppendOnlyViolation"
+    assert files_on_disk(table) == before
+
+
+def test_a_table_with_a_feature_we_cannot_honour_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    from airflow_txlog.engine.log.actions import Protocol
+
+    table = make_table(tmp_path / "t", rows(10))
+    log = tmp_path / "t" / "_delta_log" / f"{2:020d}.json"
+    protocol = Protocol(
+        min_reader_version=3, min_writer_version=7, reader_features=["marsRover"], writer_features=["marsRover"]
+    )
+    from airflow_txlog.engine.log.wire import encode_commit
+
+    log.write_bytes(encode_commit({"operation": "UPGRADE"}, [protocol]))
+    before = files_on_disk(table)
+    error = error_of(run(spark, "delete", table, predicate="id = 7"))
+    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "marsRover")
+    assert files_on_disk(table) == before
+
+
+def test_rows_appended_meanwhile_are_seen_by_the_next_round(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    landed: list[int] = []
+
+    def log(line: str) -> None:
+        if "to delete in" in line and not landed:
+            landed.append(append(table, rows(5, start=5)))
+
+    result = committed(run(spark, "delete", table, predicate="id = 7", log=log))
+    assert (result.rounds, result.read_version, result.metrics["numDeletedRows"]) == (2, 2, 2)
+    assert ids(table) == sorted(k for k in [*range(10), *range(5, 10)] if k != 7)
+    # What the lost round had staged is gone; what the first version of the table had is for VACUUM.
+    assert len(files_on_disk(table)) == 2 + 2
+    assert DAY is not None
