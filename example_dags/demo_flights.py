@@ -123,11 +123,11 @@ with DAG(
     # [END howto_operator_checkpoint]
 
     # [START howto_operator_vacuum]
-    vacuum_dry_run = VacuumOperator(task_id="vacuum_dry_run", table_uri=TABLE, dry_run=True)
-
     # Forgotten rows still stand in the files that the delete replaced. A retention of zero takes those files away now;
     # elsewhere keep the table's own (a week), because readers of older versions still need them.
-    vacuum = VacuumOperator(task_id="vacuum", table_uri=TABLE, retention_hours=0, check_retention=False)
+    now = {"retention_hours": 0, "check_retention": False}
+    vacuum_dry_run = VacuumOperator(task_id="vacuum_dry_run", table_uri=TABLE, dry_run=True, **now)
+    vacuum = VacuumOperator(task_id="vacuum", table_uri=TABLE, **now)
     # [END howto_operator_vacuum]
 
     @task

@@ -220,18 +220,20 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
 
 
 def human_lines(result: JobResult) -> list[str]:
-    """What a person wants to know of a result, in a few lines."""
-    lines = [f"{result.operation} {result.table_uri}: {_outcome(result)}"]
-    if result.files:
-        lines.append("files: " + ", ".join(f"{count} {name}" for name, count in result.files.items()))
+    """The outcome in one line, and the metrics that its commit carries in another.
+
+    What the job did on the way (files considered and pruned, time per step) it has said itself, as it went.
+    """
+    parts = [_outcome(result)]
+    parts += [f"{count} files {name}" for name, count in result.files.items() if count and name != "pruned"]
     rows = rows_changed(result)
     if rows is not None:
-        lines.append(f"rows: {rows} changed")
+        parts.append(f"{rows} rows")
+    if result.rounds > 1:
+        parts.append(f"planned {result.rounds} times because of other commits")
+    lines = [f"{result.operation} {result.table_uri}: {'; '.join(parts)}"]
     if result.metrics:
         lines.append("metrics: " + ", ".join(f"{name} {count}" for name, count in result.metrics.items()))
-    if result.steps:
-        steps = ", ".join(f"{step['name']} {step['seconds']:.2f} s" for step in result.steps)
-        lines.append(f"time: {steps}; together {result.seconds:.1f} s" + _rounds(result))
     return lines
 
 
@@ -243,7 +245,3 @@ def _outcome(result: JobResult) -> str:
         where = f"at version {result.version}" if result.version is not None else f"by version {result.at_or_before}"
         return f"done already {where}, by an earlier try of this task or under the same key; nothing was done again"
     return f"nothing to do at version {result.version if result.version is not None else result.read_version}"
-
-
-def _rounds(result: JobResult) -> str:
-    return f", planned {result.rounds} times because of other commits" if result.rounds > 1 else ""

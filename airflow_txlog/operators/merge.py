@@ -42,8 +42,7 @@ class DeltaMergeOperator(DataChangingOperator):
     task with AmbiguousMerge.
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
-    :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. An equality with a
-        partition column of the target confines the merge to the partitions that the source holds. (templated)
+    :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. (templated)
     :param clauses: in order: `when_matched_update(…)`, `when_matched_delete(…)`, `when_not_matched_insert(…)`.
         (templated)
     :param target_alias: what the SQL texts call the table.

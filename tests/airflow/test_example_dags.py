@@ -75,6 +75,7 @@ def test_the_demo_does_what_it_says(folder: Path, dag_of: ParseDag) -> None:
     assert by_task["merge_corrections"]["rows"] == merged
     assert by_task["merge_corrections"]["files"]["rewritten"] == 12
     assert by_task["forget_aircraft"]["rows"] == forgotten
+    assert by_task["vacuum"]["files"]["removed"] == 12 + by_task["forget_aircraft"]["files"]["rewritten"]
     assert by_task["append_late"]["read_version"] + 1 == by_task["append_late"]["version"]
 
     table = DeltaTable(str(folder / "flights"))

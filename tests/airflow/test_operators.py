@@ -186,11 +186,9 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         details={"large": "x" * 1000},
     )
     assert human_lines(result) == [
-        "merge /lake/users: version 2 -> version 3",
-        "files: 365 considered, 353 pruned, 12 rewritten",
-        "rows: 812 changed",
+        "merge /lake/users: version 2 -> version 3; 365 files considered; 12 files rewritten; 812 rows; "
+        "planned 2 times because of other commits",
         "metrics: numTargetRowsUpdated 800, numTargetRowsInserted 12",
-        "time: find 0.50 s, rewrite 1.25 s; together 1.8 s, planned 2 times because of other commits",
     ]
     xcom = xcom_of(result, 1.9)
     assert json.loads(json.dumps(xcom)) == xcom

@@ -107,6 +107,14 @@ def test_a_task_that_dies_after_its_commit_and_is_retried_changes_the_table_once
     assert (xcom["status"], xcom["version"], xcom["metrics"]["numDeletedRows"]) == ("already_done", 1, 1)
 
 
+def test_a_sensor_waits_for_the_table_and_tells_its_version(users: Table, run: RunDag) -> None:
+    dag_run, tis = run("wait_and_forget")
+    by_id = {ti.task_id: ti for ti in tis}
+    assert dag_run.state == "success"
+    assert xcom_of(by_id["wait"])["version"] == 0
+    assert xcom_of(by_id["forget"])["version"] == 1
+
+
 def test_the_commit_says_which_task_made_it(users: Table, run: RunDag) -> None:
     dag_run, _ = run("conflict_won_by_the_job")
     tags = users.history(1)[0]["tags"]

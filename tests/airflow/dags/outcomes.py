@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Asset
 
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
+from airflow_txlog.sensors.table_version import TableVersionSensor
 from tests.airflow.racing import DiesAfterTheCommit, OvertakenRunner, delete_user
 
 TABLE = os.environ.get("TXLOG_TEST_TABLE", "/nowhere")
@@ -41,6 +42,10 @@ with DAG("death_after_the_commit", schedule=None, default_args=DEFAULTS):
         runner=DiesAfterTheCommit(),
         retry_policy=TxlogRetryPolicy(otherwise="default"),
     )
+
+with DAG("wait_and_forget", schedule=None, default_args=DEFAULTS):
+    wait = TableVersionSensor(task_id="wait", table_uri=TABLE, newer_than="None", mode="reschedule", poke_interval=1)
+    wait >> DeltaDeleteOperator(task_id="forget", **FORGET)
 
 with DAG("in_a_child", schedule=None, default_args={"spark_conf": {"spark.master": "local[1]"}}):
     DeltaDeleteOperator(task_id="forget", **FORGET)
