@@ -11,7 +11,6 @@
     │   └── ConcurrentWrite            anything at all landed, and this operation never rebases
     ├── CommitStateUnknown             the put was not answered, and the log could not be read back
     ├── CommitContention               lost every race that the attempts allowed, without a conflict
-    ├── CommitOverwritten              another writer replaced a version that we had been told is ours
     ├── TableError
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced
     │   ├── VersionNotFound · TimestampOutOfRange
@@ -105,7 +104,14 @@ class CommitConflict(TxlogError):
     """A commit that landed first forbids the rebase. Nothing of ours is in the table."""
 
     retryable = True
-    fact_names = ("table", "read_version", "winning_version", "winning_operation", "partition", "path")
+    fact_names: ClassVar[tuple[str, ...]] = (
+        "table",
+        "read_version",
+        "winning_version",
+        "winning_operation",
+        "partition",
+        "path",
+    )
 
     table: str | None
     read_version: int | None
@@ -141,7 +147,7 @@ class ConcurrentTransaction(CommitConflict):
     Most often the answer is "already done": read the application transaction again before repeating anything.
     """
 
-    fact_names = (*CommitConflict.fact_names, "app_id", "domain")
+    fact_names: ClassVar[tuple[str, ...]] = (*CommitConflict.fact_names, "app_id", "domain")
 
     app_id: str | None
     domain: str | None
@@ -158,7 +164,7 @@ class CommitStateUnknown(TxlogError):
     Every staged file is kept.
     """
 
-    fact_names = ("table", "version", "has_application_transaction")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "has_application_transaction")
 
     table: str | None
     version: int | None
@@ -173,13 +179,7 @@ class CommitContention(TxlogError):
     """Every attempt lost its race without a conflict, and the attempts are spent. Nothing of ours is in the table."""
 
     retryable = True
-    fact_names = ("table", "read_version", "attempts")
-
-
-class CommitOverwritten(TxlogError):
-    """A version that we were told is ours now holds another writer's bytes: that writer's put is not conditional."""
-
-    fact_names = ("table", "version")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "read_version", "attempts")
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class CommitOverwritten(TxlogError):
 class TableError(TxlogError):
     """The table is not what the operation needs."""
 
-    fact_names = ("table",)
+    fact_names: ClassVar[tuple[str, ...]] = ("table",)
 
     table: str | None
 
@@ -210,19 +210,19 @@ class TableReplaced(TableError):
 class VersionNotFound(TableError):
     """The asked version does not exist, or can no longer be rebuilt from the log."""
 
-    fact_names = ("table", "version", "earliest", "latest")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "earliest", "latest")
 
 
 class TimestampOutOfRange(TableError):
     """The asked timestamp lies before the earliest version that can be rebuilt, or after the latest commit."""
 
-    fact_names = ("table", "timestamp_ms", "earliest_ms", "latest_ms")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "timestamp_ms", "earliest_ms", "latest_ms")
 
 
 class CorruptTable(TableError):
     """The log or a data file breaks the protocol. Nothing was changed."""
 
-    fact_names = ("table", "path")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
 
     path: str | None
 
@@ -230,7 +230,7 @@ class CorruptTable(TableError):
 class CorruptCommit(CorruptTable):
     """A commit file cannot be read as the protocol's actions."""
 
-    fact_names = ("table", "path", "line")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "line")
 
 
 class CorruptCheckpoint(CorruptTable):
@@ -244,7 +244,7 @@ class CorruptDataFile(CorruptTable):
 class LogGap(CorruptTable):
     """A version of the log is missing between two that exist, or the log was cut before a usable checkpoint."""
 
-    fact_names = ("table", "path", "version")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "version")
 
 
 # --- what we refuse -------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class LogGap(CorruptTable):
 class UnsupportedFeature(TxlogError):
     """The table needs a feature that this engine cannot honour. Nothing was read or staged."""
 
-    fact_names = ("table", "feature", "needed_to")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "feature", "needed_to")
 
     table: str | None
     feature: str | None
@@ -263,7 +263,7 @@ class UnsupportedFeature(TxlogError):
 class UnsupportedStore(TxlogError):
     """The file system has no atomic put-if-absent that this engine can prove."""
 
-    fact_names = ("uri", "filesystem")
+    fact_names: ClassVar[tuple[str, ...]] = ("uri", "filesystem")
 
 
 class InvalidInput(TxlogError):
@@ -273,61 +273,61 @@ class InvalidInput(TxlogError):
 class InvalidPredicate(InvalidInput):
     """The text is not one boolean SQL expression, or a parameter of it is missing or unused."""
 
-    fact_names = ("predicate",)
+    fact_names: ClassVar[tuple[str, ...]] = ("predicate",)
 
 
 class UnknownColumn(InvalidPredicate):
     """A predicate names a column that the schema does not have."""
 
-    fact_names = ("predicate", "column", "columns")
+    fact_names: ClassVar[tuple[str, ...]] = ("predicate", "column", "columns")
 
 
 class UnsupportedPredicate(InvalidPredicate):
     """A predicate is valid SQL, but holds what may not stand here: a subquery, a non-deterministic function, …"""
 
-    fact_names = ("predicate", "construct")
+    fact_names: ClassVar[tuple[str, ...]] = ("predicate", "construct")
 
 
 class SchemaMismatch(InvalidInput):
     """Rows do not fit the table's schema."""
 
-    fact_names = ("table", "columns")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "columns")
 
 
 class PartitionMismatch(InvalidInput):
     """Rows or files lie outside the partitions that they may belong to."""
 
-    fact_names = ("table", "partition")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "partition")
 
 
 class RetentionTooShort(InvalidInput):
     """VACUUM was asked to delete files that readers and time travel may still need."""
 
-    fact_names = ("table", "asked_ms", "required_ms")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "asked_ms", "required_ms")
 
 
 class InvalidProperty(InvalidInput):
     """A table property has a value that the protocol does not allow."""
 
-    fact_names = ("table", "name", "value")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "name", "value")
 
 
 class InvalidJobSpec(InvalidInput):
     """A job was described wrongly: an unknown operation, a missing or an unknown argument."""
 
-    fact_names = ("argument",)
+    fact_names: ClassVar[tuple[str, ...]] = ("argument",)
 
 
 class InvalidCommit(InvalidInput):
     """The actions of a commit contradict the protocol or each other."""
 
-    fact_names = ("table",)
+    fact_names: ClassVar[tuple[str, ...]] = ("table",)
 
 
 class DuplicateActions(InvalidCommit):
     """Two actions of one commit speak of the same file (path and deletion vector)."""
 
-    fact_names = ("table", "path")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
 
 
 class MetadataAbsent(InvalidCommit):
@@ -337,31 +337,31 @@ class MetadataAbsent(InvalidCommit):
 class SetTransactionVersionConflict(InvalidCommit):
     """One commit sets two different versions for one application id."""
 
-    fact_names = ("table", "app_id")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "app_id")
 
 
 class AppendOnlyViolation(InvalidInput):
     """The table is append-only, and the commit would remove rows."""
 
-    fact_names = ("table", "path")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
 
 
 class ConstraintViolation(InvalidInput):
     """A row breaks a rule of the table, such as NOT NULL."""
 
-    fact_names = ("table", "constraint", "column")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "constraint", "column")
 
 
 class AmbiguousMerge(InvalidInput):
     """A row of the target is matched by more than one row of the source."""
 
-    fact_names = ("table", "path", "row")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "row")
 
 
 class IdempotencyKeyReused(InvalidInput):
     """The idempotency key names work that was already done, and it is not this work."""
 
-    fact_names = ("table", "app_id", "version")
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "app_id", "version")
 
 
 # --- outside our rules ----------------------------------------------------------------------------------------------
@@ -370,10 +370,10 @@ class IdempotencyKeyReused(InvalidInput):
 class JobError(TxlogError):
     """A job failed for a reason outside this package: Spark, Java, memory, the machine, permissions."""
 
-    fact_names = ("cause_type", "log_tail")
+    fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail")
 
 
 class MissingResult(JobError):
     """The job ended and left no result: an infrastructure failure. The table's log says whether it committed."""
 
-    fact_names = ("cause_type", "log_tail", "result_uri", "exit_code")
+    fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail", "result_uri", "exit_code")

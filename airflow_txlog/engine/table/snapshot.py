@@ -159,8 +159,18 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
-    segment = list_segment(store, version)
-    return _build(store, _checkpoint_base(store, segment), segment.commits, segment.version)
+    for again in (True, False):
+        segment = list_segment(store, version)
+        try:
+            return _build(store, _checkpoint_base(store, segment), segment.commits, segment.version)
+        except FileNotFoundError as error:
+            # Log cleanup may take what was listed a moment ago; the next listing begins at a later checkpoint.
+            if not again:
+                raise LogGap(
+                    f"{store.root}: a file of the log was listed twice and is not there: {error}. Nothing was read.",
+                    table=store.root,
+                ) from error
+    raise AssertionError("the second look returns or raises")
 
 
 def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:

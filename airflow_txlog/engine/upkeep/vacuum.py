@@ -9,6 +9,7 @@ Source: section 6.1 of the protocol notes; soundness A16.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ def vacuum(
     # Directories first: what a writer makes from here on is not on the list.
     directories = [path for path in store.list_directories() if _is_visible(path, partition_columns)]
     listed = list(store.walk())
-    visible = [info for info in listed if _is_visible(info.path, partition_columns)]
+    visible = [info for info in listed if _is_visible(info.path, partition_columns) or _is_leftover(info.path)]
     named = files_named(live, tombstones, store.root, delete_before_ms)
     since_ms = _unclear_since(visible, named, orphan_before_ms, now_ms)
     if retention > table_retention_ms:
@@ -210,6 +211,15 @@ def _check(table: str, asked_ms: int | None, required_ms: int, orphan_ms: int, c
 def _is_visible(path: str, partition_columns: Iterable[str]) -> bool:
     """Whether no part of the path is hidden: hidden is what other tools keep beside the data, the log first of all."""
     return not any(_is_hidden(part, partition_columns) for part in path.split("/"))
+
+
+# What `LocalStore` calls a file of the log that it has not published yet.
+_LEFTOVER = re.compile(rf"{LOG_DIRECTORY}/\.[^/]+\.[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\.tmp")
+
+
+def _is_leftover(path: str) -> bool:
+    """Whether a killed writer of ours left the file in the log; like any orphan it goes once it is old."""
+    return _LEFTOVER.fullmatch(path) is not None
 
 
 def _is_hidden(name: str, partition_columns: Iterable[str]) -> bool:

@@ -159,3 +159,35 @@ def test_the_automatic_checkpoint_carries_the_state_alone(memory_uri: str, clock
         table.store.delete(commit_name(version))
     assert table.snapshot().version == 20
     assert sorted_rows(table.to_arrow()) == before
+
+
+def test_a_log_that_is_cleaned_while_it_is_read_is_listed_again(memory_uri: str, clock: Any) -> None:
+    from airflow_txlog.engine.store import MemoryStore
+
+    class CleanedStore(MemoryStore):
+        """Loses versions 0 to 9 to log cleanup right after the first listing."""
+
+        is_cleaned = True
+
+        def read(self, path: str) -> bytes:
+            if not self.is_cleaned:
+                self.is_cleaned = True
+                for version in range(10):
+                    self.delete(commit_name(version))
+            return super().read(path)
+
+    store = CleanedStore(memory_uri)
+    table = Table.create(
+        store, pa.schema([("id", pa.int64())]), properties={"delta.checkpointInterval": "99"}, clock=clock
+    )
+    for number in range(12):
+        append(table, [{"id": number}])
+    table.checkpoint(10)
+    store.delete("_delta_log/_last_checkpoint")
+    # A reader that lists the checkpoint's version alone would never meet the commits; one that reads an old version may.
+    listing = table.snapshot(9)
+    assert listing.version == 9
+    store.is_cleaned = False
+    with pytest.raises(errors.TxlogError):
+        table.snapshot(9)
+    assert table.snapshot().version == 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -72,3 +73,19 @@ def test_too_short_a_retention_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(RetentionTooShort):
         table.vacuum(timedelta(hours=1))
     assert table.snapshot().version == version
+
+
+def test_what_a_killed_writer_left_in_the_log_goes_once_it_is_old(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SCHEMA, partition_by=["day"])
+    log = tmp_path / "t" / "_delta_log"
+    name = ".00000000000000000001.json.0356b577-2677-49cc-8d45-0ee1c782fb1b.tmp"
+    strangers = [log / "notes.tmp", log / ".hidden", log / "_last_checkpoint"]
+    for path in (log / name, *strangers):
+        path.write_bytes(b"half")
+    table.vacuum(timedelta(0), check_retention=False)
+    assert (log / name).exists()
+    for path in (log / name, *strangers):
+        os.utime(path, (0, 0))
+    table.vacuum(timedelta(0), check_retention=False)
+    assert not (log / name).exists()
+    assert all(path.exists() for path in strangers)
