@@ -63,14 +63,16 @@ def check_tokens(lexed: Lexed, sql: str) -> None:
     Raises InvalidPredicate or UnsupportedPredicate, naming the construct.
     """
     _check_shape(lexed.tokens, sql)
+    _check_queries(lexed.tokens, sql)
     previous = Token("start", "")
     for token, following in zip(lexed.tokens, [*lexed.tokens[1:], Token("end", "")], strict=True):
         if following == Token("symbol", "(") and token.kind in ("word", "name"):
             name = token.text.lower()
             if not (name in _QUANTIFIERS and previous.text.lower() in _LIKES):
                 _check_call(name, sql)
+        if previous == Token("symbol", ")") and token.kind == "word" and token.text.lower() == "over":
+            raise unsupported(sql, "a window function", "A predicate speaks of one row.")
         previous = token
-    _check_windows_and_queries(lexed.tokens, sql)
 
 
 def invalid(sql: str, what: str) -> InvalidPredicate:
@@ -125,12 +127,10 @@ def _check_call(name: str, sql: str) -> None:
             raise unsupported(sql, construct.format(name), why)
 
 
-def _check_windows_and_queries(tokens: list[Token], sql: str) -> None:
+def _check_queries(tokens: list[Token], sql: str) -> None:
     for before, token, after in zip(tokens, tokens[1:], [*tokens[2:], Token("end", "")], strict=False):
         word = token.text.lower() if token.kind == "word" else ""
-        if before == Token("symbol", ")") and word == "over":
-            raise unsupported(sql, "a window function", "A predicate speaks of one row.")
-        # A column may be called `select`; then an operator follows it.
+        # A column may be called `from`; then an operator follows it.
         goes_on = after.text.lower() in _AFTER_A_COLUMN if after.kind == "word" else after.kind == "symbol"
         if before == Token("symbol", "(") and word in _QUERY_WORDS and (not goes_on or after.text in "*("):
             raise subquery(sql)

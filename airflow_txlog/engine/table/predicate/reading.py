@@ -2,12 +2,14 @@
 
 sqlglot parses a copy of the text that holds no literals (`lexing`); what its tree says is believed only leaf by leaf
 (`leaves`), everything else is unknown. The invariant: SQL is never made from a tree; Spark always gets the author's
-text. Source: soundness A3, A4, B6.
+text. It holds for Spark with ANSI mode on or off, and with the defaults of what else changes the meaning of a text
+(`spark.sql.timestampType`, `spark.sql.caseSensitive`, legacy flags). Source: soundness A3, A4, B6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import sqlglot
 from sqlglot import exp
@@ -37,7 +39,7 @@ def read_predicate(
     parameters: Mapping[str, object] | None = None,
     time_zone: str = "UTC",
     alias: str | None = None,
-    unknown_columns: str = "error",
+    unknown_columns: Literal["error", "unknown"] = "error",
     lenient: bool = False,
 ) -> Predicate:
     """The predicate that `sql` (one boolean expression of Spark SQL) states about rows of a table.
@@ -59,9 +61,14 @@ def read_predicate(
         return _unreadable(sql, partition_columns, f"{problem}", lenient)
     confinement.check_tokens(lexed, sql)
     parsed = _parse(lexed, sql)
-    _check_parameters(sql, lexed.parameters if parsed is None else _parameters(parsed, lexed), bound, unused=True)
     if parsed is None:
-        return _unreadable(sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
+        # What looks like a parameter may be something else here (`v:path`); Spark has seen that none is missing.
+        predicate = _unreadable(sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
+        _check_none_spare(sql, lexed.parameters, bound)
+        return predicate
+    used = _parameters(parsed, lexed)
+    _check_none_missing(sql, used, bound)
+    _check_none_spare(sql, used, bound)
     names = Names(schema, lexed, alias)
     missing = names.unknown(parsed)
     if missing is not None and unknown_columns == "error":
@@ -100,7 +107,7 @@ def target_conjuncts(
     parsed = _parse(lexed, on_sql)
     if parsed is None:
         return _unreadable(on_sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
-    _check_parameters(on_sql, _parameters(parsed, lexed), bound, unused=False)
+    _check_none_missing(on_sql, _parameters(parsed, lexed), bound)
     others = None if source_columns is None else frozenset(name.lower() for name in source_columns)
     # An alias of one name with the other's, or with a column of the source, would make every name ambiguous.
     clear = target_alias.lower() != source_alias.lower() and target_alias.lower() not in (others or ())
@@ -135,7 +142,7 @@ def _parameters(parsed: exp.Expr, lexed: Lexed) -> list[str]:
     return [name for name in named if name is not None]
 
 
-def _check_parameters(sql: str, used: Iterable[str], bound: Mapping[str, object], unused: bool) -> None:
+def _check_none_missing(sql: str, used: Iterable[str], bound: Mapping[str, object]) -> None:
     for name in used:
         if name not in bound:
             raise InvalidPredicate(
@@ -143,7 +150,10 @@ def _check_parameters(sql: str, used: Iterable[str], bound: Mapping[str, object]
                 f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
                 predicate=sql,
             )
-    spare = sorted(set(bound) - set(used)) if unused else []
+
+
+def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]) -> None:
+    spare = sorted(set(bound) - set(used))
     if spare:
         raise InvalidPredicate(
             f"The predicate {sql!r} has no parameter :{spare[0]}, for which a value was given. "

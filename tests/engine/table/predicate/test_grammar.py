@@ -1,0 +1,164 @@
+"""What the closed grammar holds, and what lies outside it (soundness A4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_txlog.engine.table.predicate import read_predicate
+from airflow_txlog.engine.table.predicate.tree import TRUE, Predicate
+from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, read, told
+
+INSIDE = [
+    ("i = 5", "i = 5"),
+    ("I == 5", "i = 5"),
+    ("5 < i", "i > 5"),
+    ("5 >= i", "i <= 5"),
+    ("i <> 5", "i != 5"),
+    ("(i) = (5)", "i = 5"),
+    ("`i` = - 5", "i = -5"),
+    ("i = +5", "i = 5"),
+    ("i <=> 5", "i = 5"),
+    ("i <=> NULL", "i IS NULL"),
+    ("NOT i <=> NULL", "i IS NOT NULL"),
+    ("NOT i <=> 5", "i != 5 OR i IS NULL"),
+    ("i IS DISTINCT FROM 5", "i != 5 OR i IS NULL"),
+    ("i IS NOT DISTINCT FROM 5", "i = 5"),
+    ("i IN (1, 2, 2)", "i IN (1, 2)"),
+    ("i IN (1, NULL)", "i IN (1)"),
+    ("i NOT IN (1, 2)", "i NOT IN (1, 2)"),
+    ("i NOT IN (1, NULL)", "FALSE"),
+    ("i IN (NULL)", "FALSE"),
+    ("i = NULL", "FALSE"),
+    ("NOT i = NULL", "FALSE"),
+    ("i BETWEEN 1 AND 3", "i >= 1 AND i <= 3"),
+    ("i NOT BETWEEN 1 AND 3", "i < 1 OR i > 3"),
+    ("i NOT BETWEEN 1 AND NULL", "i < 1"),
+    ("i IS NULL", "i IS NULL"),
+    ("NOT i IS NOT NULL", "i IS NULL"),
+    ("st IS NULL", "st IS NULL"),
+    ("name LIKE 'ab%'", "name LIKE 'ab%'"),
+    ("name LIKE 'ab'", "name = 'ab'"),
+    ("name LIKE '%'", "name IS NOT NULL"),
+    ("name NOT LIKE 'ab%'", "name NOT LIKE 'ab%'"),
+    ("NOT name NOT LIKE 'ab%'", "name LIKE 'ab%'"),
+    ("flag", "flag = TRUE"),
+    ("NOT flag", "flag != TRUE"),
+    ("!flag", "flag != TRUE"),
+    ("flag IS TRUE", "flag = TRUE"),
+    ("flag IS NOT TRUE", "flag != TRUE OR flag IS NULL"),
+    ("flag = FALSE", "flag = FALSE"),
+    ("TRUE", "TRUE"),
+    ("NOT TRUE", "FALSE"),
+    ("NULL", "FALSE"),
+    ("NOT NULL", "FALSE"),
+    ("i = 1 AND TRUE", "i = 1"),
+    ("i = 1 OR TRUE", "TRUE"),
+    ("i = 1 AND (id = 2 OR id = 3)", "i = 1 AND (id = 2 OR id = 3)"),
+    ("NOT (i = 1 AND name LIKE 'a%')", "i != 1 OR name NOT LIKE 'a%'"),
+    ("NOT (i = 1 OR NOT (id > 2))", "i != 1 AND id > 2"),
+    ("i = 1 OR i = 2 AND id = 3", "i = 1 OR (i = 2 AND id = 3)"),
+    ("i = 1 -- it's a comment", "i = 1"),
+    ("/* 'a' /* nested */ */ i = 1", "i = 1"),
+    ("raw = :raw", "raw = b'\\xff'"),
+]
+
+
+@pytest.mark.parametrize(("sql", "tree"), INSIDE, ids=[sql for sql, _ in INSIDE])
+def test_the_grammar_is_read(sql: str, tree: str) -> None:
+    parameters = {"raw": b"\xff"} if ":raw" in sql else None
+    assert told(sql, parameters=parameters) == tree
+    assert read(sql, parameters=parameters).is_decided
+
+
+OUTSIDE = [
+    ("i = id", "a column where a constant should stand"),
+    ("i + 1 = 5", "the expression add"),
+    ("-i = 5", "the expression neg"),
+    ("i = 1 + 1", "the expression add"),
+    ("i = - - 5", "the expression neg"),
+    ("i = -(5)", "the expression neg"),
+    ("upper(name) = 'A'", "the function upper()"),
+    ("name RLIKE 'a.*'", "the function"),
+    ("name ILIKE 'a%'", "the expression ilike"),
+    ("name LIKE '%a'", "a LIKE pattern other than 'prefix%'"),
+    ("name LIKE 'a_'", "a LIKE pattern other than 'prefix%'"),
+    ("name LIKE 'a%b%'", "a LIKE pattern other than 'prefix%'"),
+    ("name LIKE 'a!%' ESCAPE '!'", "escape"),
+    ("name LIKE ANY ('a%', 'b%')", "any"),
+    ("i LIKE '5%'", "LIKE on the integer column i"),
+    ("i BETWEEN SYMMETRIC 3 AND 1", "BETWEEN with symmetric"),
+    ("st.a = 5", "st.a, which is not a column of the table alone"),
+    ("st.a.b.c.d = 5", "expression dot"),
+    ("tags[0] = 'a'", "bracket"),
+    ("(i, id) IN ((1, 2))", "tuple"),
+    ("(i = 1) = (id = 2)", "the expression eq"),
+    ("i = 1 = flag", "the expression eq"),
+    ("CASE WHEN i = 1 THEN flag ELSE TRUE END", "case"),
+    ("at > now()", "the function now()"),
+    ("at > current_timestamp()", "the function current_timestamp()"),
+    ("day = current_date", "the function current_date()"),
+    ("day = DATE '2024-01-01' - INTERVAL 1 DAY", "the expression sub"),
+    ("name = 'a' COLLATE UTF8_LCASE", "collate"),
+    ("code = 'ab'", "the column code with a collation, char or varchar type"),
+    ("short_text = 'ab'", "the column short_text with a collation, char or varchar type"),
+    ("folded = 'ab'", "the column folded with a collation, char or varchar type"),
+    ("code IS NULL", "the column code with a collation, char or varchar type"),
+    ("i", "a integer column beside a constant of type boolean"),
+    ("i = CAST('5' AS DECIMAL(5,0))", "a cast"),
+    ("CAST(i AS STRING) = '5'", "cast"),
+]
+
+
+@pytest.mark.parametrize(("sql", "reason"), OUTSIDE, ids=[sql for sql, _ in OUTSIDE])
+def test_what_lies_outside_the_grammar_is_unknown_and_says_why(sql: str, reason: str) -> None:
+    predicate = read(sql)
+    assert not predicate.is_decided
+    assert reason in told(sql)
+
+
+def test_not_of_the_unknown_is_unknown() -> None:
+    assert told("NOT (upper(name) = 'A')") == "<the function upper()>"
+    assert told("i = 1 AND NOT (flag OR upper(name) = 'A')") == "i = 1 AND flag != TRUE AND <the function upper()>"
+
+
+def test_a_chain_of_thousands_is_read_without_recursion() -> None:
+    chain = " OR ".join(f"i = {number}" for number in range(3000))
+    assert read(chain).is_decided
+    assert len(read(f"NOT ({chain})").tree.children) == 3000  # type: ignore[union-attr]
+
+
+def test_nesting_beyond_reason_is_refused_or_unknown() -> None:
+    deep = "(" * 5000 + "i = 1" + ")" * 5000
+    assert read(deep, lenient=True).columns is None
+
+
+def test_true_is_the_whole_table() -> None:
+    assert Predicate.true().is_true
+    assert Predicate.true().tree == TRUE
+    assert read("1 = 1").tree != TRUE
+    assert read("TRUE").is_true
+
+
+def test_the_partition_part_is_told_in_words() -> None:
+    sql = "day = :day AND country IN ('de', 'at') AND name = 'x' AND (year = 2024 OR id = 1) AND upper(name) = 'A'"
+    assert (
+        read(sql, parameters={"day": "2024-01-01"}).partition_part == "day = '2024-01-01' AND country IN ('de', 'at')"
+    )
+    assert read("name = 'x'").partition_part == "TRUE"
+    assert read("year = 1 OR year = 2").partition_part == "year = 1 OR year = 2"
+    assert read("(year = 1 OR year = 2) AND flag").partition_part == "(year = 1 OR year = 2) AND flag = TRUE"
+
+
+def test_partition_columns_are_found_in_any_case() -> None:
+    predicate = read_predicate("DAY = '2024-01-01'", SCHEMA, ["Day"])
+    assert predicate.names_only_partition_columns
+    assert predicate.partition_columns_named == {"day"}
+    assert not read("day = '2024-01-01' AND id = 1").names_only_partition_columns
+    assert not read("day = '2024-01-01' AND struct(*) IS NULL").names_only_partition_columns
+    assert read("year(day) = 2024").names_only_partition_columns
+
+
+def test_long_lists_are_cut_in_messages() -> None:
+    text = told(f"i IN ({', '.join(map(str, range(100)))})")
+    assert text.endswith("9, … and 90 more)")
+    assert PARTITIONS == ["day", "country", "year", "flag"]
