@@ -55,7 +55,8 @@ def test_quotes_of_the_example_dags_are_up_to_date() -> None:
 
 def airflow_environment(home: Path, dags: Path) -> dict[str, str]:
     """What a child needs to be an Airflow of its own, in a process of its own."""
-    return os.environ | {
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    return inherited | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
