@@ -1,9 +1,8 @@
-"""A real Airflow for the tests: a home of its own, SQLite, and two bundles of DAGs (the examples and `dags/`)."""
+"""A real Airflow for the tests: a home of its own, SQLite, and a folder of DAGs that holds the examples and `dags/`."""
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import sys
@@ -19,25 +18,18 @@ EXAMPLES = ROOT / "example_dags"
 DAGS = Path(__file__).resolve().parent / "dags"
 
 
-def _bundle(name: str, path: Path) -> dict[str, Any]:
-    return {
-        "name": name,
-        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-        "kwargs": {"path": str(path), "refresh_interval": 0},
-    }
-
-
 # Airflow reads its home when it is first imported, so this stands at import time and not in a fixture.
 _HOME = tempfile.mkdtemp(prefix="airflow-txlog-tests-")
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+_DAGS_FOLDER = Path(_HOME) / "dags"
+_DAGS_FOLDER.mkdir()
+(_DAGS_FOLDER / "examples").symlink_to(EXAMPLES)
+(_DAGS_FOLDER / "tests").symlink_to(DAGS)
 os.environ.update(
     {
         "AIRFLOW_HOME": _HOME,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
-        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
-            [_bundle("examples", EXAMPLES), _bundle("tests", DAGS)]
-        ),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(_DAGS_FOLDER),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow.db",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "AIRFLOW__TXLOG__DEPLOYMENT_ID": "tests",
@@ -57,7 +49,7 @@ def airflow_home() -> Path:
 
 @pytest.fixture
 def dag_of(airflow_home: Path) -> Callable[[str, str], Any]:
-    """A DAG of one of the bundles, parsed afresh: `dag_of("retries", "retry_conflict")` is a file and a DAG id."""
+    """A DAG of the examples or of `dags/`, parsed afresh: `dag_of("outcomes", "conflict")` names a file and a DAG."""
     from airflow.dag_processing.dagbag import DagBag
 
     def parse(file_name: str, dag_id: str) -> Any:
