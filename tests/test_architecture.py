@@ -1,6 +1,6 @@
 """The shape of the package: who may import whom, how large a thing may grow, and what the repository never names.
 
-The edges are those of the design: what decides knows neither Airflow nor Spark, what travels to an executor knows
+The edges are those of docs/decisions/README.md: what decides knows neither Airflow nor Spark, what travels to an executor knows
 pyarrow alone, and inside the engine a lower layer never looks up. Everything is read from the source text, imports
 inside functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
 """
@@ -119,7 +119,7 @@ def part_of(name: str) -> str:
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_a_module_imports_only_what_its_part_may(name: str) -> None:
     part = part_of(name)
-    assert part in OURS, f"{name} belongs to no part that the design names: say here what it may import"
+    assert part in OURS, f"{name} belongs to no part that has its edges here: say what it may import"
     wrong = []
     for imported in imports_of(name):
         top = imported.split(".")[0]

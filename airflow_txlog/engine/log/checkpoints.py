@@ -3,7 +3,7 @@
 Reading is by column: a million adds become a few Arrow columns and no Python object each. A column that is missing
 is null; a checkpoint that lacks what every checkpoint holds is corrupt, and is never taken for a small table.
 Writing goes in slices, so that memory is bounded by the slice, and appears whole or not at all.
-Source: protocol, "Checkpoints" and "Checkpoint Schema"; section 4 of the protocol notes.
+Source: protocol, "Checkpoints" and "Checkpoint Schema".
 """
 
 from __future__ import annotations

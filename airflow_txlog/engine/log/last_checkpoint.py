@@ -2,7 +2,7 @@
 
 The file is replaced in place by whoever writes a checkpoint, so it may be missing, stale, torn on a store without
 atomic replacement, or wrong. Nothing that is read here may decide what a table holds; it decides where listing begins.
-Source: protocol, "Last Checkpoint File"; section 4 of the protocol notes.
+Source: protocol, "Last Checkpoint File".
 """
 
 from __future__ import annotations

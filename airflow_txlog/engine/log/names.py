@@ -2,7 +2,7 @@
 
 Nothing else in the engine spells or parses such a name. A name that is not understood is no error: other writers keep
 files of their own in the log, and readers must step over them.
-Source: protocol, "File Types"; section 3.1 and 4 of the protocol notes.
+Source: protocol, "File Types".
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ exactly once; decoding what was decoded before would turn the file `50%25.parque
     /other/f, file:/other/f, file:///other/f              all file:///other/f
 
 `+` is a plus sign: this is not form encoding. Everything here works on text alone: no symlink is followed.
-Source: protocol, "Add File and Remove File"; sections 5 and 7 of the protocol notes; soundness C7.
+Source: protocol, "Add File and Remove File"; soundness C7.
 """
 
 from __future__ import annotations

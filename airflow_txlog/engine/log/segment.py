@@ -3,7 +3,7 @@
 The one invariant: a segment is complete. It starts at version 0 or at a whole checkpoint, and no commit between there
 and its version is missing; what cannot be completed is an error, never a shorter table. Only names are looked at here;
 reading them is left to others. A cold open costs one small read (the hint) and one listing.
-Source: section 5 of the protocol notes; protocol, "Checkpoints" and "Log Compaction Files" (which we leave unread).
+Source: delta-spark, SnapshotManagement; protocol, "Checkpoints" and "Log Compaction Files" (which we leave unread).
 """
 
 from __future__ import annotations

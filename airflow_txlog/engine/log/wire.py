@@ -3,7 +3,7 @@
 The file is newline-delimited JSON, one action a line. Reading is strict about what it knows (a known action with a
 wrong type or a missing field is a corrupt commit, never a guess) and blind to what it does not know: unknown actions
 and unknown fields are stepped over, as the protocol demands.
-Source: protocol, "Actions"; section 3.1 of the protocol notes.
+Source: protocol, "Actions" and "Delta Log Entries".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that is killed leaves a temporary file that blocks nothing. `open(path, "xb")` w
 and what a killed writer leaves blocks the version for ever.
 
 The root itself may be reached through a symlink; below it, nothing is listed or deleted through one.
-Source: sections 0.7 and 1 of the object store notes; link(2), rename(2).
+Source: docs/decisions/put-if-absent.md; link(2), rename(2).
 """
 
 from __future__ import annotations

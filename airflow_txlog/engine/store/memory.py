@@ -2,7 +2,7 @@
 
 fsspec's own exclusive create looks first and writes afterwards, and loses commits when threads switch between the
 two. Here the one atomic step is `dict.setdefault`, which the interpreter does not interrupt.
-Source: sections 0.8 and 1 of the object store notes.
+Source: docs/decisions/put-if-absent.md.
 """
 
 from __future__ import annotations

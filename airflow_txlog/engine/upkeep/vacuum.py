@@ -4,7 +4,7 @@ Two clocks decide. A file that the log has removed goes once its tombstone is pa
 action names may be one that a writer is staging right now, and goes only once it is older than the orphan retention,
 never under 24 hours, whatever is asked. Deciding is a pure function of a listing and of the names in the log; what is
 in doubt stays: a name that cannot be read, a path that may lead here by another way, a commit that was just listed.
-Source: section 6.1 of the protocol notes; soundness A16.
+Source: delta-spark, VacuumCommand; soundness A16.
 """
 
 from __future__ import annotations

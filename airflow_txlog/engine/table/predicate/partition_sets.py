@@ -1,7 +1,7 @@
 """Sets of partitions as predicates: what an overwrite of "the partitions of the new files" reads.
 
 The invariant: values compare as typed values (`1` and `01` are one integer partition), null equals null, and where a
-value is not known the answer is the careful one. Source: protocol notes 1.2, "Dynamic partition overwrite".
+value is not known the answer is the careful one. Source: delta-spark, dynamic partition overwrite.
 """
 
 from __future__ import annotations
