@@ -50,6 +50,10 @@ _CAST_TARGETS: dict[exp.DType, Primitive] = {
 }
 
 
+# Words before a parenthesis that call nothing.
+_NOT_CALLED = ("and", "or", "not", "in", "between", "like", "is", "as", "when", "then", "else", "case")
+
+
 @dataclass(frozen=True, slots=True)
 class LeafReader:
     """Reads leaves of one predicate. `parameters` are the bound values by name; `sql` is for messages."""
@@ -218,15 +222,24 @@ def _described(node: exp.Expr, lexed: Lexed) -> str:
     match node:
         case exp.Anonymous():
             return f"the function {_function_name(node, lexed)}()"
+        case exp.Concat() | exp.DPipe() if "concat" not in lexed.calls():
+            return "a string in several pieces"
         case exp.Func() if not isinstance(node, exp.Connector | exp.Cast):
-            return f"the function {node.sql_name().lower()}()"
+            return _called(node, lexed)
         case exp.Column():
             return "a column where a constant should stand"
-        case exp.Concat() | exp.DPipe():
-            return "a string in several pieces"
         case exp.Binary() | exp.Unary():
             return f"the expression {type(node).__name__.lower()}"
     return type(node).__name__.lower()
+
+
+def _called(node: exp.Func, lexed: Lexed) -> str:
+    """The function by the author's name for it: the parser renames many."""
+    calls = [name for name in lexed.calls() if name not in _NOT_CALLED]
+    name = node.sql_name().lower()
+    if name not in calls and len(calls) == 1:
+        name = calls[0]
+    return f"the function {name}()" if name in calls or not calls else "a function"
 
 
 def _function_name(node: exp.Anonymous, lexed: Lexed) -> str:
