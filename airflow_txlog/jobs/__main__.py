@@ -73,7 +73,8 @@ def _start_error(error: Exception) -> TxlogError:
 
 def _die_with_parent() -> None:
     """Wait for the end of standard input, which the parent holds open while it lives."""
-    while sys.stdin.buffer.read(4096):
+    # Not through sys.stdin: this thread would hold its lock when the interpreter shuts down.
+    while os.read(0, 4096):
         pass
     _leave()
 

@@ -109,7 +109,9 @@ def _candidates(context: JobContext, gate: SqlGate, tx: Transaction, snapshot: S
     gate.check_all_used()
     condition_read = read_condition(context, snapshot, condition, used)
     files = files_inside(partitions, scope, tx.read(both(condition_read, scope_read)))
-    if partitions.speaks_of_partitions_only(condition):
+    named = columns_named(condition, snapshot.delta_schema)
+    # A text without the name of a data column is worth the question.
+    if named is not None and named <= set(partitions.columns) and partitions.speaks_of_partitions_only(condition):
         return _Candidates(whole=files_inside(partitions, condition, files), to_scan=files.slice(0, 0))
     return _Candidates(whole=files.slice(0, 0), to_scan=files)
 

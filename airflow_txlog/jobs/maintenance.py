@@ -6,6 +6,8 @@ Neither carries an application transaction: both are idempotent by nature (sound
 from __future__ import annotations
 
 import datetime as dt
+import time
+from typing import Any
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
@@ -15,9 +17,15 @@ PATHS_TOLD = 20
 
 def checkpoint(spec: JobSpec) -> JobResult:
     """Write a checkpoint of the latest version."""
+    start = time.perf_counter()
     version = Table.open(spec.table_uri).checkpoint()
     return JobResult(
-        status="committed", operation=spec.operation, table_uri=spec.table_uri, version=version, read_version=version
+        status="committed",
+        operation=spec.operation,
+        table_uri=spec.table_uri,
+        version=version,
+        read_version=version,
+        steps=_steps(spec, start),
     )
 
 
@@ -26,6 +34,7 @@ def vacuum(spec: JobSpec) -> JobResult:
 
     `details.files` are the first of them. Raises RetentionTooShort.
     """
+    start = time.perf_counter()
     table = Table.open(spec.table_uri)
     before = table.snapshot().version
     hours = spec.arguments["retention_hours"]
@@ -45,5 +54,10 @@ def vacuum(spec: JobSpec) -> JobResult:
         read_version=before,
         metrics=metrics,
         files={"removed": 0 if done.dry_run else done.deleted_files},
+        steps=_steps(spec, start),
         details={"files": sorted(done.files)[:PATHS_TOLD], "dry_run": done.dry_run},
     )
+
+
+def _steps(spec: JobSpec, start: float) -> list[dict[str, Any]]:
+    return [{"name": spec.operation, "seconds": round(time.perf_counter() - start, 3)}]

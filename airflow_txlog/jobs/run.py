@@ -73,14 +73,13 @@ def summary(result: JobResult) -> list[str]:
         return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
     files, parts = result.files, []
     if "considered" in files:
-        parts.append(
-            f"{files['considered']} files considered, {files['pruned']} pruned, {files['rewritten']} rewritten"
-        )
+        parts.append(f"{plural(files['considered'], 'file')} considered")
+        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten")]
     told = {name: result.metrics.get(metric, 0) for metric, name in _ROWS_TOLD[result.operation].items()}
     parts += [f"{plural(count, 'row')} {name}" for name, count in told.items() if count]
     version = "" if result.version is None else f" -> version {result.version}"
     status = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
-    head = "; ".join(filter(None, [status[result.status], ", ".join(parts)]))
+    head = "; ".join(filter(None, [status[result.status], ", ".join(parts)])) or "done"
     lines = [f"{result.operation}: {head}{version} in {result.seconds:.1f} s"]
     if result.steps:
         lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))

@@ -143,7 +143,7 @@ class SqlGate:
 
     def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
         """The analysed frame, with exactly the parameters bound that Spark asked for."""
-        bound: dict[str, Any] = {}
+        bound = self._named_in(text)
         while True:
             try:
                 frame = self._spark.sql(sql, args=bound or None)
@@ -161,6 +161,13 @@ class SqlGate:
                         predicate=text,
                     ) from error
                 bound[name] = self._parameters[name]
+
+    def _named_in(self, text: str) -> dict[str, Any]:
+        """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
+        try:
+            return {name: self._parameters[name] for name in lex(text).parameters if name in self._parameters}
+        except Unreadable:
+            return {}
 
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
         condition = condition_of(error) or ""

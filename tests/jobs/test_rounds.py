@@ -1,0 +1,329 @@
+"""Conflicts, second tries and interrupted commits: a job changes its table once, or says that it did not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.contract import JobResult, JobSpec, read_result
+from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.errors import CommitContention, CommitStateUnknown
+from airflow_txlog.jobs.run import run_job, summary
+from tests.jobs.tables import (
+    append,
+    application,
+    committed,
+    error_of,
+    files_on_disk,
+    ids,
+    live_files,
+    make_table,
+    rows,
+    run,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NUMBERS = {"sql": "SELECT id + 1000 AS id, date'2024-01-01' AS day, 'x' AS name, 0D AS amount FROM range(3)"}
+RENAME = [{"when": "matched", "then": "update", "set": {"name": "s.name"}}]
+
+
+def winning(at: str, win: Callable[[], Any], times: int = 1) -> Callable[[str], None]:
+    """A log that lets another commit land when a line with `at` comes by: after the finding, before the commit."""
+    left = [times]
+
+    def log(line: str) -> None:
+        if at in line and left[0] > 0:
+            left[0] -= 1
+            win()
+
+    return log
+
+
+# --- conflicts ------------------------------------------------------------------------------------------------------
+
+
+def test_two_updates_of_the_same_rows_both_happen_one_after_the_other(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    add = [{"when": "matched", "then": "update", "set": {"amount": "t.amount + s.n"}}]
+    source = {"sql": "SELECT 4L AS id, 10D AS n"}
+
+    def win() -> None:
+        committed(
+            run(spark, "merge", table, source={"sql": "SELECT 4L AS id, 100D AS n"}, on="t.id = s.id", clauses=add)
+        )
+
+    log = winning("to update", win)
+    result = committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=add, log=log))
+    assert result.rounds == 2
+    assert {row["id"]: row["amount"] for row in table.to_arrow().to_pylist()}[4] == 2 + 10 + 100
+    assert result.read_version == 2
+
+
+def test_a_job_without_rounds_says_which_commit_won(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    before: set[str] = set()
+
+    def win() -> None:
+        append(table, rows(1, start=4))
+        before.update(files_on_disk(table))
+
+    log = winning("to delete in", win)
+    error = error_of(run(spark, "delete", table, predicate="id = 4", log=log, conflict_rounds=0))
+    assert (error["type"], error["retryable"]) == ("ConcurrentAppend", True)
+    assert (error["facts"]["winning_version"], error["facts"]["read_version"]) == (2, 1)
+    assert files_on_disk(table) == before, "what the lost commit had staged is proved uncommitted, and gone"
+
+
+def test_rounds_are_bounded(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    log = winning("to delete in", lambda: append(table, rows(1, start=4)), times=99)
+    error = error_of(run(spark, "delete", table, predicate="id = 4", log=log, conflict_rounds=2))
+    assert error["type"] == "ConcurrentAppend"
+    assert table.snapshot().version == 1 + 3
+    assert files_on_disk(table) == live_files(table)
+
+
+def test_rows_that_cannot_match_do_not_conflict(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
+    log = winning("to delete in", lambda: append(table, rows(5, start=100)))
+    result = committed(run(spark, "delete", table, predicate="id = 4", log=log))
+    assert (result.rounds, result.version, result.read_version) == (1, 3, 1)
+    assert ids(table) == [0, 1, 2, 3, 5, 6, 7, 8, 9, *range(100, 105)]
+
+
+def test_a_source_row_whose_match_landed_meanwhile_is_not_inserted_again(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    insert = [{"when": "not_matched", "then": "insert", "values": "*"}]
+    log = winning("to update", lambda: append(table, rows(1, start=1001)))
+    result = committed(run(spark, "merge", table, source=NUMBERS, on="t.id = s.id", clauses=insert, log=log))
+    assert result.rounds == 2
+    assert ids(table) == [*range(10), 1000, 1001, 1002]
+
+
+def test_a_pinned_source_is_the_same_in_every_round(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    source = {"sql": "SELECT id, uuid() AS name FROM range(3)"}
+    seen: list[str] = []
+    log = winning("to update", lambda: append(table, rows(1, start=2)))
+    result = committed(
+        run(
+            spark,
+            "merge",
+            table,
+            source=source,
+            on="t.id = s.id",
+            clauses=RENAME,
+            log=lambda line: (seen.append(line), log(line))[0],
+        )
+    )
+    assert result.rounds == 2
+    assert sum(line.startswith("the source has") for line in seen) == 1
+    assert [step["name"] for step in result.steps].count("pin") == 1
+
+
+def test_a_schema_that_changed_meanwhile_is_planned_afresh(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+
+    def win() -> None:
+        tx = table.begin()
+        assert tx.snapshot is not None
+        old = tx.snapshot.metadata
+        text = old.schema_string.replace(
+            '"fields":[', '"fields":[{"name":"extra","type":"string","nullable":true,"metadata":{}},'
+        )
+        import msgspec
+
+        tx.set_metadata(msgspec.structs.replace(old, schema_string=text))
+        tx.commit("ADD COLUMNS")
+
+    result = committed(run(spark, "write", table, source=NUMBERS, log=winning("new file", win)))
+    assert result.rounds == 2
+    assert {"id": 1000, "extra": None} in table.to_arrow(columns=["id", "extra"]).to_pylist()
+
+
+# --- once -----------------------------------------------------------------------------------------------------------
+
+JOBS: dict[str, dict[str, Any]] = {
+    "write": {"source": NUMBERS},
+    "delete": {"predicate": "id < 3"},
+    "merge": {
+        "source": {"sql": "SELECT id, 'new' AS name FROM range(3)"},
+        "on": "t.id = s.id",
+        "clauses": [{"when": "matched", "then": "update", "set": {"amount": "t.amount + 1"}}],
+    },
+}
+
+
+@pytest.mark.parametrize("operation", JOBS)
+def test_a_second_try_finds_the_first_ones_commit(tmp_path: Path, spark: SparkSession, operation: str) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    identity = application()
+    first = committed(run(spark, operation, table, application=identity, **JOBS[operation]))
+    before = files_on_disk(table)
+    again = run(spark, operation, table, application=identity, **JOBS[operation])
+    assert (again.status, again.version, again.read_version) == ("already_done", first.version, first.read_version)
+    assert {name: again.metrics[name] for name in first.metrics} == first.metrics
+    assert (table.snapshot().version, files_on_disk(table)) == (first.version, before)
+    # Another number of the same identity is other work: a cleared task.
+    cleared = run(spark, operation, table, application=dataclasses.replace(identity, version=2), **JOBS[operation])
+    assert cleared.status in ("committed", "nothing_to_do")
+
+
+def test_a_second_copy_that_commits_meanwhile_is_found_in_the_next_round(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    identity = application()
+    log = winning("new file", lambda: committed(run(spark, "write", table, application=identity, source=NUMBERS)))
+    result = run(spark, "write", table, application=identity, source=NUMBERS, log=log)
+    assert (result.status, result.version) == ("already_done", 2)
+    assert ids(table) == [*range(10), 1000, 1001, 1002]
+    assert files_on_disk(table) == live_files(table)
+
+
+def test_an_authors_key_names_one_piece_of_work(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    identity = application(check_digest=True)
+    committed(run(spark, "delete", table, application=identity, predicate="id = 1"))
+    assert run(spark, "delete", table, application=identity, predicate="id = 1").status == "already_done"
+    other = error_of(run(spark, "delete", table, application=identity, predicate="id = 2"))
+    assert (other["type"], other["retryable"]) == ("IdempotencyKeyReused", False)
+    assert ids(table) == [0, *range(2, 10)]
+
+
+def test_nothing_to_do_records_nothing_unless_the_table_wants_it(tmp_path: Path, spark: SparkSession) -> None:
+    identity = application()
+    strict = make_table(tmp_path / "strict", rows(3))
+    assert run(spark, "delete", strict, application=identity, predicate="id = 99").status == "nothing_to_do"
+    assert strict.snapshot().application_version(identity.app_id) is None
+    loose = make_table(tmp_path / "loose", rows(3), properties={"delta.isolationLevel": "WriteSerializable"})
+    committed(run(spark, "delete", loose, application=identity, predicate="id = 99"))
+    assert loose.snapshot().application_version(identity.app_id) == 1
+
+
+# --- A17 ------------------------------------------------------------------------------------------------------------
+
+
+def test_a17_staged_files_are_kept_when_nobody_knows_whether_they_are_committed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    before = files_on_disk(table)
+
+    def unanswered(tx: Transaction, *args: Any, **kwargs: Any) -> int:
+        raise CommitStateUnknown("the put was not answered", has_application_transaction=True)
+
+    monkeypatch.setattr(Transaction, "commit", unanswered)
+    error = error_of(run(spark, "write", table, source=NUMBERS, application=application()))
+    assert (error["type"], error["retryable"]) == ("CommitStateUnknown", True)
+    kept = files_on_disk(table) - before
+    assert kept
+    assert not [path for path in kept if "txlog-inputs" in path]
+
+
+def test_a17_only_the_files_of_this_attempt_are_deleted(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    stranger = tmp_path / "t" / "part-of-another-writer.parquet"
+    stranger.write_bytes(b"staged by someone else")
+    before = files_on_disk(table)
+
+    def crowded(tx: Transaction, *args: Any, **kwargs: Any) -> int:
+        raise CommitContention("lost every race", attempts=3)
+
+    monkeypatch.setattr(Transaction, "commit", crowded)
+    error = error_of(run(spark, "write", table, source=NUMBERS, conflict_rounds=0))
+    assert error["type"] == "CommitContention"
+    assert files_on_disk(table) == before
+
+
+# --- the result -----------------------------------------------------------------------------------------------------
+
+
+def test_the_result_is_put_where_the_operator_looks_for_it(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    spec = JobSpec(
+        operation="delete",
+        table_uri=table.uri,
+        arguments={"predicate": "id = 4"},
+        result_uri=str(tmp_path / "out" / "result.json"),
+        annotations={"dag_id": "gdpr", "try_number": 2},
+    )
+    lines: list[str] = []
+    result = run_job(spec, spark, log=lines.append)
+    assert read_result(str(tmp_path / "out" / "result.json")) == result
+    assert [step["name"] for step in result.steps] == ["prepare", "open", "plan", "find", "rewrite", "commit"]
+    assert table.history(1)[0]["tags"]["airflow.dag_id"] == "gdpr"
+    assert lines[0] == f"delete {table.uri}"
+    assert any("1 file considered, 0 pruned, 1 rewritten, 1 row deleted -> version 2 in" in line for line in lines), (
+        lines
+    )
+    failed = run_job(spec.replace(arguments={"predicate": "nope = 1"}), spark)
+    assert read_result(str(tmp_path / "out" / "result.json")) == failed
+    assert failed.status == "failed"
+
+
+def test_an_error_that_nobody_foresaw_is_a_result_too(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+
+    def broken(self: Table, version: int | None = None) -> Transaction:
+        raise ZeroDivisionError("not foreseen")
+
+    monkeypatch.setattr(Table, "begin", broken)
+    lines: list[str] = []
+    error = error_of(run(spark, "delete", table, predicate="id = 4", log=lines.append))
+    assert (error["type"], error["facts"]["cause_type"]) == ("JobError", "ZeroDivisionError")
+    assert any("Traceback" in line for line in lines)
+
+
+def test_metrics_are_whole_numbers_and_the_summary_is_for_people() -> None:
+    result = JobResult(
+        status="committed",
+        operation="merge",
+        table_uri="t",
+        version=7,
+        metrics={"numTargetRowsUpdated": 1, "numTargetRowsInserted": 2, "numTargetRowsDeleted": 0},
+        files={"considered": 365, "pruned": 300, "rewritten": 12, "added": 1, "removed": 12},
+        steps=[{"name": "find", "seconds": 1.25}],
+    )
+    assert summary(result) == [
+        "merge: 365 files considered, 300 pruned, 12 rewritten, 1 row updated, 2 rows inserted -> version 7 in 1.2 s",
+        "steps: find 1.2 s",
+    ]
+
+
+# --- upkeep ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_needs_no_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3), rows(3, start=10))
+    result = run_job(JobSpec(operation="checkpoint", table_uri=table.uri), None)
+    assert (result.status, result.version) == ("committed", 2)
+    assert (tmp_path / "t" / "_delta_log" / f"{2:020d}.checkpoint.parquet").exists()
+    assert Table.open(table.uri).snapshot().num_files == 2
+
+
+def test_a_vacuum_tells_what_it_would_delete_and_refuses_a_short_retention(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    dry = run_job(JobSpec(operation="vacuum", table_uri=table.uri, arguments={"dry_run": True}), None)
+    assert (dry.status, dry.metrics["numFilesToDelete"]) == ("nothing_to_do", 0)
+    done = run_job(JobSpec(operation="vacuum", table_uri=table.uri), None)
+    assert done.status == "committed", done.error
+    assert table.history(1)[0]["operation"] == "VACUUM END"
+    short = run_job(JobSpec(operation="vacuum", table_uri=table.uri, arguments={"retention_hours": 1}), None)
+    assert error_of(short)["type"] == "RetentionTooShort"
+
+
+def test_a_row_job_without_a_session_is_an_error(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    result = run_job(JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "TRUE"}), None)
+    assert error_of(result)["type"] == "InvalidJobSpec"

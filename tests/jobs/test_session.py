@@ -1,0 +1,108 @@
+"""Sessions: made or borrowed, isolated, never stopped by a borrower; and the code that travels to workers."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.session import default_parallelism, job_settings, local_session
+from airflow_txlog.jobs.shipping import executor_zip
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_a_running_spark_is_borrowed_in_a_session_of_its_own(spark: SparkSession) -> None:
+    spark.sql("SELECT 1 AS x").createOrReplaceTempView("seen_by_its_owner_only")
+    borrowed = local_session({"spark.sql.shuffle.partitions": "7"})
+    assert borrowed is not spark
+    assert borrowed.sparkContext is spark.sparkContext
+    assert borrowed.conf.get("spark.sql.shuffle.partitions") == "7"
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "7"
+    assert not borrowed.catalog.tableExists("seen_by_its_owner_only")
+    spark.catalog.dropTempView("seen_by_its_owner_only")
+
+
+@pytest.mark.spark
+def test_a_static_setting_that_cannot_be_honoured_is_an_error(spark: SparkSession) -> None:
+    running = spark.conf.get("spark.driver.memory")
+    assert local_session({"spark.driver.memory": str(running)})
+    with pytest.raises(InvalidJobSpec, match="child process") as caught:
+        local_session({"spark.driver.memory": "77g"})
+    assert caught.value.argument == "spark_conf.spark.driver.memory"
+
+
+@pytest.mark.spark
+def test_the_jobs_settings_are_put_back(spark: SparkSession) -> None:
+    names = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "spark.sql.execution.arrow.maxRecordsPerBatch")
+    before = {name: spark.conf.get(name) for name in names}
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    with job_settings(spark, "Asia/Tokyo"):
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert spark.conf.get("spark.sql.caseSensitive") == "false"
+    assert spark.conf.get("spark.sql.caseSensitive") == "true"
+    spark.conf.set("spark.sql.caseSensitive", before["spark.sql.caseSensitive"])
+    assert {name: spark.conf.get(name) for name in names} == before
+
+
+@pytest.mark.spark
+def test_as_many_tasks_run_as_there_are_cores(spark: SparkSession) -> None:
+    assert default_parallelism(spark) == spark.sparkContext.defaultParallelism
+
+
+# --- the zip --------------------------------------------------------------------------------------------------------
+
+
+def test_the_zip_is_named_by_its_content_and_equal_each_time() -> None:
+    name, content = executor_zip()
+    assert executor_zip() == (name, content)
+    assert name.startswith("airflow_txlog-")
+    names = zipfile.ZipFile(io.BytesIO(content)).namelist()
+    assert {"airflow_txlog/__init__.py", "airflow_txlog/errors.py", "airflow_txlog/datafiles/tasks.py"} <= set(names)
+    assert len([name for name in names if not name.startswith("airflow_txlog/datafiles/")]) == 2
+
+
+def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Path) -> None:
+    name, content = executor_zip()
+    (tmp_path / name).write_bytes(content)
+    code = """
+        import importlib, importlib.abc, pkgutil, sys
+
+        allowed = {"airflow_txlog", "pyarrow", "fsspec"}
+
+        class OnlyThose(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path=None, target=None):
+                top = name.split(".")[0]
+                if top not in allowed and top not in sys.stdlib_module_names and not top.startswith("_sysconfigdata"):
+                    raise ModuleNotFoundError(name)
+
+        sys.meta_path.insert(0, OnlyThose())
+        sys.path.insert(0, sys.argv[1])
+        import airflow_txlog.datafiles as package
+
+        assert ".zip" in package.__file__, package.__file__
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"airflow_txlog.datafiles.{module.name}")
+        loaded = {name.split(".")[0] for name in sys.modules}
+        assert not loaded & {"numpy", "pandas", "msgspec", "pyspark", "airflow", "sqlglot"}, loaded
+        print(len([name for name in sys.modules if name.startswith("airflow_txlog.datafiles.")]))
+    """
+    # -I: neither this folder nor PYTHONPATH is searched, so that the package can only come from the zip.
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", textwrap.dedent(code), str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 8
