@@ -51,11 +51,14 @@ class OurJob(RowSide):
     spark: SparkSession
     operation: str
     arguments: dict[str, object]
+    told: str = ""
+    """Where the last run's time went, for the progress line."""
 
     def run(self) -> None:
         spec = JobSpec(operation=self.operation, table_uri=str(self.table), arguments=self.arguments)
         result = run_job(spec, self.spark)
         assert result.status == "committed", result.error
+        self.told = " (" + ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps) + ")"
 
     def result(self) -> pa.Table:
         return in_order(Table.open(str(self.table)).to_arrow())

@@ -34,13 +34,17 @@ class Side(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of the results: seconds are medians over the rounds; `ratio` is ours / peer."""
+    """One line of the results: seconds are medians over the rounds; `ratio` is ours / peer.
+
+    `ratio_by_round` is the median of the rounds' own ratios: on a machine that others use too, it moves least.
+    """
 
     case: str
     ours_s: float
     peer: str
     peer_s: float
     ratio: float
+    ratio_by_round: float
     ours_min_s: float
     peer_min_s: float
     rounds: int
@@ -63,7 +67,8 @@ def measure(
             if number > 0:
                 seconds[side.name].append(took)
             label = f"round {number}/{rounds}" if number else "warm-up"
-            print(f"  {case}: {label}: {side.name} {took:.2f} s", file=sys.stderr, flush=True)
+            told = getattr(side, "told", "")
+            print(f"  {case}: {label}: {side.name} {took:.2f} s{told}", file=sys.stderr, flush=True)
     ours = seconds.pop("ours")
     return [
         Line(
@@ -72,6 +77,7 @@ def measure(
             peer=peer,
             peer_s=round(statistics.median(theirs), 3),
             ratio=round(statistics.median(ours) / statistics.median(theirs), 3),
+            ratio_by_round=round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
             ours_min_s=round(min(ours), 3),
             peer_min_s=round(min(theirs), 3),
             rounds=rounds,
