@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the home of a Java 17 or newer: JAVA_HOME's, else the one on PATH, else one under /usr/lib/jvm. Where there is
-# none and this user may install packages with apt-get, installs openjdk-17-jre-headless first.
+# none and this user may install packages with apt-get, installs one first.
 set -euo pipefail
 
 home_if_new_enough() { # $1: a java command
@@ -27,11 +27,16 @@ install_java() {
         sudo -n true >/dev/null 2>&1 || return 1
         as_root=(sudo -n)
     fi
-    echo "Installing openjdk-17-jre-headless: Spark needs Java 17 or newer" >&2
+    echo "Installing Java with apt-get: Spark needs 17 or newer" >&2
     # Standard output is this script's answer, so all that apt-get says goes to standard error.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 || true
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >&2
+    # A release of the system that is too new for 17 has a newer one as its default.
+    local package
+    for package in openjdk-17-jre-headless default-jre-headless; do
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "$package" >&2 && return 0
+    done
+    return 1
 }
 
 find_java && exit 0
