@@ -29,6 +29,8 @@ def read_condition(context: JobContext, snapshot: Snapshot, text: str, parameter
         snapshot.partition_columns,
         parameters=parameters,
         time_zone=context.spec.time_zone,
+        # Spark has parsed the text and resolved its names; what the engine cannot make of it only prunes nothing.
+        unknown_columns="unknown",
         lenient=True,
     )
 

@@ -161,9 +161,10 @@ def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
 
 def _partition_hint(attempt: Attempt) -> str:
     """What the author can add so that work on other partitions stops colliding; empty where nothing would help."""
-    if not attempt.partition_columns or any(p.names_only_partition_columns for p in attempt.reads.predicates):
+    predicates = attempt.reads.predicates
+    if not attempt.partition_columns or any(predicate.columns is None for predicate in predicates):
         return ""
-    named = frozenset[str]().union(*(p.columns or frozenset() for p in attempt.reads.predicates))
+    named = frozenset[str]().union(*(predicate.columns or frozenset() for predicate in predicates))
     if named & frozenset(attempt.partition_columns):
         return ""
     column = attempt.partition_columns[0]
