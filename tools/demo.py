@@ -191,11 +191,14 @@ def files(report: dict[str, Any]) -> str:
     counts = report.get("files") or {}
     if counts.get("rewritten"):
         return f"{counts['rewritten']} of {counts.get('considered', 0)} files rewritten"
-    if counts.get("removed"):
-        return f"{counts['removed']} files removed"
-    if counts.get("added"):
-        return f"{counts['added']} files added"
+    for verb in ("removed", "added"):
+        if counts.get(verb):
+            return f"{files_text(counts[verb])} {verb}"
     return ""
+
+
+def files_text(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"
 
 
 def rows(report: dict[str, Any]) -> str:
@@ -225,9 +228,8 @@ def print_history() -> None:
 def file_changes(metrics: dict[str, Any]) -> str:
     added = next((metrics[n] for n in ("numTargetFilesAdded", "numAddedFiles", "numFiles") if n in metrics), None)
     removed = next((metrics[n] for n in ("numTargetFilesRemoved", "numRemovedFiles") if n in metrics), None)
-    parts = [f"+{added} files"] if added not in (None, "0", 0) else []
-    parts += [f"-{removed} files"] if removed not in (None, "0", 0) else []
-    return " ".join(parts)
+    found = [(sign, int(count)) for sign, count in (("+", added), ("-", removed)) if count is not None]
+    return " ".join(sign + files_text(count) for sign, count in found if count)
 
 
 ROW_METRICS = {
