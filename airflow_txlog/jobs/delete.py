@@ -15,7 +15,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
-from airflow_txlog.jobs.find import FoundRows, find_rows
+from airflow_txlog.jobs.find import FoundRows, files_outside, find_rows
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scan import FilePlan, plan_files
@@ -61,6 +61,8 @@ def _plan(context: JobContext, gate: SqlGate, tx: Transaction) -> Change:
         if plan.num_files:
             columns = columns_named(condition, snapshot.delta_schema)
             found = find_rows(context, gate, plan, condition, columns)
+        # A compaction of these that lands first does not concern us.
+        tx.read_files(files_outside(candidates.to_scan, found.positions), matched=False)
     context.log(f"{plural(found.num_rows, 'row')} to delete in {plural(len(found.positions), 'file')}")
     with context.step("rewrite"):
         copies = found.plan(plan, _partly(plan, found))

@@ -51,6 +51,12 @@ class FoundRows:
         return plan.with_column("row_ids", ids).with_column("clauses", clauses)
 
 
+def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
+    """The files (rows of a table) whose row numbers are not among those in which something was found."""
+    numbers = pa.array(range(files.num_rows), pa.int64())
+    return files.filter(pc.invert(pc.is_in(numbers, value_set=pa.array(list(found), pa.int64()))))
+
+
 def scan_columns(context: JobContext, plan: FilePlan, columns: frozenset[str] | None) -> DataFrame:
     """The planned files' rows with these columns (None: all) and each row's address."""
     names = [name for name in plan.schema.names if columns is None or name in columns]

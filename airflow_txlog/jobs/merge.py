@@ -35,7 +35,7 @@ from airflow_txlog.jobs.clauses import (
 )
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
-from airflow_txlog.jobs.find import FoundRows, by_file, scan_columns
+from airflow_txlog.jobs.find import FoundRows, by_file, files_outside, scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource, build_source, pin
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
@@ -75,6 +75,12 @@ class _Pairs:
             rows = one.rename_columns([ADDRESS_COLUMN, ROW_ID_COLUMN, CLAUSE_COLUMN])
         return by_file(rows)
 
+    def matched_files(self) -> list[int]:
+        """The plan's row numbers of the files in which ON matches some row, acted upon or not."""
+        addresses = pc.unique(self.rows.column(ADDRESS_COLUMN))
+        files: list[int] = pc.unique(pc.shift_right(addresses, pa.scalar(POSITION_BITS, pa.int64()))).to_pylist()
+        return files
+
     def matched_source_rows(self) -> pa.Array:
         """The source rows that matched some target row, once each."""
         return pc.unique(self.rows.column(ROW_ID_COLUMN))
@@ -104,6 +110,8 @@ class _Merge:
         with context.step("find"):
             plan = plan_files(snapshot, candidates, context.spec.time_zone)
             pairs = self._find(plan, snapshot, sides, clauses, source)
+            # A compaction of files that ON matches nowhere, and that lands first, does not concern us.
+            tx.read_files(files_outside(candidates, pairs.matched_files()), matched=False)
         removed_rows = pairs.acted(clause.number for clause in clauses.matched)
         updated = pairs.acted(clause.number for clause in clauses.updates)
         context.log(

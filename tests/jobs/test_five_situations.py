@@ -10,14 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
-from tests.engine.rows import append, sorted_rows
+from tests.engine.rows import append, sorted_rows, stage
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +53,7 @@ def once_found(action: Callable[[], None]) -> Callable[[str], None]:
     waiting = [action]
 
     def log(line: str) -> None:
-        if waiting and ("matches;" in line or "new file" in line):
+        if waiting and ("matches;" in line or "to delete in" in line or "new file" in line):
             waiting.pop()()
 
     return log
@@ -171,3 +173,47 @@ def test_with_rounds_left_the_loser_plans_again_and_both_updates_stand(spark: Sp
     assert first.rounds == 2
     assert values(table) == {number: {3: 1, 4: 2}.get(number, 0) for number in range(10)}
     assert len(sorted_rows(table.to_arrow())) == 10
+
+
+def compact(table: Table, holding: int) -> None:
+    """Another engine's OPTIMIZE: moves the rows of the file that holds this id, and changes none."""
+    tx = table.begin()
+    files = tx.read("id = :id", parameters={"id": holding})
+    assert files.num_rows == 1
+    (path,) = files.column("path").to_pylist()
+    tx.remove(files, data_change=False)
+    rows = pq.read_table(Path(table.uri.removeprefix("file://"), path))
+    moved = [msgspec.structs.replace(add, data_change=False) for add in stage(table, rows, tx=tx)]
+    tx.add(moved)
+    tx.commit("OPTIMIZE")
+
+
+@pytest.mark.parametrize("operation", ["delete", "merge"])
+def test_a12_a_compaction_of_files_in_which_nothing_was_found_passes_without_another_round(
+    spark: SparkSession, tmp_path: Path, operation: str
+) -> None:
+    """Both files may hold id 3 by their statistics, and only one does; it is the other that is compacted."""
+    table = make_table(
+        tmp_path,
+        [],
+        [{"id": number, "day": "a", "value": 0} for number in (1, 3, 9)],
+        [{"id": number, "day": "a", "value": 0} for number in (0, 10)],
+    )
+    spec = update(table, [3], 1)
+    if operation == "delete":
+        arguments = {"predicate": "id = :id", "parameters": {"id": 3}}
+        spec = JobSpec(operation="delete", table_uri=table.uri, arguments=arguments, conflict_rounds=0)
+    result = run_job(spec, spark, log=once_found(lambda: compact(table, 10)))
+    assert result.status == "committed", result.error
+    assert (result.version, result.rounds) == (4, 1)
+    assert values(table) == {0: 0, 1: 0, 9: 0, 10: 0} | ({3: 1} if operation == "merge" else {})
+
+
+def test_a12_a_compaction_of_a_file_in_which_something_was_found_makes_another_round(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make_table(tmp_path, [], [{"id": number, "day": "a", "value": 0} for number in (1, 3, 9)])
+    result = run_job(update(table, [3], 1).replace(conflict_rounds=2), spark, log=once_found(lambda: compact(table, 3)))
+    assert result.status == "committed"
+    assert result.rounds == 2
+    assert values(table) == {1: 0, 3: 1, 9: 0}
