@@ -149,6 +149,26 @@ def test_a_copy_follows_codec_and_dictionaries(tmp_path: Path, codec: str) -> No
     assert [after.column(index).has_dictionary_page for index in range(3)] == [False, True, True]
 
 
+def test_a_dictionary_that_its_writer_gave_up_is_not_tried_again(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    count = 300_000
+    rows = pa.table(
+        {
+            "unique": pa.array(range(count), pa.int64()),
+            "text": [f"{k}-of-many-different-texts" for k in range(count)],
+            "few": [f"country-{k % 50}" for k in range(count)],
+            "many": pa.array([k % 100_000 for k in range(count)], pa.int64()),
+        }
+    )
+    pq.write_table(rows, source)
+    before = pq.ParquetFile(source).metadata.row_group(0)
+    assert all(before.column(index).has_dictionary_page for index in range(4))
+    target, _ = copy(source, [0])
+    assert target is not None
+    after = pq.ParquetFile(target).metadata.row_group(0)
+    assert [after.column(index).has_dictionary_page for index in range(4)] == [False, False, True, True]
+
+
 def test_mixed_codecs_are_followed_column_by_column(tmp_path: Path) -> None:
     source = tmp_path / "f.parquet"
     pq.write_table(pa.table({"a": range(9), "b": range(9)}), source, compression={"a": "zstd", "b": "gzip"})
