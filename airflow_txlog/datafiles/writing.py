@@ -50,8 +50,9 @@ class Layout:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns that go into a file."""
-        return pa.schema([field for field in self.schema if field.name not in self.partition_columns])
+        """The columns that go into a file: neither those of the partitioning nor those without a type."""
+        partition = set(self.partition_columns)
+        return pa.schema([f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)])
 
     def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
         """A fresh collector for one file."""
@@ -182,10 +183,10 @@ def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[tuple[
 
     Raises ConstraintViolation for a null, or what is stored as one, in a partition column that forbids it.
     """
-    if not layout.partition_columns:
-        yield (), table
-        return
     names = layout.file_schema.names
+    if not layout.partition_columns:
+        yield (), table.select(names)
+        return
     codes, keys = _partition_codes(table, layout)
     found = pc.unique(codes)
     if len(found) == 1:

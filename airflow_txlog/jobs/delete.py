@@ -7,10 +7,12 @@ Source: protocol notes 6.2; soundness A9.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.jobs.commit import Change, predicate_parameter
@@ -18,7 +20,7 @@ from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.find import FoundRows, files_outside, find_rows
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
-from airflow_txlog.jobs.scan import FilePlan, plan_files
+from airflow_txlog.jobs.scan import plan_files
 from airflow_txlog.jobs.schemas import spark_table_schema
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, known_sum, read_condition, read_scope
 from airflow_txlog.jobs.sql import SqlGate, aliased, columns_named
@@ -50,28 +52,55 @@ def _plan(context: JobContext, gate: SqlGate, tx: Transaction) -> Change:
     with context.step("plan"):
         check_may_remove_rows(snapshot, "DELETE")
         candidates = _candidates(context, gate, tx, snapshot, condition)
-    pruned = snapshot.num_files - candidates.num_files
     context.log(
-        f"{plural(snapshot.num_files, 'file')} considered, {pruned} pruned, {candidates.whole.num_rows} removed "
-        f"without reading, {candidates.to_scan.num_rows} to scan"
+        f"{plural(snapshot.num_files, 'file')} considered, {snapshot.num_files - candidates.num_files} pruned, "
+        f"{candidates.whole.num_rows} removed without reading, {candidates.to_scan.num_rows} to scan"
     )
     with context.step("find"):
         plan = plan_files(snapshot, candidates.to_scan, context.spec.time_zone)
         found = FoundRows(positions={})
         if plan.num_files:
-            columns = columns_named(condition, snapshot.delta_schema)
-            found = find_rows(context, gate, plan, condition, columns)
-        # A compaction of these that lands first does not concern us.
+            found = find_rows(context, gate, plan, condition, columns_named(condition, snapshot.delta_schema))
+        # A compaction of files in which nothing was found, and that lands first, does not concern us.
         tx.read_files(files_outside(candidates.to_scan, found.positions), matched=False)
     context.log(f"{plural(found.num_rows, 'row')} to delete in {plural(len(found.positions), 'file')}")
     with context.step("rewrite"):
-        copies = found.plan(plan, _partly(plan, found))
+        copies = found.plan(plan, found.partly(plan))
         staged = stage(context, layout_of(context, snapshot), copies=copies, rows=None)
+    return _change(context, snapshot, condition, candidates, found, staged)
+
+
+def _change(
+    context: JobContext,
+    snapshot: Snapshot,
+    condition: str,
+    candidates: _Candidates,
+    found: FoundRows,
+    staged: Sequence[StagedFile],
+) -> Change:
     touched = candidates.to_scan.take(pa.array(sorted(found.positions), pa.int64()))
     removed = pa.concat_tables([candidates.whole, touched])
     counts = [record_count(stats) for stats in candidates.whole.column("stats").to_pylist()]
     deleted = known_sum([*counts, found.num_rows])
-    metrics = {
+    return Change(
+        operation="DELETE",
+        parameters={"predicate": predicate_parameter([_told(context, condition)])},
+        staged=staged,
+        removed=removed,
+        # As delta-spark has it: a delete that reads no file cannot always know how many rows went.
+        metrics=_metrics(context, removed, staged) | ({} if deleted is None else {"numDeletedRows": deleted}),
+        files={
+            "considered": snapshot.num_files,
+            "pruned": snapshot.num_files - candidates.num_files,
+            "rewritten": len(staged),
+            "added": len(staged),
+            "removed": removed.num_rows,
+        },
+    )
+
+
+def _metrics(context: JobContext, removed: pa.Table, staged: Sequence[StagedFile]) -> dict[str, int]:
+    return {
         "numRemovedFiles": removed.num_rows,
         "numRemovedBytes": sum(removed.column("size").to_pylist()),
         "numAddedFiles": len(staged),
@@ -85,23 +114,6 @@ def _plan(context: JobContext, gate: SqlGate, tx: Transaction) -> Change:
         "scanTimeMs": context.step_ms("find"),
         "rewriteTimeMs": context.step_ms("rewrite"),
     }
-    # As delta-spark has it: a delete that reads no file cannot always know how many rows went.
-    if deleted is not None:
-        metrics["numDeletedRows"] = deleted
-    return Change(
-        operation="DELETE",
-        parameters={"predicate": predicate_parameter([_told(context, condition)])},
-        staged=staged,
-        removed=removed,
-        metrics=metrics,
-        files={
-            "considered": snapshot.num_files,
-            "pruned": pruned,
-            "rewritten": copies.num_files,
-            "added": len(staged),
-            "removed": removed.num_rows,
-        },
-    )
 
 
 def _candidates(context: JobContext, gate: SqlGate, tx: Transaction, snapshot: Snapshot, condition: str) -> _Candidates:
@@ -116,12 +128,6 @@ def _candidates(context: JobContext, gate: SqlGate, tx: Transaction, snapshot: S
     if named is not None and named <= set(partitions.columns) and partitions.speaks_of_partitions_only(condition):
         return _Candidates(whole=files_inside(partitions, condition, files), to_scan=files.slice(0, 0))
     return _Candidates(whole=files.slice(0, 0), to_scan=files)
-
-
-def _partly(plan: FilePlan, found: FoundRows) -> list[int]:
-    """The files that keep some row; one that keeps none is only removed."""
-    counts = plan.table.column("num_records").to_pylist()
-    return [number for number, positions in found.positions.items() if counts[number] != len(positions)]
 
 
 def _told(context: JobContext, condition: str) -> str:

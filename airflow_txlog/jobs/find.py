@@ -40,6 +40,11 @@ class FoundRows:
     def num_rows(self) -> int:
         return sum(len(positions) for positions in self.positions.values())
 
+    def partly(self, scanned: FilePlan) -> list[int]:
+        """The files in which rows were found and that keep some row; one that keeps none is removed, not copied."""
+        counts = scanned.table.column("num_records").to_pylist()
+        return [number for number, positions in self.positions.items() if counts[number] != len(positions)]
+
     def plan(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
         """The plan of the files in which rows were found (or of `rows` among them), with their positions."""
         numbers = sorted(self.positions if rows is None else rows)

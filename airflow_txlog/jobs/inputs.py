@@ -212,12 +212,18 @@ def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema,
     if staged:
         # Our files count days as the calendar of today does, whatever the session would make of a file without a mark.
         reader = context.spark.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
-        frame = reader.parquet(*(_GLOB.sub(r"\\\1", file.location) for file in staged))
+        frame = reader.parquet(*(_spark_path(file.location) for file in staged))
     else:
         frame = context.spark.createDataFrame([], stored)
     have = set(stored.names)
     columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in wanted]
     return frame.select(*columns, frame[ROW_ID_COLUMN])
+
+
+def _spark_path(location: str) -> str:
+    """A location as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
+    literal = _GLOB.sub(r"\\\1", location)
+    return f"file://{literal}" if is_local(location) else literal
 
 
 def _reads_files_of(context: JobContext, frame: DataFrame) -> bool:

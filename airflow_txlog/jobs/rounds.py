@@ -66,7 +66,7 @@ def run_rounds(
         try:
             return _round(context, plan, begin_absent, number)
         except _WORTH_ANOTHER_ROUND as error:
-            if number == limit:
+            if number == limit or not error.retryable:
                 raise
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1)) * (0.5 + clock.random())
             context.log(f"round {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s.")

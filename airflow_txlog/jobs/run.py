@@ -41,9 +41,11 @@ def needs_spark(spec: JobSpec) -> bool:
 def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None) -> JobResult:
     """Run the job, and put its result at `spec.result_uri` where there is one.
 
-    `spark`: a session that runs nothing else meanwhile; None will do where `needs_spark` says so. `log` gets lines for
-    people. Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result
-    cannot be put where it belongs.
+    `spark`: a session that runs nothing else meanwhile, best one of `session.local_session`: the source's views are
+    made in it and dropped. None will do where `needs_spark` says so. `log` gets lines for people.
+
+    Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result cannot be put
+    where it belongs.
     """
     say = log or (lambda line: None)
     say(f"{spec.operation} {spec.table_uri}")

@@ -8,6 +8,7 @@ or rows are asked for. Source: run notes 1; soundness A19.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,8 +110,9 @@ def bins_for(context: JobContext, plan: FilePlan) -> Bins:
     if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
         return Bins(inline=tuple(encoded))
     locations = []
+    plan_id = uuid.uuid4().hex
     for number, data in enumerate(encoded):
-        location = f"{context.inputs_location}/plan-{context.view_name()}-{number}.arrow"
+        location = f"{context.inputs_location}/plan-{plan_id}-{number}.arrow"
         with open_output(location) as sink:
             sink.write(data)
         locations.append(location)

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     ByteType,
     DataType,
     DateType,
@@ -33,14 +34,17 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
+from airflow_txlog.engine.table.types import walk_fields
+from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.sql import quoted
+
+_CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 _FLOATS: tuple[type[DataType], ...] = (FloatType, DoubleType)
 _NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
 _TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
-_ATOMS_WITHOUT_TEXT = (ArrayType, MapType, StructType)
+_WITHOUT_TEXT = (ArrayType, BinaryType, MapType, StructType)
 
 
 def spark_table_schema(snapshot: Snapshot) -> StructType:
@@ -49,6 +53,22 @@ def spark_table_schema(snapshot: Snapshot) -> StructType:
     The schema of the log is Spark's own JSON.
     """
     return without_metadata(StructType.fromJson(json.loads(snapshot.metadata.schema_string)))
+
+
+def check_takes_new_rows(snapshot: Snapshot) -> None:
+    """Raises UnsupportedFeature for a table with char(n) or varchar(n) columns.
+
+    Spark keeps the lengths and the padding of these by itself, and other readers rely on it; our writer does not.
+    """
+    for field in walk_fields(snapshot.delta_schema):
+        if _CHAR_VARCHAR_KEY in field.metadata:
+            raise UnsupportedFeature(
+                f"Table {snapshot.uri}: column {field.name!r} is {field.metadata[_CHAR_VARCHAR_KEY]}, whose length "
+                "this engine does not enforce, so it adds no rows. Rows can be deleted. Nothing was staged.",
+                table=snapshot.uri,
+                feature="char and varchar columns",
+                needed_to="write",
+            )
 
 
 def without_metadata(schema: StructType, *, nullable: bool = False) -> StructType:
@@ -70,13 +90,13 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
       decimals (no fewer digits after the point), floats and doubles; float as double; date as either timestamp, and
       either timestamp as the other (by the session's zone).
     - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
-    - Any single value as text. Never text as something else, a double as a decimal or a whole number, a timestamp as a
-      date, or one container as another.
+    - Any single value but bytes as text. Never text as something else, a double as a decimal or a whole number, a
+      timestamp as a date, or one container as another.
     """
     if _same(found, wanted) or isinstance(found, NullType):
         return True
     if isinstance(wanted, StringType):
-        return not isinstance(found, _ATOMS_WITHOUT_TEXT)
+        return not isinstance(found, _WITHOUT_TEXT)
     if isinstance(found, _INTEGERS):
         if isinstance(wanted, _INTEGERS):
             return ansi or _INTEGERS.index(type(found)) <= _INTEGERS.index(type(wanted))

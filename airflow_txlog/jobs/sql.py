@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType, StructType
 
 from airflow_txlog.engine.table import types as delta
 from airflow_txlog.engine.table.predicate import confinement
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Unreadable, lex
+from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, TxlogError, UnknownColumn, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
@@ -73,6 +73,7 @@ class SqlGate:
         Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
         """
         self._confine(text, confinement.check_tokens)
+        _refuse_star(text)
         self._parse(text)
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
         self._inspect(frame, text, must_be_deterministic=True)
@@ -84,6 +85,7 @@ class SqlGate:
         Raises as `condition` does.
         """
         self._confine(text, _refuse_foreign_code)
+        _refuse_star(text)
         self._parse(text)
         # Under WHERE, Spark refuses aggregates, windows and generators, which SELECT would let through.
         frame, _ = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n) IS NULL", text, relation)
@@ -207,6 +209,22 @@ def _unbound_parameter(error: PySparkException) -> str | None:
     if condition_of(error) != "UNBOUND_SQL_PARAMETER":
         return None
     return (error.getMessageParameters() or {}).get("name")
+
+
+def _refuse_star(text: str) -> None:
+    """Refuses `*` for all columns: beside the table's columns stand some of ours, and it would mean those too."""
+    try:
+        before = Token("symbol", "(")
+        for token in lex(text).tokens:
+            if token == Token("symbol", "*") and before.kind == "symbol" and before.text in ("(", ",", "."):
+                break
+            before = token
+        else:
+            return
+    except Unreadable:
+        if "*" not in text:
+            return
+    raise _unsupported(text, "a star", "Name the columns that are meant.")
 
 
 def _refuse_foreign_code(lexed: Lexed, text: str) -> None:

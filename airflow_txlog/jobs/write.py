@@ -31,7 +31,14 @@ from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scan import check_names_are_free
-from airflow_txlog.jobs.schemas import check_distinct, fit_rows, is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.schemas import (
+    check_distinct,
+    check_takes_new_rows,
+    fit_rows,
+    is_ansi,
+    spark_table_schema,
+    without_metadata,
+)
 from airflow_txlog.jobs.scope import check_may_remove_rows, files_inside, known_sum, read_scope
 from airflow_txlog.jobs.sql import SqlGate
 from airflow_txlog.jobs.stage import layout_of, stage, unstage
@@ -119,6 +126,7 @@ class _Write:
             assert self._created is not None
             return self._created
         _check_partitioning(context, snapshot.partition_columns)
+        check_takes_new_rows(snapshot)
         if self._is_overwrite:
             check_may_remove_rows(snapshot, "an overwrite")
         partitions = Partitions(context, self._gate, snapshot.delta_schema, snapshot.partition_columns)

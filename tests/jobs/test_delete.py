@@ -399,6 +399,8 @@ BAD = [
     ("UnsupportedPredicate", {"predicate": "row_number() OVER (ORDER BY id) = 1"}),
     ("UnsupportedPredicate", {"predicate": "java_method('java.lang.System', 'exit', 1) = 1"}),
     ("UnsupportedPredicate", {"predicate": "input_file_name() = ''"}),
+    ("UnsupportedPredicate", {"predicate": "concat_ws(',', *) = 'x'"}),
+    ("UnsupportedPredicate", {"predicate": "hash(name, struct(*)) = 1"}),
     ("UnknownColumn", {"predicate": "id = 1", "partition_predicate": "name = 'n1'"}),
     ("InvalidInput", {"predicate": "id / 0 = 1"}),
     ("InvalidInput", {"predicate": "CAST(name AS INT) = 1"}),
@@ -416,6 +418,18 @@ def test_a_bad_predicate_is_a_clear_error_and_leaves_nothing(
     assert error["retryable"] is False
     assert files_on_disk(table) == before
     assert table.snapshot().version == 1
+
+
+def test_a_function_of_the_session_must_be_deterministic(tmp_path: Path, spark: SparkSession) -> None:
+    from pyspark.sql.functions import udf
+
+    table = make_table(tmp_path / "t", rows(10))
+    spark.udf.register("is_four", udf(lambda value: value == 4, "boolean"))
+    spark.udf.register("is_lucky", udf(lambda value: value == 7, "boolean").asNondeterministic())
+    error = error_of(run(spark, "delete", table, predicate="is_lucky(id)"))
+    assert (error["type"], error["facts"]["construct"]) == ("UnsupportedPredicate", "a non-deterministic function")
+    committed(run(spark, "delete", table, predicate="is_four(id)"))
+    assert ids(table) == [k for k in range(10) if k != 4]
 
 
 def test_a_missing_table_is_named(tmp_path: Path, spark: SparkSession) -> None:

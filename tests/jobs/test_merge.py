@@ -440,6 +440,8 @@ BAD = [
     ("UnknownColumn", {"clauses": [{**INSERT_ALL, "values": {"id": "t.id"}}]}),
     ("UnsupportedPredicate", {"on": "t.id = s.id AND rand() < 0.5"}),
     ("UnsupportedPredicate", {"on": "t.id IN (SELECT 1)"}),
+    ("UnsupportedPredicate", {"on": "struct(t.*) = struct(s.*)"}),
+    ("UnsupportedPredicate", {"clauses": setting(name="to_json(struct(t.*))")}),
     ("UnsupportedPredicate", {"clauses": [{**DELETE, "condition": "t.id = (SELECT 1)"}]}),
     ("InvalidPredicate", {"clauses": setting(amount="sum(s.id)")}),
     ("InvalidPredicate", {"clauses": setting(amount="row_number() OVER (ORDER BY s.id)")}),

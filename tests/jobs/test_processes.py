@@ -72,15 +72,17 @@ def test_a_child_process_runs_a_job_and_leaves_a_result(tmp_path: Path) -> None:
 
 
 def test_a_spec_that_cannot_be_read_is_exit_code_1(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "airflow_txlog.jobs", str(tmp_path / "none.json")],
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         env=environment(),
-        check=False,
     )
-    assert done.returncode == 1
-    assert "InvalidJobSpec" in done.stderr
+    output = finish(process)
+    assert process.returncode == 1
+    assert "InvalidJobSpec" in output
 
 
 def test_upkeep_runs_without_java(tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""Where tables lie and how large plans are: odd folder names, plans too large to send along, columns of odd types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs import scan
+from airflow_txlog.jobs.scan import task_count
+from airflow_txlog.jobs.schemas import can_store
+from tests.jobs.tables import bag, committed, error_of, files_on_disk, ids, make_table, rows, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPSERT: dict[str, Any] = {
+    "source": {"sql": "SELECT id, 'new' AS name FROM VALUES (3L), (77L) AS v(id)"},
+    "on": "t.id = s.id",
+    "clauses": [
+        {"when": "matched", "then": "update", "set": {"name": "s.name"}},
+        {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "name": "s.name"}},
+    ],
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["with space", "a[1]{b,c}*", "per%20cent", "é+ü", "p=1", "_hidden", "a#b?c"])
+def test_a_folder_may_have_any_name(tmp_path: Path, spark: SparkSession, name: str) -> None:
+    folder = tmp_path / name / "t"
+    source = {"sql": "SELECT id, concat('n', id) AS name, id % 2 AS p FROM range(10)"}
+    committed(run(spark, "write", folder, source=source, partition_by=["p"]))
+    table = Table.open(str(folder))
+    committed(run(spark, "delete", table, predicate="id = 4"))
+    committed(run(spark, "merge", table, **UPSERT))
+    committed(run(spark, "write", table, source={"table": str(folder)}, mode="overwrite"))
+    assert ids(table) == [0, 1, 2, 3, 5, 6, 7, 8, 9, 77]
+    assert not [path for path in files_on_disk(table) if "txlog-inputs" in path]
+
+
+@pytest.mark.spark
+def test_partition_values_of_any_text_survive_every_job(tmp_path: Path, spark: SparkSession) -> None:
+    values = ["a/b", "x:y", "per%20cent", "é ü", "p=1", "#?", "'quoted'", "\n", " ", None]
+    data = pa.table({"id": pa.array(range(10), pa.int64()), "name": values, "p": pa.array(values)})
+    table = make_table(tmp_path / "t", data, partition_by=["p"])
+    committed(
+        run(
+            spark,
+            "merge",
+            table,
+            source={"sql": "SELECT id FROM range(0, 10)"},
+            on="t.id = s.id",
+            clauses=[
+                {"when": "matched", "then": "update", "set": {"id": "t.id + 100"}},
+            ],
+        )
+    )
+    committed(run(spark, "delete", table, predicate="p = :p", parameters={"p": "x:y"}))
+    committed(run(spark, "write", table, source={"table": table.uri}, mode="overwrite"))
+    found = table.to_arrow().to_pylist()
+    assert sorted(row["id"] for row in found) == [k for k in range(100, 110) if k != 101]
+    assert all(row["name"] == row["p"] for row in found)
+
+
+@pytest.mark.spark
+def test_a_plan_too_large_to_send_along_is_left_in_files(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "MAX_INLINE_BYTES", 10)
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=50))
+    seen: set[str] = set()
+    committed(
+        run(spark, "delete", table, predicate="id IN (3, 55)", log=lambda line: seen.update(files_on_disk(table)))
+    )
+    committed(run(spark, "merge", table, **UPSERT))
+    assert any(path.startswith("txlog-inputs-") and path.endswith(".arrow") for path in seen)
+    assert not [path for path in files_on_disk(table) if "txlog-inputs" in path]
+    assert ids(table) == sorted({*range(10), *range(50, 60), 77} - {3, 55} | {3})
+
+
+def test_there_are_one_or_two_tasks_a_core_and_fewer_for_little_work() -> None:
+    mib = 1024 * 1024
+    assert task_count(2, [1000] * 50) == 1
+    assert task_count(2, [16 * mib] * 16) == 2
+    assert task_count(2, [16 * mib]) == 1
+    assert task_count(2, [128 * mib] * 16) == 4
+    assert task_count(100, [5 * mib] * 1000) == 100
+    assert task_count(4, []) == 1
+
+
+@pytest.mark.spark
+def test_a_char_or_varchar_column_takes_no_new_rows_and_loses_some(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    tx = table.begin()
+    assert tx.snapshot is not None
+    import msgspec
+
+    old = tx.snapshot.metadata
+    mark = '"name":"name","type":"string","nullable":true,"metadata":{}'
+    assert mark in old.schema_string
+    text = old.schema_string.replace(mark, mark.replace("{}", '{"__CHAR_VARCHAR_TYPE_STRING":"varchar(3)"}'))
+    tx.set_metadata(msgspec.structs.replace(old, schema_string=text))
+    tx.commit("CHANGE COLUMN")
+    before = files_on_disk(table)
+    for operation, arguments in (("write", {"source": {"sql": "SELECT 'too long' AS name"}}), ("merge", UPSERT)):
+        error = error_of(run(spark, operation, table, **arguments))
+        assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "char and varchar columns")
+    assert files_on_disk(table) == before
+    committed(run(spark, "delete", table, predicate="id = 4"))
+
+
+STORED = [
+    ("int", "bigint", True, True),
+    ("bigint", "int", True, False),
+    ("bigint", "decimal(5,0)", True, False),
+    ("bigint", "double", True, True),
+    ("double", "bigint", False, False),
+    ("double", "float", False, False),
+    ("float", "double", True, True),
+    ("decimal(5,2)", "decimal(7,3)", True, True),
+    ("decimal(7,2)", "decimal(5,2)", True, False),
+    ("decimal(7,3)", "decimal(9,2)", False, False),
+    ("decimal(5,2)", "double", True, True),
+    ("double", "decimal(5,2)", False, False),
+    ("date", "timestamp", True, True),
+    ("timestamp", "date", False, False),
+    ("timestamp", "timestamp_ntz", True, True),
+    ("int", "string", True, True),
+    ("string", "int", False, False),
+    ("string", "date", False, False),
+    ("array<int>", "string", False, False),
+    ("array<int>", "array<int>", True, True),
+    ("array<int>", "array<bigint>", False, False),
+    ("void", "array<int>", True, True),
+    ("struct<a:int>", "struct<A:int>", True, True),
+    ("struct<a:int>", "struct<b:int>", False, False),
+    ("boolean", "int", False, False),
+    ("binary", "string", False, False),
+]
+
+
+@pytest.mark.parametrize(("found", "wanted", "ansi", "lenient"), STORED)
+def test_a_value_is_stored_by_itself_only_where_nothing_is_lost_unnoticed(
+    found: str, wanted: str, ansi: bool, lenient: bool
+) -> None:
+    from pyspark.sql.types import DataType
+
+    one, other = DataType.fromDDL(found), DataType.fromDDL(wanted)
+    assert (can_store(one, other, ansi=True), can_store(one, other, ansi=False)) == (ansi, lenient)
+
+
+@pytest.mark.spark
+def test_casts_by_themselves_give_what_sparks_insert_gives(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema(
+        [("a", pa.string()), ("b", pa.float64()), ("c", pa.timestamp("us", tz="UTC")), ("d", pa.decimal128(12, 4))]
+    )
+    table = Table.create(str(tmp_path / "t"), schema)
+    query = "SELECT 1.50BD AS a, 7L AS b, date'2024-03-31' AS c, 12.5BD AS d"
+    committed(run(spark, "write", table, source={"sql": query}, time_zone="Europe/Berlin"))
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        casts = "CAST(a AS STRING) a, CAST(b AS DOUBLE) b, CAST(c AS TIMESTAMP) c, CAST(d AS DECIMAL(12, 4)) d"
+        expected = spark.sql(f"SELECT {casts} FROM ({query})").toArrow()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert bag(table) == bag(expected.cast(table.snapshot().schema))
