@@ -3,7 +3,7 @@
 For each pair of rows that ON matches, the first WHEN MATCHED clause whose condition is TRUE acts; for each source row
 that matches nothing, the first WHEN NOT MATCHED clause. Clauses are numbered in the author's order, and the number
 travels with the row. The invariant: a condition is evaluated in one place only, and every value a clause assigns has
-passed the gate and has, or is cast to, the column's type. Source: protocol notes 6.4.
+passed the gate and has, or is cast to, the column's type. Source: delta-spark, MergeIntoCommand.
 """
 
 from __future__ import annotations

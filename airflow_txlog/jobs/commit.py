@@ -1,7 +1,7 @@
 """From staged files to one commit: the last step of a job, and the only one that a reader can see.
 
 The invariant: what a commit removes and adds is exactly what the plan found and the stage wrote; the application
-transaction rides on it, never alone. Source: soundness A10, B5; protocol notes 3.6.
+transaction rides on it, never alone. Source: soundness A10, B5; delta-spark, DeltaOperations.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Where the predicate speaks of partition columns only, whole files go without being read, as Spark says of their
 partition values; else the files that hold a matching row are copied without it.
-Source: protocol notes 6.2; soundness A9.
+Source: delta-spark, DeleteCommand; soundness A9.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Spark evaluates the author's text over the columns that it names, and yields addresses; the rows themselves stay where
 they are. What is found is kept apart from what is done with it, so that a later run may know which files it has looked
 at. The invariant: positions come from one evaluation of the condition, and nothing evaluates it again.
-Source: run notes 2; design, "Positions, not rows".
+Source: docs/decisions/positions-not-rows.md.
 """
 
 from __future__ import annotations

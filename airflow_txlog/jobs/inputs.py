@@ -2,7 +2,7 @@
 
 *Pinned* means evaluated once, written down with a number for each row, and from then on read from the files: a source
 with rand(), current_timestamp() or a moving table would otherwise give the finding and the writing different rows. The
-invariant: nothing after `pin` evaluates the author's query again. Source: soundness A2; run notes 2.
+invariant: nothing after `pin` evaluates the author's query again. Source: soundness A2.
 """
 
 from __future__ import annotations

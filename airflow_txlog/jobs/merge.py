@@ -3,7 +3,7 @@
 The source is pinned first. One Spark job finds the pairs (`pairs`); the driver judges ambiguity and knows which source
 rows matched nothing; a second job copies the touched files without the acted rows and writes the new rows (`images`).
 The invariant: which clause acts on which pair is decided once, in the first job, over all pairs that ON matches.
-Source: protocol notes 6.4; soundness A2, A13; run notes 2.
+Source: delta-spark, MergeIntoCommand; soundness A2, A13.
 """
 
 from __future__ import annotations

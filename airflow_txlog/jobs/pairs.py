@@ -2,8 +2,8 @@
 
 One Spark job joins the rows of the candidate files with the pinned source and yields numbers only: where the target row
 lives, which source row it met, which clause acts. The invariant: these are *all* pairs that ON matches, also those on
-which no clause acts, because they decide what is ambiguous and what is inserted. Source: protocol notes 6.4; run notes
-2; soundness section 0.
+which no clause acts, because they decide what is ambiguous and what is inserted. Source: delta-spark,
+MergeIntoCommand; soundness A1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A round opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and commits.
 What it staged is deleted when its commit is known not to be in the table, and kept whenever that is not known. The
 invariant: a round depends on nothing of an earlier one but the pinned inputs, so its result is that of a run from the
-start on its snapshot. Source: design, "Three rings of retry"; soundness A11, A17.
+start on its snapshot. Source: docs/decisions/retries.md; soundness A11, A17.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `spark.range(0, n, 1, n).mapInArrow` gives exactly n balanced tasks without a shuffle, which adaptive execution would
 fold into one. The invariant: a row's address says the plan's row and the row's ordinal in its file, whatever columns
-or rows are asked for. Source: run notes 1; soundness A19.
+or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A process has one Spark; a second session in it shares the cluster, the JVM and every static setting. The invariants: a
 borrowed Spark is never stopped and its other sessions never changed; a static setting that cannot be honoured is an
-error, because Spark itself would ignore it silently. Source: run notes 7; soundness A2.
+error, because Spark itself would ignore it silently. Source: soundness A2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Functions reach a Python worker by reference: the worker must be able to import the module that holds them. The zip has
 `airflow_txlog/__init__`, `errors` and `datafiles`, and nothing else. The invariant: equal content gives an equal name
-and equal bytes, because Spark Connect refuses a known name with other bytes. Source: run notes 3; soundness B9.
+and equal bytes, because Spark Connect refuses a known name with other bytes. Source: soundness B9.
 """
 
 from __future__ import annotations

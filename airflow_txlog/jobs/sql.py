@@ -6,7 +6,7 @@ Every relation of ours has an alias before WHERE: without one Spark takes `FROM 
 alias `where` with its one column renamed, and filters nothing.
 
 The invariant: a condition that passes here is deterministic and speaks of one row, by Spark's own analysis where its
-plans are in reach (classic) and by the names in the text everywhere. Source: run notes 5; soundness A2, A3, B6.
+plans are in reach (classic) and by the names in the text everywhere. Source: soundness A2, A3, B6.
 """
 
 from __future__ import annotations

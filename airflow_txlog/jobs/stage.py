@@ -3,7 +3,7 @@
 The frame that writes is collected exactly once, last, and never cached, counted or shuffled: only the collected rows
 exist, and a lost executor or a second attempt leaves an orphan, never a row. The invariant: when an error comes out of
 here, every file that was told of is deleted again, because no commit of this process can have named it.
-Source: run notes 4; soundness A17, B10.
+Source: soundness A17, B10.
 """
 
 from __future__ import annotations

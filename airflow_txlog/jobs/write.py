@@ -2,7 +2,7 @@
 
 An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope: the
 whole table, or with a `partition_predicate` the partitions that it accepts (replace-where), outside of which no new row
-may lie. Source: protocol notes 3.6, 6.8; soundness B11.
+may lie. Source: delta-spark, WriteIntoDelta; soundness B11.
 """
 
 from __future__ import annotations
