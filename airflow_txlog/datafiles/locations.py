@@ -60,6 +60,15 @@ def size_and_time(location: str) -> tuple[int, int]:
     return int(filesystem.size(path)), time.time_ns() // 1_000_000
 
 
+def exists(location: str) -> bool:
+    """Whether a file is there now, whatever a listing of earlier said."""
+    if is_local(location):
+        return os.path.exists(location)
+    filesystem, path = fsspec.core.url_to_fs(location)
+    filesystem.invalidate_cache()
+    return bool(filesystem.exists(path))
+
+
 def read_bytes(location: str) -> bytes:
     """The whole content. Raises FileNotFoundError."""
     source, size_bytes = open_input(location)

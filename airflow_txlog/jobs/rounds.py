@@ -26,7 +26,7 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.jobs.commit import Change, commit_change
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.stage import unstage
+from airflow_txlog.jobs.stage import check_not_swept, unstage
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -64,7 +64,7 @@ def run_rounds(
     limit = 1 + context.spec.conflict_rounds
     for number in range(1, limit + 1):
         try:
-            return _round(context, plan, begin_absent, number)
+            return _round(context, plan, begin_absent, number, clock)
         except _WORTH_ANOTHER_ROUND as error:
             if number == limit or not error.retryable:
                 raise
@@ -74,7 +74,7 @@ def run_rounds(
     raise AssertionError("a round returns or raises")
 
 
-def _round(context: JobContext, plan: Plan, begin_absent: BeginAbsent | None, number: int) -> Outcome:
+def _round(context: JobContext, plan: Plan, begin_absent: BeginAbsent | None, number: int, clock: Clock) -> Outcome:
     tx, table = _begin(context, begin_absent)
     # The application transaction comes before anything else: found means done, whatever conflict led here.
     if context.spec.application is not None:
@@ -90,6 +90,7 @@ def _round(context: JobContext, plan: Plan, begin_absent: BeginAbsent | None, nu
                 done=done,
             )
     change = plan(tx)
+    check_not_swept(change.staged, clock.now_ms())
     try:
         with context.step("commit"):
             is_committed = commit_change(context, tx, change)

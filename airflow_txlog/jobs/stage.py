@@ -9,17 +9,17 @@ Source: soundness A17, B10.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame
 
-from airflow_txlog.datafiles.locations import delete
+from airflow_txlog.datafiles.locations import delete, exists
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.tasks import RECORD_COLUMN, RECORD_SCHEMA, RewriteTask, WriteTask, staged_or_error
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, bins_for, copies_frame, spark_schema
@@ -88,6 +88,33 @@ def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
         unstage(staged)
         raise errors[0]
     return staged
+
+
+# A vacuum takes files that no commit names once they are this old, whoever runs it.
+ORPHAN_RETENTION_MS = 7 * 24 * 3_600_000
+
+
+def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
+    """Raises JobError, retryable, after deleting what is left, where a vacuum may have taken files of the commit.
+
+    Young files are not asked for. From a quarter of the orphan retention on each one must still be there, and from the
+    half on nothing is committed: a vacuum may be under way. A commit that names what is gone would be a hollow table.
+    Source: soundness A16.
+    """
+    if not files:
+        return
+    age_ms = now_ms - min(file.modification_time_ms for file in files)
+    if age_ms < ORPHAN_RETENTION_MS // 4:
+        return
+    gone = [file.path for file in files if not exists(file.location)]
+    if gone or age_ms >= ORPHAN_RETENTION_MS // 2:
+        unstage(files)
+        what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
+        raise JobError(
+            f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "
+            "Nothing was committed. Run the job again, in smaller pieces if it takes days.",
+            retryable=True,
+        )
 
 
 def unstage(files: Iterable[StagedFile]) -> None:
