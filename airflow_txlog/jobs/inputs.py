@@ -27,7 +27,7 @@ from airflow_txlog.datafiles.plans import PLAN_FIELDS
 from airflow_txlog.datafiles.tasks import PART_COLUMN, RECORD_SCHEMA, ROW_ID_COLUMN, ScanTask, WriteTask
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, TxlogError
+from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import first_lines
 from airflow_txlog.jobs.scan import FilePlan, bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
@@ -231,8 +231,6 @@ def _reads_files_of(context: JobContext, frame: DataFrame) -> bool:
         read = frame.inputFiles()
     except PySparkException as error:
         raise InvalidJobSpec(f"The source's SQL cannot be planned: {first_lines(error)}.", argument="source") from error
-    except TxlogError:
-        raise
     return any(_is_inside(context, path) for path in read)
 
 

@@ -7,7 +7,6 @@ or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,11 +141,6 @@ def check_names_are_free(names: Sequence[str], what: str) -> None:
             f"{what} has columns {taken}; names that begin with _txlog_ are used by the job itself. Rename them.",
             columns=taken,
         )
-
-
-def describe_partition(values: dict[str, str | None]) -> str:
-    """Partition values for a message."""
-    return json.dumps(values, ensure_ascii=False)
 
 
 def _over_bins(context: JobContext, count: int, task: ScanTask | RewriteTask, schema: StructType) -> DataFrame:
