@@ -86,7 +86,14 @@ def test_golden(name: str) -> None:
         assert not caught.value.retryable
         print(f"golden {name}: refused ({type(caught.value).__name__}: {text})")
         return
-    table = Table.open(folder)
+    try:
+        table = Table.open(folder)
+    except (errors.UnsupportedFeature, errors.TableError) as refusal:
+        # Of the tables that we know, only those above may be refused; of others, whatever is refused by name.
+        if "TXLOG_GOLDEN" not in os.environ:
+            raise
+        print(f"golden {name}: refused ({type(refusal).__name__}: {refusal})")
+        return
     if name in LOG_ONLY:
         assert table.snapshot().num_files == LOG_ONLY[name]
         with pytest.raises(errors.CorruptDataFile):

@@ -281,8 +281,12 @@ def _remove(spec: dict[str, Any]) -> Remove:
 
 def _sql(expr: list[Any]) -> str:
     op, *arguments = expr
-    if op == "true":
-        return "TRUE"
+    if op in ("true", "false"):
+        return op.upper()
+    if op == "not":
+        return f"NOT ({_sql(arguments[0])})"
+    if op in ("is_null", "is_not_null"):
+        return f"{arguments[0]} {op.replace('_', ' ').upper()}"
     if op in ("and", "or"):
         return "(" + f" {op.upper()} ".join(_sql(argument) for argument in arguments) + ")"
     column, value = arguments
@@ -302,7 +306,10 @@ def _exception(name: str) -> type[errors.TxlogError]:
 
 
 @pytest.mark.parametrize("case", _load(row_tracking=False))
-def test_scenario(case: dict[str, Any], clock: Any) -> None:
+def test_scenario(case: dict[str, Any], clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if any(file.get("dv") for file in case["initial_files"]):
+        # The engine refuses to open a table with live deletion vectors; what is asked here is the checker's answer.
+        monkeypatch.setattr("airflow_txlog.engine.table.snapshot.check_files", lambda files, table: None)
     played = Case(case, clock)
     tx = played.begin()
     current, expect = case["current"], case["expect"]
