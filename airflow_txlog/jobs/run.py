@@ -22,7 +22,7 @@ from airflow_txlog.jobs.delete import delete
 from airflow_txlog.jobs.merge import merge
 from airflow_txlog.jobs.rounds import Outcome
 from airflow_txlog.jobs.running import translate
-from airflow_txlog.jobs.session import job_settings
+from airflow_txlog.jobs.session import check_meaning, job_settings
 from airflow_txlog.jobs.shipping import ship
 from airflow_txlog.jobs.write import write
 
@@ -56,6 +56,7 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
         else:
             if spark is None:
                 raise InvalidJobSpec(f"{spec.operation} needs a Spark session.", argument="operation")
+            check_meaning(spec.spark_conf, spec.time_zone)
             store = open_store(spec.table_uri)
             _check_reachable(store)
             context = JobContext(spark=spark, spec=spec, root=store.root, log=say)

@@ -32,10 +32,22 @@ _LOCAL_DEFAULTS = {
     "spark.sql.catalogImplementation": "in-memory",
 }
 
-# What every job runs under, besides its time zone. Fewer and larger batches between the JVM and Python; names without
-# regard to case, as the format demands.
-_JOB_SETTINGS = {
+# What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,
+# and a condition that the two read differently would prune a file that holds a matching row.
+MEANING = {
     "spark.sql.caseSensitive": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.legacy.charVarcharAsString": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
+    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
+}
+
+# What every job runs under, besides its time zone. Fewer and larger batches between the JVM and Python.
+_JOB_SETTINGS = {
+    **MEANING,
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
@@ -73,6 +85,19 @@ def default_parallelism(spark: SparkSession) -> int:
     # A range is cut into as many partitions as there are cores; Connect has no other way to ask.
     tasks = spark.range(0, 1_000_000).selectExpr("spark_partition_id() AS part").distinct().count()
     return max(1, int(tasks))
+
+
+def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
+    """Raises InvalidJobSpec (argument `spark_conf.<name>`) where a job wants its SQL read in another way than ours."""
+    for name, ours in {**MEANING, "spark.sql.session.timeZone": time_zone}.items():
+        asked = conf.get(name)
+        if asked is not None and asked.lower() != ours.lower():
+            hint = "Give the time zone as time_zone." if name == "spark.sql.session.timeZone" else "Leave it out."
+            raise InvalidJobSpec(
+                f"spark_conf asks for {name}={asked}, and a job reads its SQL with {ours}: a condition must mean the "
+                f"same when files are pruned, when rows are found and when commits are compared. {hint}",
+                argument=f"spark_conf.{name}",
+            )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.session import default_parallelism, job_settings, local_session
+from airflow_txlog.jobs.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
 from airflow_txlog.jobs.shipping import executor_zip
 
 if TYPE_CHECKING:
@@ -106,3 +106,36 @@ def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 8
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+        ("spark.sql.parser.escapedStringLiterals", "true"),
+        ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
+        ("spark.sql.session.timeZone", "Asia/Tokyo"),
+    ],
+)
+def test_a_setting_that_changes_what_a_condition_means_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        check_meaning({name: value}, "UTC")
+    assert caught.value.argument == f"spark_conf.{name}"
+
+
+@pytest.mark.spark
+def test_a_session_that_reads_conditions_otherwise_is_set_right_for_the_job(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    query = r"SELECT '\\' AS text, TIMESTAMP '2024-01-01 00:00:00' AS moment"
+    assert session.sql(query).schema["moment"].dataType.simpleString() == "timestamp_ntz"
+    with job_settings(session, "UTC"):
+        row = session.sql(query).first()
+        assert row is not None
+        assert row["text"] == "\\"
+        assert session.sql(query).schema["moment"].dataType.simpleString() == "timestamp"
+    assert session.conf.get("spark.sql.timestampType") == "TIMESTAMP_NTZ"
+    # Names and defaults as this Spark has them: a setting that it renamed would no longer be held.
+    check_meaning({name: str(spark.conf.get(name)) for name in MEANING}, "UTC")
