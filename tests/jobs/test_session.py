@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_txlog.contract import JobSpec
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
 from airflow_txlog.jobs.shipping import executor_zip
 
@@ -139,3 +141,17 @@ def test_a_session_that_reads_conditions_otherwise_is_set_right_for_the_job(spar
     assert session.conf.get("spark.sql.timestampType") == "TIMESTAMP_NTZ"
     # Names and defaults as this Spark has them: a setting that it renamed would no longer be held.
     check_meaning({name: str(spark.conf.get(name)) for name in MEANING}, "UTC")
+
+
+@pytest.mark.spark
+def test_a_job_that_asks_for_another_meaning_of_its_sql_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    spec = JobSpec(
+        operation="write",
+        table_uri=str(tmp_path / "t"),
+        arguments={"source": {"sql": "SELECT 1L AS id"}},
+        spark_conf={"spark.sql.caseSensitive": "true"},
+    )
+    result = run_job(spec, spark)
+    assert result.error is not None
+    assert result.error["facts"]["argument"] == "spark_conf.spark.sql.caseSensitive"
+    assert not (tmp_path / "t").exists()

@@ -104,6 +104,7 @@ class TableProperties:
 
     @property
     def log_retention_ms(self) -> int:
+        """Checked when a table is created, and obeyed by other engines: this one cleans no log yet."""
         return self._get("delta.logRetentionDuration", parse_interval_ms, 30 * DAY_MS)
 
     @property
