@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.log import checkpoints
 from airflow_txlog.engine.log.actions import (
     Add,
     Commit,
@@ -29,7 +28,7 @@ from airflow_txlog.engine.log.actions import (
     Remove,
     SetTransaction,
 )
-from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, write_checkpoint
+from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, reading, write_checkpoint, writing
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.wire import decode_commit
@@ -105,7 +104,7 @@ def test_what_is_written_is_read_back(
 
 def test_a_table_in_many_chunks_is_written_as_few_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit leaves a chunk in the table of live files; a row group each would make a slow checkpoint."""
-    monkeypatch.setattr(checkpoints, "_ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(writing, "_ROW_GROUP_ROWS", 100)
     table = pa.concat_tables([adds_to_table([add(f"f{i}")]) for i in range(250)])
     store = memory()
     write(store, files=table)
@@ -115,7 +114,7 @@ def test_a_table_in_many_chunks_is_written_as_few_row_groups(monkeypatch: pytest
 
 
 def test_a_checkpoint_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 7)
     store = memory()
     write(store, [add(f"f{i}") for i in range(50)], [Remove(path=f"g{i}", data_change=True) for i in range(20)])
     content = read(store)

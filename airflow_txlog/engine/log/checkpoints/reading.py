@@ -1,14 +1,14 @@
-"""Checkpoints: the state of one version as Parquet, read in whatever shape others wrote it, and written classic.
+"""A checkpoint, read in whatever shape others wrote it.
 
-Reading is by column: a million adds become a few Arrow columns and no Python object each. A column that is missing
-is null; a checkpoint that lacks what every checkpoint holds is corrupt, and is never taken for a small table.
-Writing goes in slices, so that memory is bounded by the slice, and appears whole or not at all.
+Reading is by column: a million adds become a few Arrow columns and no Python object each. The invariant: a column that
+is missing is null; a checkpoint that lacks what every checkpoint holds is corrupt, and is never taken for a small
+table.
 Source: protocol, "Checkpoints" and "Checkpoint Schema".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,21 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, STRING_MAP, TOMBSTONES
-from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, write_hint
-from airflow_txlog.engine.log.names import checkpoint_name
+from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
+from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES
 from airflow_txlog.engine.log.parsed_statistics import statistics_json
 from airflow_txlog.engine.log.segment import CheckpointFiles
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import CorruptCheckpoint, UnsupportedFeature
 
 _BATCH_ROWS = 131_072
-_ROW_GROUP_ROWS = 65_536
-
-
-def _wire_name(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(map(str.capitalize, rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +40,6 @@ class CheckpointContent:
     """Schema FILES."""
     removes: pa.Table
     """Schema TOMBSTONES."""
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -114,13 +104,13 @@ def _batches(store: Store, path: str) -> Iterator[pa.RecordBatch]:
     with store.open_input(path) as source:
         file = pq.ParquetFile(source)
         schema = file.schema_arrow
-        for known in _CHECKPOINT.names:
+        for known in CHECKPOINT.names:
             # Only members are asked for below: a column of another shape would read as one with no rows.
             if known in schema.names and not pa.types.is_struct(schema.field(known).type):
                 raise pa.ArrowInvalid(f"column {known} is no struct")
         columns = ["protocol", "metaData", "txn", "domainMetadata", "sidecar.path"]
-        columns += [f"add.{_wire_name(name)}" for name in FILES.names]
-        columns += [f"remove.{_wire_name(name)}" for name in TOMBSTONES.names]
+        columns += [f"add.{wire_name(name)}" for name in FILES.names]
+        columns += [f"remove.{wire_name(name)}" for name in TOMBSTONES.names]
         if "add" in schema.names and _has_field(schema.field("add").type, "stats_parsed"):
             columns += _statistics_columns(file)
         yield from file.iter_batches(_BATCH_ROWS, columns=columns)
@@ -178,7 +168,7 @@ def _file_columns(rows: pa.StructArray, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _column(rows: pa.StructArray, target: pa.Field) -> pa.Array:
-    name = _wire_name(target.name)
+    name = wire_name(target.name)
     if not _has_field(rows.type, name):
         return pa.nulls(len(rows), target.type)
     column = rows.field(name)
@@ -228,153 +218,3 @@ def _corrupt(store: Store, path: str, why: str) -> CorruptCheckpoint:
         table=store.root,
         path=path,
     )
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-_STRINGS = pa.list_(pa.string())
-_VECTOR_TYPE = pa.struct([(_wire_name(each.name), each.type) for each in DELETION_VECTOR])
-
-
-def _wire_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of a table of files as the fields of an action."""
-    types = [_VECTOR_TYPE if each.type == DELETION_VECTOR else each.type for each in schema]
-    return [pa.field(_wire_name(name), type_) for name, type_ in zip(schema.names, types, strict=True)]
-
-
-# FILES has no dataChange: it belongs to a commit, and is false in every checkpoint.
-_ADD = pa.struct([*_wire_fields(FILES), ("dataChange", pa.bool_())])
-_REMOVE = pa.struct(_wire_fields(TOMBSTONES))
-
-_CHECKPOINT = pa.schema(
-    [
-        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
-        ("add", _ADD),
-        ("remove", _REMOVE),
-        (
-            "metaData",
-            pa.struct(
-                [
-                    ("id", pa.string()),
-                    ("name", pa.string()),
-                    ("description", pa.string()),
-                    ("format", pa.struct([("provider", pa.string()), ("options", STRING_MAP)])),
-                    ("schemaString", pa.string()),
-                    ("partitionColumns", _STRINGS),
-                    ("configuration", STRING_MAP),
-                    ("createdTime", pa.int64()),
-                ]
-            ),
-        ),
-        (
-            "protocol",
-            pa.struct(
-                [
-                    ("minReaderVersion", pa.int32()),
-                    ("minWriterVersion", pa.int32()),
-                    ("readerFeatures", _STRINGS),
-                    ("writerFeatures", _STRINGS),
-                ]
-            ),
-        ),
-        (
-            "domainMetadata",
-            pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]),
-        ),
-    ]
-)
-
-_SMALL = ["protocol", "metaData", "txn", "domainMetadata"]
-
-# Paths and statistics are different in every row: a dictionary of them is work for nothing.
-_REPEATING = [
-    "add.partitionValues.key_value.key",
-    "add.partitionValues.key_value.value",
-    "add.tags.key_value.key",
-    "add.tags.key_value.value",
-    "add.clusteringProvider",
-    "remove.partitionValues.key_value.key",
-    "remove.partitionValues.key_value.value",
-]
-
-
-def write_checkpoint(
-    store: Store,
-    *,
-    version: int,
-    protocol: Protocol,
-    metadata: Metadata,
-    transactions: Mapping[str, SetTransaction],
-    domains: Mapping[str, DomainMetadata],
-    adds: pa.Table,
-    removes: pa.Table,
-) -> None:
-    """Write the classic checkpoint of `version`, and then the hint to it.
-
-    `adds` (schema FILES) are the live files; `removes` (schema TOMBSTONES) the tombstones that the caller still keeps.
-    The commit of the version exists already. Two writers may write one version at the same time: both write the same
-    state, and one of the two files stays, whole. Raises what the store raises; then the old state of the log stands.
-    """
-    kept = [domain for domain in domains.values() if not domain.removed]
-    path = checkpoint_name(version)
-    with (
-        store.open_output(path) as output,
-        pq.ParquetWriter(output, _CHECKPOINT, compression="snappy", use_dictionary=_REPEATING) as writer,
-    ):
-        writer.write_table(_small_actions(protocol, metadata, list(transactions.values()), kept))
-        for rows in _slices(removes):
-            writer.write_table(_actions(len(rows), remove=_wire_rows(rows, _REMOVE)))
-        for rows in _slices(adds):
-            writer.write_table(_actions(len(rows), add=_wire_rows(rows, _ADD)))
-    info = store.stat(path)
-    hint = LastCheckpoint(
-        version=version,
-        size=2 + len(transactions) + len(kept) + adds.num_rows + removes.num_rows,
-        size_in_bytes=None if info is None else info.size_bytes,
-        num_of_add_files=adds.num_rows,
-    )
-    write_hint(store, hint)
-
-
-def _small_actions(
-    protocol: Protocol, metadata: Metadata, transactions: list[SetTransaction], domains: list[DomainMetadata]
-) -> pa.Table:
-    """Everything but the files, one row each."""
-    table = {
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-        # Lists where the version has feature lists, null where it does not: the protocol demands both.
-        "readerFeatures": (protocol.reader_features or []) if protocol.min_reader_version >= 3 else None,
-        "writerFeatures": (protocol.writer_features or []) if protocol.min_writer_version >= 7 else None,
-    }
-    rows = [
-        {"protocol": table},
-        {"metaData": msgspec.to_builtins(metadata)},
-        *({"txn": msgspec.to_builtins(each)} for each in transactions),
-        *({"domainMetadata": msgspec.to_builtins(each)} for each in domains),
-    ]
-    columns = {name: pa.array([row.get(name) for row in rows], _CHECKPOINT.field(name).type) for name in _SMALL}
-    return _actions(len(rows), **columns)
-
-
-def _slices(files: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of one row group each, however small the chunks are that commits left in the table."""
-    for start in range(0, files.num_rows, _ROW_GROUP_ROWS):
-        yield from files.slice(start, _ROW_GROUP_ROWS).combine_chunks().to_batches()
-
-
-def _wire_rows(rows: pa.RecordBatch, struct: pa.StructType) -> pa.StructArray:
-    by_name = dict(zip(map(_wire_name, rows.schema.names), rows.columns, strict=True))
-    by_name["dataChange"] = pa.repeat(pa.scalar(False), len(rows))
-    vectors = by_name["deletionVector"]
-    by_name["deletionVector"] = pa.StructArray.from_arrays(
-        vectors.flatten(), fields=list(_VECTOR_TYPE), mask=vectors.is_null()
-    )
-    return pa.StructArray.from_arrays([by_name[each.name] for each in struct], fields=list(struct))
-
-
-def _actions(count: int, **columns: pa.Array) -> pa.Table:
-    """Rows of the checkpoint's schema, all columns null but those given."""
-    arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in _CHECKPOINT]
-    return pa.table(arrays, schema=_CHECKPOINT)

@@ -1,0 +1,10 @@
+"""Checkpoints: the state of one version in files of their own, read in every shape and written.
+
+`reading` and `writing` do the work over the rows that `schema` states.
+Source: protocol, "Checkpoints" and "Checkpoint Schema".
+"""
+
+from airflow_txlog.engine.log.checkpoints.reading import CheckpointContent, read_checkpoint
+from airflow_txlog.engine.log.checkpoints.writing import write_checkpoint
+
+__all__ = ["CheckpointContent", "read_checkpoint", "write_checkpoint"]
