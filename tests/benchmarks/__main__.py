@@ -21,7 +21,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = ("delete", "merge", "open", "commit")
+CASES = (
+    "delete",
+    "merge",
+    "open",
+    "commit",
+    "list-partition",
+    "list-pruned",
+    "prune",
+    "refresh",
+    "commit-large",
+    "checkpoint",
+    "memory",
+    "ten-million",
+)
+OPEN_FILES = 300_000
+CHECKPOINT_FILES = 1_000_000
+MOST_FILES = 10_000_000
 
 
 class Bench:
@@ -49,8 +65,23 @@ class Bench:
             )
         return self._spark
 
-    def run(self, case: str) -> list[Line]:
-        return {"delete": self.delete, "merge": self.merge, "open": self.open, "commit": self.commit}[case]()
+    def run(self, case: str) -> list[dict[str, Any]]:
+        """The lines of one case, ready to be printed."""
+        if case in ("memory", "ten-million"):
+            return self.memory() if case == "memory" else self.ten_million()
+        cases: dict[str, Callable[[], list[Line]]] = {
+            "delete": self.delete,
+            "merge": self.merge,
+            "open": self.open,
+            "commit": self.commit,
+            "list-partition": self.list_partition,
+            "list-pruned": self.list_pruned,
+            "prune": self.prune,
+            "refresh": self.refresh,
+            "commit-large": self.commit_large,
+            "checkpoint": self.checkpoint,
+        }
+        return [dataclasses.asdict(line) for line in cases[case]()]
 
     def delete(self) -> list[Line]:
         from tests.benchmarks.row_cases import delete_sides
@@ -67,18 +98,10 @@ class Bench:
         return self._measure("merge", sides, equal_tables(events.rows_after_merge))
 
     def open(self) -> list[Line]:
-        from tests.benchmarks.log_cases import OPEN_FILES, DeltaLakeOpen, OurOpen, make_large_log
+        from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing
 
-        table = self.folder / f"large-log-{self.scale}"
-        files = max(int(OPEN_FILES * self.scale), 1)
-        make_large_log(table, files)
-
-        def check(side: str, paths: set[str]) -> None:
-            assert len(paths) == files, f"{side} lists {len(paths)} of {files} files"
-            assert paths == seen.setdefault("paths", paths), f"{side} lists other paths"
-
-        seen: dict[str, set[str]] = {}
-        return self._measure("open", [OurOpen(table), DeltaLakeOpen(table)], check)
+        table, files = self._json_log()
+        return self._measure("open", [OurListing(table), DeltaLakeListing(table)], equal_paths(files))
 
     def commit(self) -> list[Line]:
         from tests.benchmarks.log_cases import COMMITS, DeltaLakeCommits, OurCommits
@@ -96,6 +119,107 @@ class Bench:
             print(f"  commit: {rates}", file=sys.stderr, flush=True)
         return lines
 
+    def list_partition(self) -> list[Line]:
+        from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing
+
+        table, files = self._checkpointed()
+        expected = files_of_partition(files)
+        sides = [OurListing(table, PARTITION), DeltaLakeListing(table, PARTITION)]
+        return self._measure("list-partition", sides, equal_paths(expected))
+
+    def list_pruned(self) -> list[Line]:
+        from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing
+
+        table, files = self._checkpointed()
+        condition, expected = data_condition(files)
+        return self._measure(
+            "list-pruned", [OurListing(table, condition), DeltaLakeListing(table, condition)], equal_paths(expected)
+        )
+
+    def prune(self) -> list[Line]:
+        from tests.benchmarks.scale_cases import DeltaLakePruning, OurPruning
+
+        table, files = self._checkpointed()
+        condition, expected = data_condition(files)
+        return self._measure(
+            "prune", [OurPruning(table, condition), DeltaLakePruning(table, condition)], equal_paths(expected)
+        )
+
+    def refresh(self) -> list[Line]:
+        from tests.benchmarks.large_tables import ADDS_PER_COMMIT
+        from tests.benchmarks.scale_cases import REPEATS, FreshOpen, deltalake_refresh, our_refresh
+
+        table, files = self._checkpointed()
+        small, few = self._checkpointed(10)
+        sides = [
+            our_refresh("ours", table, files),
+            our_refresh("ours on 10 files", small, few),
+            FreshOpen(table, files),
+            deltalake_refresh(table, files),
+        ]
+        return self._measure("refresh", sides, equal_to(REPEATS * ADDS_PER_COMMIT))
+
+    def commit_large(self) -> list[Line]:
+        from tests.benchmarks.scale_cases import REPEATS, Committing, DeltaLakeCommitting
+
+        table, files = self._checkpointed(commit_ready=True)
+        small, few = self._checkpointed(10, commit_ready=True)
+        sides = [
+            Committing("ours", table, files),
+            Committing("ours on 10 files", small, few),
+            DeltaLakeCommitting("deltalake", table, files),
+        ]
+        return self._measure("commit-large", sides, equal_to(REPEATS + 1))
+
+    def checkpoint(self) -> list[Line]:
+        from tests.benchmarks.scale_cases import checkpoint_sides
+
+        table, files = self._checkpointed()
+        return self._measure("checkpoint", checkpoint_sides(table), equal_paths(files))
+
+    def memory(self) -> list[dict[str, Any]]:
+        from tests.benchmarks.memory_cases import measure_memory
+
+        log, in_log = self._json_log()
+        table, files = self._checkpointed()
+        options: dict[str, Any] = {"rounds": min(self.rounds, 3), "scale": self.scale}
+        return [
+            measure_memory("memory-open", log, None, files=in_log, **options),
+            measure_memory("memory-list-partition", table, PARTITION, files=files_of_partition(files), **options),
+        ]
+
+    def ten_million(self) -> list[dict[str, Any]]:
+        """A checkpoint of ten parts and ten million files: what our engine needs to open it, in one fresh process."""
+        from tests.benchmarks.large_tables import make_multipart
+        from tests.benchmarks.memory_cases import measure_child
+
+        files = max(int(MOST_FILES * self.scale), 100)
+        table = self.folder / f"multipart-{self.scale}"
+        make_multipart(table, files, 10)
+        found = measure_child("ours", table, PARTITION)
+        assert found["files"] == files_of_partition(files), f"{found['files']} files of the partition"
+        line = {"case": "ten-million", "ours_mb": round(found["peak_mb"], 1), "ours_s": round(found["seconds"], 3)}
+        return [line | {"files": files, "rounds": 1, "scale": self.scale}]
+
+    def _json_log(self) -> tuple[Path, int]:
+        from tests.benchmarks.large_tables import make_json_log
+
+        files = max(int(OPEN_FILES * self.scale), 1)
+        table = self.folder / f"json-log-{self.scale}"
+        make_json_log(table, files)
+        return table, files
+
+    def _checkpointed(self, files: int | None = None, *, commit_ready: bool = False) -> tuple[Path, int]:
+        """A checkpoint and ten commits after it, and how many files they make. One that is committed to never
+        comes to a version at which a checkpoint is due."""
+        from tests.benchmarks.large_tables import ADDS_PER_COMMIT, COMMITS_AFTER, make_checkpointed
+
+        held = max(int(CHECKPOINT_FILES * self.scale), 10) if files is None else files
+        kind = "never-due" if commit_ready else "checkpointed"
+        table = self.folder / f"{kind}-{held}"
+        make_checkpointed(table, held, interval=1_000_000 if commit_ready else 10)
+        return table, held + COMMITS_AFTER * ADDS_PER_COMMIT
+
     def _events(self) -> Any:
         from tests.benchmarks.events import Events
 
@@ -107,6 +231,43 @@ class Bench:
         lines = measure(case, sides, rounds=self.rounds, scale=self.scale, check=check)
         shutil.rmtree(self.folder / case, ignore_errors=True)
         return lines
+
+
+PARTITION = "day = '2025-03-05'"
+
+
+def files_of_partition(files: int) -> int:
+    """How many of the first `files` files lie in that partition."""
+    from tests.benchmarks.large_tables import day_of
+
+    return sum(day_of(number) == "2025-03-05" for number in range(files))
+
+
+def data_condition(files: int) -> tuple[str, int]:
+    """A condition on ids that 100 files in the middle of the table may satisfy (fewer in a small table)."""
+    from tests.benchmarks.large_tables import ROWS_PER_FILE
+
+    wanted = min(100, files // 2)
+    start = files // 2 * ROWS_PER_FILE
+    return f"id >= {start} AND id < {start + wanted * ROWS_PER_FILE}", wanted
+
+
+def equal_paths(count: int) -> Callable[[str, set[str]], None]:
+    """A check that every side finds so many files, and the same ones."""
+    seen: dict[str, set[str]] = {}
+
+    def check(side: str, paths: set[str]) -> None:
+        assert len(paths) == count, f"{side} lists {len(paths)} of {count} files"
+        assert paths == seen.setdefault("paths", paths), f"{side} lists other paths"
+
+    return check
+
+
+def equal_to(expected: int) -> Callable[[str, int], None]:
+    def check(side: str, found: int) -> None:
+        assert found == expected, f"{side} came to {found}, not {expected}"
+
+    return check
 
 
 def equal_tables(expected: Any) -> Callable[[str, Any], None]:
@@ -133,7 +294,7 @@ def main() -> None:
     lines = []
     for case in options.cases:
         for line in bench.run(case):
-            lines.append(json.dumps(dataclasses.asdict(line)))
+            lines.append(json.dumps(line))
             print(lines[-1], flush=True)
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text("\n".join(lines) + "\n")

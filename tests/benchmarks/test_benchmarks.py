@@ -28,6 +28,28 @@ def test_log_benchmarks_print_one_line_a_peer(tmp_path: Path) -> None:
     assert all(line["ours_s"] and line["peer_s"] and line["ratio"] for line in lines)
 
 
+def test_benchmarks_of_large_tables_find_the_same_files_on_every_side(tmp_path: Path) -> None:
+    cases = ["list-partition", "list-pruned", "prune", "refresh", "commit-large", "checkpoint"]
+    lines = run_benchmarks(tmp_path, *cases)
+    assert [(line["case"], line["peer"]) for line in lines] == [
+        ("list-partition", "deltalake"),
+        ("list-pruned", "deltalake"),
+        ("prune", "deltalake"),
+        ("refresh", "ours on 10 files"),
+        ("refresh", "fresh open"),
+        ("refresh", "deltalake"),
+        ("commit-large", "ours on 10 files"),
+        ("commit-large", "deltalake"),
+        ("checkpoint", "deltalake"),
+    ]
+
+
+def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "memory", "ten-million")
+    assert [line["case"] for line in lines] == ["memory-open", "memory-list-partition", "ten-million"]
+    assert all(0 < float(str(line["ours_mb"])) < 4000 for line in lines)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:

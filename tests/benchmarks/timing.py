@@ -31,6 +31,8 @@ class Side(Protocol):
     def result(self) -> Any:
         """What the work left, to be compared; not measured."""
 
+    # `repeats`, where a side has it: how often `run` does the work; a second is then divided by it.
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -62,24 +64,24 @@ def measure(
             side.prepare()
             began = time.perf_counter()
             side.run()
-            took = time.perf_counter() - began
+            took = (time.perf_counter() - began) / getattr(side, "repeats", 1)
             check(side.name, side.result())
             if number > 0:
                 seconds[side.name].append(took)
             label = f"round {number}/{rounds}" if number else "warm-up"
             told = getattr(side, "told", "")
-            print(f"  {case}: {label}: {side.name} {took:.2f} s{told}", file=sys.stderr, flush=True)
+            print(f"  {case}: {label}: {side.name} {took:.3g} s{told}", file=sys.stderr, flush=True)
     ours = seconds.pop("ours")
     return [
         Line(
             case=case,
-            ours_s=round(statistics.median(ours), 3),
+            ours_s=round(statistics.median(ours), 4),
             peer=peer,
-            peer_s=round(statistics.median(theirs), 3),
+            peer_s=round(statistics.median(theirs), 4),
             ratio=round(statistics.median(ours) / statistics.median(theirs), 3),
             ratio_by_round=round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
-            ours_min_s=round(min(ours), 3),
-            peer_min_s=round(min(theirs), 3),
+            ours_min_s=round(min(ours), 4),
+            peer_min_s=round(min(theirs), 4),
             rounds=rounds,
             scale=scale,
         )
