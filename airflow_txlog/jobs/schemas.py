@@ -52,7 +52,7 @@ def spark_table_schema(snapshot: Snapshot) -> StructType:
 
     The schema of the log is Spark's own JSON.
     """
-    return without_metadata(StructType.fromJson(json.loads(snapshot.metadata.schema_string)))
+    return without_metadata(StructType.fromJson(json.loads(snapshot.metadata.schema_string or "")))
 
 
 def check_takes_new_rows(snapshot: Snapshot) -> None:

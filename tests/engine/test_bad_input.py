@@ -176,3 +176,20 @@ def test_errors_cross_a_process_boundary_whole() -> None:
     unknown = errors.from_dict({"type": "FromTheFuture", "message": "m", "retryable": True, "facts": {}})
     assert type(unknown) is errors.JobError
     assert unknown.retryable
+
+
+def test_a_log_without_a_schema_can_be_looked_at_and_neither_read_nor_written(tmp_path: Path) -> None:
+    lines = [
+        '{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}',
+        '{"metaData":{"id":"m","format":{"provider":"parquet","options":{}},"partitionColumns":[],"configuration":{}}}',
+        '{"add":{"path":"0","partitionValues":{},"size":1,"modificationTime":1,"dataChange":true}}',
+    ]
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / f"{0:020d}.json").write_text("\n".join(lines))
+    table = Table.open(tmp_path)
+    assert table.snapshot().files().column("path").to_pylist() == ["0"]
+    assert len(table.history()) == 1
+    for use in (table.to_arrow, table.begin, lambda: table.snapshot().schema):
+        with pytest.raises(errors.CorruptTable, match="states no schema"):
+            use()

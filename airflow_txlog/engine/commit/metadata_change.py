@@ -119,7 +119,7 @@ def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
 
 def _schema(metadata: Metadata) -> object:
     """The schema as plain values, without identity high-water marks."""
-    return _without_identity_mark(msgspec.json.decode(metadata.schema_string))
+    return _without_identity_mark(msgspec.json.decode(metadata.schema_string or "null"))
 
 
 def _without_identity_mark(node: object) -> object:

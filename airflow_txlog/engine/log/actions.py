@@ -96,8 +96,9 @@ class Metadata(_Action, frozen=True, omit_defaults=False):
     """
 
     id: str
-    schema_string: str
     partition_columns: list[str]
+    schema_string: str | None = None
+    """None where a writer left it out, which the protocol forbids: such a log can be looked at, its rows cannot."""
     format: Format = msgspec.field(default_factory=Format)
     configuration: dict[str, str] = msgspec.field(default_factory=dict)
     name: str | None = None

@@ -50,13 +50,18 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def parse_schema(schema_string: str) -> StructType:
+def parse_schema(schema_string: str | None) -> StructType:
     """The schema of a metadata action.
 
     Raises CorruptTable, naming the column, when the text is not a schema (also when two names differ in nothing but
     case), and UnsupportedFeature when a column has a type that this engine cannot read: variant, geometry, geography,
     an interval, a user-defined type, or one it never heard of. `void` is read; such a column holds nothing but null.
     """
+    if schema_string is None:
+        raise CorruptTable(
+            "The table's metadata states no schema (schemaString), so its rows can be neither read nor written. Its "
+            "files and its history can be looked at. Have the engine that wrote it restore the schema."
+        )
     try:
         node = msgspec.json.decode(schema_string)
     except (msgspec.DecodeError, UnicodeError) as error:

@@ -199,7 +199,9 @@ def _build(store: Store, base: ReplayBase, commits: list[FileInfo], version: int
     if not commits and commit_file is not None:
         state = _with_in_commit_timestamp(store, state, commit_file)
     snapshot = Snapshot(store, state, commit_file)
-    check_readable(state.protocol, state.metadata, snapshot.delta_schema, store.root)
+    # Without a schema only the log can be looked at; whoever asks for the schema is told.
+    schema = delta.StructType(()) if state.metadata.schema_string is None else snapshot.delta_schema
+    check_readable(state.protocol, state.metadata, schema, store.root)
     check_files(state.live, store.root)
     return snapshot
 
