@@ -28,6 +28,7 @@ from airflow_txlog.engine.table.time_travel import Moment, version_at
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.engine.upkeep.history import history
+from airflow_txlog.engine.upkeep.log_cleanup import LogCleanup, clean_after_checkpoint, clean_log
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_MS, VacuumResult, vacuum
 from airflow_txlog.errors import (
     InvalidInput,
@@ -197,16 +198,34 @@ class Table:
     # --- upkeep -----------------------------------------------------------------------------------------------------
 
     def checkpoint(self, version: int | None = None) -> int:
-        """Write a checkpoint of the version, the latest where none is named, and return that version."""
+        """Write a checkpoint of the version, the latest where none is named, and return that version.
+
+        One of the latest version is followed by a log cleanup (see `clean_log`) unless delta.enableExpiredLogCleanup
+        is false; that it failed is logged and fails nothing.
+        """
         snapshot = self.snapshot(version)
         checkpointing.checkpoint(self.store, snapshot, self._clock)
+        if version is None:
+            clean_after_checkpoint(self.store, snapshot, self._clock)
         return snapshot.version
+
+    def clean_log(self) -> LogCleanup:
+        """Delete the commits and checkpoints that delta.logRetentionDuration has given up; see `upkeep.log_cleanup`.
+
+        The log is cut at a whole checkpoint that was read back, and only there. Nothing of it is recorded as a commit.
+        Raises UnsupportedFeature where the table may not be written here, and what the store raises at a delete.
+        """
+        snapshot = self.begin().snapshot
+        assert snapshot is not None
+        return clean_log(self.store, snapshot, self._clock)
 
     def _checkpoint_if_due(self, version: int, metadata: Metadata) -> None:
         """After a commit. A checkpoint only saves readers time, so its failure must not fail the commit."""
         try:
             if checkpointing.is_due(version, TableProperties(metadata.configuration, self.uri).checkpoint_interval):
-                self.checkpoint(version)
+                snapshot = self.snapshot(version)
+                checkpointing.checkpoint(self.store, snapshot, self._clock)
+                clean_after_checkpoint(self.store, snapshot, self._clock)
         except Exception as error:
             log.warning("%s: the checkpoint of version %d was not written: %s", self.uri, version, error)
 

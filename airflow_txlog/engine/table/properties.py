@@ -104,8 +104,13 @@ class TableProperties:
 
     @property
     def log_retention_ms(self) -> int:
-        """Checked when a table is created, and obeyed by other engines: this one cleans no log yet."""
+        """How long a version can be travelled to, at the least."""
         return self._get("delta.logRetentionDuration", parse_interval_ms, 30 * DAY_MS)
+
+    @property
+    def clean_expired_log(self) -> bool:
+        """Whether a checkpoint is followed by a cleanup of the log."""
+        return self._get("delta.enableExpiredLogCleanup", _parse_bool, True)
 
     @property
     def set_transaction_retention_ms(self) -> int | None:

@@ -9,6 +9,7 @@ Source: delta-spark, DeltaHistoryManager.getActiveCommitAtTime; protocol, "In-Co
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -48,8 +49,13 @@ def parse_moment(moment: Moment) -> int:
 
 def list_commits(store: Store) -> list[ListedCommit]:
     """The commit files of the log, ascending, with monotonic file times."""
+    return commits_among(store.list(LOG_DIRECTORY))
+
+
+def commits_among(listed: Iterable[FileInfo]) -> list[ListedCommit]:
+    """The same of a listing of the log, which is in the order of names."""
     found: list[ListedCommit] = []
-    for info in store.list(LOG_DIRECTORY):
+    for info in listed:
         name = parse_name(info.path)
         if name is None or name.kind is not LogKind.COMMIT:
             continue
@@ -67,10 +73,10 @@ def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
     commits = [commit for commit in list_commits(store) if commit.version <= head.version]
     if not commits:
         raise _out_of_range(head, asked_ms, None, None, "has no commit file left to tell the time by")
-    enabled_from, enabled_ms = _in_commit_regime(head)
+    enabled_from, enabled_ms = in_commit_regime(head)
     if enabled_from is not None and asked_ms >= enabled_ms:
         timed = [commit for commit in commits if commit.version >= enabled_from]
-        position = bisect.bisect_right(timed, asked_ms, key=lambda commit: _in_commit_time(store, commit))
+        position = bisect.bisect_right(timed, asked_ms, key=lambda commit: in_commit_time(store, commit))
         latest_ms = head.timestamp_ms
     else:
         timed = [commit for commit in commits if enabled_from is None or commit.version < enabled_from]
@@ -84,7 +90,7 @@ def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
     return timed[position - 1].version
 
 
-def _in_commit_regime(head: Snapshot) -> tuple[int | None, int]:
+def in_commit_regime(head: Snapshot) -> tuple[int | None, int]:
     """From which version and moment on in-commit timestamps hold; (None, 0) where the table has none."""
     if not head.table_properties.in_commit_timestamps:
         return None, 0
@@ -93,7 +99,8 @@ def _in_commit_regime(head: Snapshot) -> tuple[int | None, int]:
     return int(version), int(moment)
 
 
-def _in_commit_time(store: Store, listed: ListedCommit) -> int:
+def in_commit_time(store: Store, listed: ListedCommit) -> int:
+    """The in-commit timestamp of a commit. Raises CorruptTable where it has none."""
     commit = decode_commit(listed.version, store.read(listed.info.path), listed.info.path)
     value = (commit.info or {}).get("inCommitTimestamp")
     if not isinstance(value, int):

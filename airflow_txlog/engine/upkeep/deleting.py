@@ -1,0 +1,153 @@
+"""Deleting many files: in parallel, bounded, counted exactly, and told of on the way.
+
+Which files may go is decided elsewhere. One that cannot be deleted does not keep the ones behind it alive: deleting
+goes on, up to a number of failures that says the store refuses altogether. Whatever ends it, the count is of files
+that are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from airflow_txlog.engine.clock import Clock
+from airflow_txlog.engine.store.base import FileInfo, Store
+
+log = logging.getLogger(__name__)
+
+PARALLELISM = 8
+"""Deletes under way at once where nothing else is asked: an object store answers each in some 50 ms."""
+MAX_FAILURES = 20
+PROGRESS_FILES = 10_000
+PROGRESS_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a deletion has come."""
+
+    deleted_files: int
+    deleted_bytes: int
+    total_files: int
+    total_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.deleted_files:,} of {self.total_files:,} files deleted, "
+            f"{self.deleted_bytes / 2**20:,.1f} of {self.total_bytes / 2**20:,.1f} MiB"
+        )
+
+
+@dataclass(slots=True)
+class Deletion:
+    """The state of a deletion: what is gone, and what could not be deleted. Changed by one thread alone."""
+
+    deleted_files: int = 0
+    deleted_bytes: int = 0
+    failures: list[tuple[str, Exception]] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise the first failure as the store raised it, with a note that says how many there were."""
+        if self.failures:
+            path, error = self.failures[0]
+            error.add_note(
+                f"{path} could not be deleted ({len(self.failures)} files could not); {self.deleted_files} were."
+            )
+            raise error
+
+
+def delete_files(
+    store: Store,
+    files: Sequence[FileInfo],
+    deletion: Deletion,
+    *,
+    parallelism: int = PARALLELISM,
+    on_file: Callable[[], object] | None = None,
+) -> None:
+    """Delete the files, in their order as far as `parallelism` leaves one, and count into `deletion`.
+
+    Failures are gathered; after MAX_FAILURES no further delete begins. `on_file` is called in this thread after every
+    file. Where this thread is interrupted, the deletes under way are awaited and counted before it ends.
+    """
+    queue = iter(files)
+    if parallelism == 1:
+        for info in queue:
+            try:
+                store.delete(info.path)
+            except Exception as error:
+                deletion.failures.append((info.path, error))
+            else:
+                _count(deletion, info)
+            if on_file is not None:
+                on_file()
+            if len(deletion.failures) >= MAX_FAILURES:
+                return
+        return
+    pending: dict[Future[None], FileInfo] = {}
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="txlog-delete") as pool:
+        try:
+            while True:
+                # Two for each thread: none waits for this one, and little is under way when something ends it.
+                while len(pending) < 2 * parallelism and len(deletion.failures) < MAX_FAILURES:
+                    following = next(queue, None)
+                    if following is None:
+                        break
+                    pending[pool.submit(store.delete, following.path)] = following
+                if not pending:
+                    return
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    _settle(deletion, pending.pop(future), future)
+                    if on_file is not None:
+                        on_file()
+        finally:
+            # Cancelled is what has not begun; the rest has, and its outcome belongs in the count.
+            for future in pending:
+                future.cancel()
+            wait(pending)
+            for future, info in pending.items():
+                if not future.cancelled():
+                    _settle(deletion, info, future)
+
+
+def progress_log(
+    table: str, what: str, files: Iterable[FileInfo], deletion: Deletion, clock: Clock
+) -> Callable[[], Progress | None]:
+    """A function to call after every file: it logs, and returns, how far it is, now and then."""
+    listed = list(files)
+    total_bytes = sum(info.size_bytes for info in listed)
+    next_file, next_ms = PROGRESS_FILES, clock.now_ms() + PROGRESS_MS
+
+    def tell() -> Progress | None:
+        nonlocal next_file, next_ms
+        now_ms = clock.now_ms()
+        if deletion.deleted_files < next_file and now_ms < next_ms:
+            return None
+        next_file, next_ms = deletion.deleted_files + PROGRESS_FILES, now_ms + PROGRESS_MS
+        progress = Progress(
+            deleted_files=deletion.deleted_files,
+            deleted_bytes=deletion.deleted_bytes,
+            total_files=len(listed),
+            total_bytes=total_bytes,
+        )
+        log.info("%s of %s: %s", what, table, progress)
+        return progress
+
+    return tell
+
+
+def _settle(deletion: Deletion, info: FileInfo, future: Future[None]) -> None:
+    error = future.exception()
+    if error is None:
+        _count(deletion, info)
+    elif isinstance(error, Exception):
+        deletion.failures.append((info.path, error))
+    else:
+        raise error
+
+
+def _count(deletion: Deletion, info: FileInfo) -> None:
+    deletion.deleted_files += 1
+    deletion.deleted_bytes += info.size_bytes

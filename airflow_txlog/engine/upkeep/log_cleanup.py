@@ -1,0 +1,171 @@
+"""Log cleanup: what lies before a checkpoint that is old enough goes; that checkpoint and everything after it stays.
+
+The invariant: nothing at or after the *cut* is ever deleted, and the cut is a whole checkpoint, read back just now,
+of a version that was no longer current within the retention. Every version from the cut on is rebuilt from files at or
+after the cut alone, so that any part of the deletions, in any order, cut short anywhere and seen by any listing, costs
+only versions that the retention has given up.
+Source: protocol, "Metadata Cleanup"; delta-spark, MetadataCleanup, for the retention property and the whole days.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_txlog.engine.clock import Clock
+from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.last_checkpoint import read_hint
+from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
+from airflow_txlog.engine.log.segment import list_segment
+from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.table.features import check_writable, writer_features
+from airflow_txlog.engine.table.properties import DAY_MS
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.time_travel import commits_among, in_commit_regime, in_commit_time
+from airflow_txlog.engine.upkeep.deleting import Deletion, delete_files, progress_log
+from airflow_txlog.engine.upkeep.sidecars import unreferenced_sidecars
+from airflow_txlog.errors import TableError, UnsupportedFeature
+
+log = logging.getLogger(__name__)
+
+MAX_AUTOMATIC_FILES = 20_000
+"""What one cleanup after a commit deletes at most: a log of years is cut over several commits, not within one."""
+
+_CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCleanup:
+    """What a cleanup of the log deleted, and how far back the table reaches now."""
+
+    cut: int | None
+    """The version of the checkpoint that the log begins with; None where nothing could be cut."""
+    deleted_files: int
+    deleted_bytes: int
+
+
+NOTHING = LogCleanup(cut=None, deleted_files=0, deleted_bytes=0)
+
+
+def clean_after_checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
+    """Clean the log if the table wants it cleaned, after a checkpoint of its latest version was written.
+
+    Never raises: a log that is longer than it need be costs readers a little, and the commit has landed.
+    """
+    try:
+        if snapshot.table_properties.clean_expired_log:
+            check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
+            clean_log(store, snapshot, clock, automatic=True)
+    except Exception as error:
+        log.warning("%s: the log was not cleaned, and will be after a later checkpoint: %s", store.root, error)
+
+
+def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool = False) -> LogCleanup:
+    """Delete what the log holds before the newest readable checkpoint that is past delta.logRetentionDuration.
+
+    `snapshot` is the latest version. Every version that was current at any moment within the retention (whole days,
+    UTC) can be read as before. A table with the feature checkpointProtection is left as it is: its writer rules which
+    versions may be cut. `automatic`: the log was just written to, which tells the store's time, and at most
+    MAX_AUTOMATIC_FILES are deleted, oldest first.
+
+    Raises whatever the store raises at a listing or a delete.
+    """
+    if "checkpointProtection" in writer_features(snapshot.protocol):
+        return NOTHING
+    listed = store.list(LOG_DIRECTORY)
+    # Of the store's clock and ours the slower counts.
+    store_ms = max((info.modified_ms for info in listed), default=0) if automatic else store.now_ms()
+    now_ms = min(clock.now_ms(), store_ms)
+    cutoff_ms = (now_ms - snapshot.table_properties.log_retention_ms) // DAY_MS * DAY_MS
+    cut = _cut(store, snapshot, listed, cutoff_ms)
+    if cut is None:
+        return NOTHING
+    deletion = Deletion()
+    doomed = _before(listed, cut)
+    some = doomed[:MAX_AUTOMATIC_FILES] if automatic else doomed
+    _delete(store, some, deletion, clock)
+    if "v2Checkpoint" in writer_features(snapshot.protocol) and some == doomed:
+        # Now that the old checkpoints are gone. What a crash leaves behind here, the next cut finds.
+        sidecars = unreferenced_sidecars(store, min(cutoff_ms, now_ms - DAY_MS))
+        _delete(store, sidecars, deletion, clock)
+    log.info("%s: the log begins at version %d now; %d files deleted", store.root, cut, deletion.deleted_files)
+    return LogCleanup(cut=cut, deleted_files=deletion.deleted_files, deleted_bytes=deletion.deleted_bytes)
+
+
+def _delete(store: Store, files: Sequence[FileInfo], deletion: Deletion, clock: Clock) -> None:
+    delete_files(store, files, deletion, on_file=progress_log(store.root, "log cleanup", files, deletion, clock))
+    deletion.check()
+
+
+# --- the cut --------------------------------------------------------------------------------------------------------
+
+
+def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms: int) -> int | None:
+    """The version of the newest readable checkpoint at or below the last version that was current at the cutoff.
+
+    None where there is none, or nothing lies before it. The costly questions (reading the checkpoint, the in-commit
+    timestamps) are asked only where files would go, which is once a day.
+    """
+    names = _parsed(listed)
+    oldest = min((name.version for name, _ in names), default=0)
+    last = _last_version_at(listed, cutoff_ms)
+    candidates = {name.version for name, _ in names if name.kind in _CHECKPOINTS and oldest < name.version <= last}
+    if not candidates:
+        return None
+    last = min(last, _last_in_commit_version_at(store, snapshot, listed, cutoff_ms))
+    # What the hint names is what another reader opens first, with the parts that the hint counts.
+    hint = read_hint(store)
+    last = last if hint is None else min(last, hint)
+    for version in sorted((each for each in candidates if each <= last), reverse=True):
+        if _is_readable(store, version):
+            return version
+    return None
+
+
+def _is_readable(store: Store, version: int) -> bool:
+    """Whether the log holds a whole checkpoint of just this version and it can be read here, to its last row."""
+    try:
+        checkpoint = list_segment(store, version).checkpoint
+        if checkpoint is None or checkpoint.version != version:
+            return False
+        read_checkpoint(store, checkpoint)
+    except (TableError, UnsupportedFeature, FileNotFoundError) as error:
+        log.warning("%s: the log cannot be cut at the checkpoint of version %d: %s", store.root, version, error)
+        return False
+    return True
+
+
+def _last_version_at(listed: Sequence[FileInfo], moment_ms: int) -> int:
+    """The last version whose commit file, by times that only grow, is not younger than the moment; -1 for none."""
+    commits = commits_among(listed)
+    position = bisect.bisect_right(commits, moment_ms, key=lambda commit: commit.file_time_ms)
+    return commits[position - 1].version if position else -1
+
+
+def _last_in_commit_version_at(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], moment_ms: int) -> int:
+    """The same by in-commit timestamps, which time travel goes by from the version that enabled them on."""
+    enabled_from, enabled_ms = in_commit_regime(snapshot)
+    if enabled_from is None:
+        return snapshot.version
+    if moment_ms < enabled_ms:
+        return enabled_from - 1
+    timed = [commit for commit in commits_among(listed) if enabled_from <= commit.version <= snapshot.version]
+    position = bisect.bisect_right(timed, moment_ms, key=lambda commit: in_commit_time(store, commit))
+    return timed[position - 1].version if position else enabled_from - 1
+
+
+def _before(listed: Sequence[FileInfo], cut: int) -> list[FileInfo]:
+    """The files that go, oldest version first: all before the cut, and compactions that begin at or before it."""
+    return [
+        info
+        for name, info in sorted(_parsed(listed), key=lambda each: (each[0].version, each[1].path))
+        if name.version < cut or (name.kind is LogKind.COMPACTED and name.version == cut)
+    ]
+
+
+def _parsed(listed: Sequence[FileInfo]) -> list[tuple[LogFile, FileInfo]]:
+    """The files whose names the protocol knows; what others keep beside them is theirs."""
+    found = ((parse_name(info.path), info) for info in listed)
+    return [(name, info) for name, info in found if name is not None]

@@ -1,0 +1,410 @@
+"""Log cleanup: where the log is cut, what stays, and that a cut which breaks off anywhere costs nothing promised."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import Protocol
+from airflow_txlog.engine.log.names import LAST_CHECKPOINT, checkpoint_name, commit_name, version_prefix
+from airflow_txlog.engine.store import FileInfo, MemoryStore, Store
+from airflow_txlog.engine.table.properties import DAY_MS, HOUR_MS
+from airflow_txlog.engine.upkeep import log_cleanup
+from airflow_txlog.engine.upkeep.log_cleanup import clean_log
+from airflow_txlog.errors import TimestampOutOfRange, VersionNotFound
+from tests.conftest import ManualClock
+from tests.engine.rows import append, sorted_rows
+from tests.engine.upkeep.faults import DyingStore, dying
+
+SCHEMA = pa.schema([("id", pa.int64())])
+SHORT = {"delta.logRetentionDuration": "interval 4 days", "delta.checkpointInterval": "3"}
+NO_CLEANUP = {"delta.enableExpiredLogCleanup": "false", "delta.checkpointInterval": "5"}
+
+
+class History:
+    """A table in memory with a commit a day, a checkpoint every five, and what each version held."""
+
+    def __init__(self, days: int = 40, properties: dict[str, str] | None = None) -> None:
+        self.clock = ManualClock(1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS)
+        self.store = MemoryStore(f"memory://cleanup-{uuid.uuid4().hex}", clock=self.clock)
+        self.table = Table.create(self.store, SCHEMA, properties=NO_CLEANUP | (properties or {}), clock=self.clock)
+        self.moments = {0: self.clock.time_ms}
+        for _ in range(days):
+            self.next_day()
+        self.held = {version: paths(self.table, version) for version in range(days + 1)}
+
+    def next_day(self) -> int:
+        """One more commit, a day later: a file comes, and every third day an earlier one goes."""
+        self.clock.time_ms += DAY_MS
+        tx = self.table.begin()
+        version = tx.read_version + 1
+        tx.add(path=f"f{version}", size=1)
+        if version % 3 == 0:
+            tx.remove(path=f"f{version - 1}")
+        tx.commit("WRITE", {"mode": "Append"})
+        self.moments[version] = self.clock.time_ms
+        return version
+
+    def clean(self, store: Any = None, **arguments: Any) -> log_cleanup.LogCleanup:
+        return clean_log(store or self.store, Table(self.store, clock=self.clock).snapshot(), self.clock, **arguments)
+
+    def log(self) -> list[str]:
+        return [info.path.removeprefix("_delta_log/") for info in self.store.list("_delta_log")]
+
+    def save(self) -> list[tuple[FileInfo, bytes]]:
+        return [(info, self.store.read(info.path)) for info in self.store.walk()]
+
+    def restore(self, saved: list[tuple[FileInfo, bytes]]) -> None:
+        """The files as they were, with their times."""
+        now = self.clock.time_ms
+        for info, content in saved:
+            self.clock.time_ms = info.modified_ms
+            self.store.put(info.path, content)
+        self.clock.time_ms = now
+
+    def check_from(self, first: int) -> None:
+        """Every version from `first` on is what it was, and so is the latest, with the hint and without."""
+        table = Table(self.store, clock=self.clock)
+        for version in range(first, max(self.held) + 1):
+            assert paths(table, version) == self.held[version]
+        assert paths(table, None) == self.held[max(self.held)]
+        hint = self.store.read(LAST_CHECKPOINT)
+        self.store.delete(LAST_CHECKPOINT)
+        assert paths(table, None) == self.held[max(self.held)]
+        self.store.put(LAST_CHECKPOINT, hint)
+
+
+def paths(table: Table, version: int | None) -> list[str]:
+    return sorted(table.snapshot(version).files().column("path").to_pylist())
+
+
+def versions_of(names: Iterable[str], suffix: str) -> list[int]:
+    return [int(name[:20]) for name in names if name[20:] == suffix]
+
+
+def test_the_log_is_cut_at_the_newest_checkpoint_that_the_retention_has_passed() -> None:
+    """Version 10 is thirty days old and was current at the cutoff; it is a checkpoint, and so its commit stays too."""
+    history = History(40)
+    result = history.clean()
+    # 40 days of noons; the cutoff is the midnight before noon minus 30 days: version 9 was current then.
+    assert result.cut == 5
+    assert versions_of(history.log(), ".json") == list(range(5, 41))
+    assert versions_of(history.log(), ".checkpoint.parquet") == list(range(5, 41, 5))
+    assert result.deleted_files == 5
+    assert result.deleted_bytes > 0
+    history.check_from(5)
+    with pytest.raises(VersionNotFound) as error:
+        history.table.snapshot(4)
+    assert (error.value.earliest, error.value.latest) == (5, 40)
+
+
+def test_every_moment_within_the_retention_can_be_travelled_to_as_before() -> None:
+    history = History(47)
+    now = history.clock.time_ms
+    moments = range(now - 30 * DAY_MS, now, 6 * HOUR_MS)
+    before = {moment: history.table.snapshot(timestamp=moment).version for moment in moments}
+    assert history.clean().cut == 15
+    for moment, version in before.items():
+        assert history.table.snapshot(timestamp=moment).version == version
+    with pytest.raises(TimestampOutOfRange):
+        history.table.snapshot(timestamp=history.moments[14])
+
+
+def test_a_second_cleanup_finds_nothing_and_a_later_one_cuts_on() -> None:
+    history = History(40)
+    assert history.clean().cut == 5
+    assert history.clean() == log_cleanup.NOTHING
+    for _ in range(5):
+        version = history.next_day()
+        history.held[version] = paths(history.table, version)
+    assert history.clean().cut == 10
+    history.check_from(10)
+
+
+def test_a_checkpoint_is_followed_by_a_cleanup_when_the_table_wants_one() -> None:
+    history = History(40)
+    history.table.checkpoint()
+    assert versions_of(history.log(), ".json")[0] == 0
+    tx = history.table.begin()
+    tx.set_metadata(_with_properties(history, {"delta.enableExpiredLogCleanup": "true"}))
+    tx.commit("SET TBLPROPERTIES")
+    assert versions_of(history.log(), ".json")[0] == 0
+    history.table.checkpoint(20)
+    assert versions_of(history.log(), ".json")[0] == 0, "only the latest version's properties rule"
+    history.table.checkpoint()
+    assert versions_of(history.log(), ".json")[0] == 5
+
+
+def test_a_commit_on_schedule_cleans_the_log() -> None:
+    history = History(39, {"delta.enableExpiredLogCleanup": "true"})
+    # Days 35 to 39 had no checkpoint to clean after; at day 35 nothing but version 0 to 4 was old, with version 5 not.
+    assert versions_of(history.log(), ".json")[0] == 0
+    history.next_day()
+    assert versions_of(history.log(), ".json")[0] == 5
+
+
+def _with_properties(history: History, properties: dict[str, str]) -> Any:
+    import msgspec
+
+    metadata = history.table.snapshot().metadata
+    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, **properties})
+
+
+@pytest.mark.parametrize("retention", ["interval 60 days", "interval 40 days"])
+def test_a_log_younger_than_its_retention_stays_whole(retention: str) -> None:
+    history = History(40, {"delta.logRetentionDuration": retention})
+    before = history.log()
+    assert history.clean() == log_cleanup.NOTHING
+    assert history.log() == before
+
+
+def test_a_table_with_checkpoint_protection_is_left_as_it_is() -> None:
+    history = History(40)
+    tx = history.table.begin()
+    protected = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["checkpointProtection"])
+    snapshot = tx.snapshot
+    assert snapshot is not None
+    snapshot.state = _with_protocol(snapshot.state, protected)
+    before = history.log()
+    assert clean_log(history.store, snapshot, history.clock) == log_cleanup.NOTHING
+    assert history.log() == before
+
+
+def _with_protocol(state: Any, protocol: Protocol) -> Any:
+    from dataclasses import replace
+
+    return replace(state, protocol=protocol)
+
+
+# --- what is not a boundary -----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_cannot_be_read_is_no_boundary(caplog: pytest.LogCaptureFixture) -> None:
+    history = History(47)
+    path = checkpoint_name(15)
+    good = history.store.read(path)
+    history.store.put(path, good[: len(good) // 2])
+    history.clock.time_ms += 1
+    assert history.clean().cut == 10
+    assert path in caplog.text
+    history.store.put(path, good)
+    history.check_from(10)
+
+
+def test_an_incomplete_multi_part_checkpoint_is_no_boundary() -> None:
+    history = History(47)
+    content = history.store.read(checkpoint_name(15))
+    history.store.delete(checkpoint_name(15))
+    history.store.put(f"{version_prefix(15)}.checkpoint.0000000001.0000000002.parquet", content)
+    assert history.clean().cut == 10
+    history.check_from(10)
+
+
+def test_without_a_checkpoint_nothing_goes() -> None:
+    history = History(40, {"delta.checkpointInterval": "1000"})
+    assert history.clean() == log_cleanup.NOTHING
+    assert versions_of(history.log(), ".json") == list(range(41))
+
+
+def test_what_the_hint_names_stays() -> None:
+    """Another reader opens the checkpoint that the hint names first; a stale hint holds the cut back."""
+    history = History(47)
+    history.store.put(LAST_CHECKPOINT, json.dumps({"version": 5, "size": 3}).encode())
+    assert history.clean().cut == 5
+    history.store.put(LAST_CHECKPOINT, b"{garbage")
+    assert history.clean().cut == 15
+
+
+def test_file_times_that_run_backwards_count_from_the_file_before() -> None:
+    """Version 3 was stamped in the future: everything after it is as young as it is."""
+    history = History(47)
+    path = commit_name(3)
+    content = history.store.read(path)
+    now = history.clock.time_ms
+    history.clock.time_ms = now - DAY_MS
+    history.store.put(path, content)
+    history.clock.time_ms = now
+    assert history.clean() == log_cleanup.NOTHING
+
+
+def test_in_commit_timestamps_hold_the_cut_back_where_files_look_older() -> None:
+    """A log copied with old file times is as young as its commits say."""
+    history = History(47, {"delta.enableInCommitTimestamps": "true"})
+    now = history.clock.time_ms
+    for version in range(48):
+        content = history.store.read(commit_name(version))
+        history.clock.time_ms = history.moments[version] - 20 * DAY_MS
+        history.store.put(commit_name(version), content)
+    history.clock.time_ms = now
+    before = {moment: history.table.snapshot(timestamp=moment).version for moment in history.moments.values()}
+    assert history.clean().cut == 15
+    for version, moment in history.moments.items():
+        if version >= 15:
+            assert history.table.snapshot(timestamp=moment).version == before[moment] == version
+
+
+# --- everything else in the log -------------------------------------------------------------------------------------
+
+
+def test_checksums_parts_and_compactions_go_with_their_versions_and_strangers_stay() -> None:
+    history = History(47)
+    gone = [
+        f"{3:020d}.crc",
+        f"{10:020d}.checkpoint.{1:010d}.{2:010d}.parquet",
+        f"{2:020d}.{4:020d}.compacted.json",
+        f"{15:020d}.{20:020d}.compacted.json",
+        f"{14:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json",
+    ]
+    stay = [
+        f"{15:020d}.crc",
+        f"{16:020d}.{20:020d}.compacted.json",
+        "_last_vacuum_info",
+        ".00000000000000000003.json.0356b577-2677-49cc-8d45-0ee1c782fb1b.tmp",
+        "00000000000000000004.note",
+    ]
+    for name in (*gone, *stay):
+        history.store.put(f"_delta_log/{name}", b"x")
+    assert history.clean().cut == 15
+    assert set(history.log()).isdisjoint(gone)
+    assert set(stay) <= set(history.log())
+
+
+def v2_history() -> History:
+    """A table that may have V2 checkpoints, with a V2 checkpoint at version 12 and one at 15, sharing a sidecar."""
+    history = History(47)
+    tx = history.table.begin()
+    features = ["appendOnly", "invariants", "v2Checkpoint"]
+    tx.set_protocol(
+        Protocol(min_reader_version=3, min_writer_version=7, reader_features=["v2Checkpoint"], writer_features=features)
+    )
+    version = tx.commit("UPGRADE PROTOCOL")
+    history.held[version] = paths(history.table, version)
+    now = history.clock.time_ms
+    history.clock.time_ms = now - 40 * DAY_MS
+    for name in ("old", "shared", "orphan"):
+        history.store.put(f"_delta_log/_sidecars/{name}.parquet", b"x")
+    history.clock.time_ms = now
+    history.store.put("_delta_log/_sidecars/young.parquet", b"x")
+    for number, (at, names) in enumerate({12: ["old", "shared"], 16: ["shared"]}.items()):
+        lines = [{"checkpointMetadata": {"version": at}}]
+        lines += [{"sidecar": {"path": f"{name}.parquet", "sizeInBytes": 1, "modificationTime": 0}} for name in names]
+        path = f"{version_prefix(at)}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a1{number}.json"
+        history.store.put(path, "\n".join(map(json.dumps, lines)).encode())
+    return history
+
+
+def sidecars(history: History) -> list[str]:
+    return [info.path.rsplit("/", 1)[-1] for info in history.store.list("_delta_log/_sidecars")]
+
+
+def test_a_sidecar_goes_once_it_is_old_and_no_checkpoint_names_it() -> None:
+    history = v2_history()
+    assert history.clean().cut == 15
+    assert sidecars(history) == ["shared.parquet", "young.parquet"]
+
+
+def test_sidecars_stay_while_one_checkpoint_does_not_tell_its_own() -> None:
+    history = v2_history()
+    history.store.put(f"{version_prefix(17)}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a19.json", b"{torn")
+    with pytest.raises(ValueError, match="JSON"):
+        history.clean()
+    assert len(sidecars(history)) == 4
+    assert versions_of(history.log(), ".json")[0] == 15
+
+
+# --- broken off -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_cleanup_that_dies_anywhere_costs_nothing_that_is_promised(after: bool) -> None:
+    """Killed before or after every call of the store: each promised version opens, and the next cleanup finishes."""
+    history = History(11, SHORT)
+    saved = history.save()
+    deaths = 0
+    while True:
+        history.restore(saved)
+        store = DyingStore(history.store, deaths, after=after)
+        with dying():
+            history.clean(store)
+        history.check_from(6)
+        if not store.has_died:
+            break
+        deaths += 1
+        history.clean()
+        assert versions_of(history.log(), ".json")[0] == 6
+        history.check_from(6)
+    assert deaths > 15
+
+
+def test_any_part_of_the_deletions_leaves_what_is_promised() -> None:
+    """Parallel deletes land in any order, and a listing may show any part of them."""
+    import random
+
+    chance = random.Random(7)
+    history = History(11, SHORT)
+    saved = history.save()
+    assert history.clean().cut == 6
+    doomed = sorted({info.path for info, _ in saved} - {info.path for info in history.store.walk()})
+    assert len(doomed) == 7
+    for _ in range(30):
+        history.restore(saved)
+        for path in chance.sample(doomed, chance.randrange(len(doomed))):
+            history.store.delete(path)
+        history.check_from(6)
+
+
+def test_what_cannot_be_deleted_fails_no_commit(caplog: pytest.LogCaptureFixture) -> None:
+    history = History(39, {"delta.enableExpiredLogCleanup": "true"})
+
+    class NoDelete:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(history.store, name)
+
+        def delete(self, path: str) -> None:
+            raise PermissionError(f"no delete of {path}")
+
+    store: Store = NoDelete()  # type: ignore[assignment]
+    history.clock.time_ms += DAY_MS
+    tx = Table(store, clock=history.clock).begin()
+    tx.add(path="f40", size=1)
+    with caplog.at_level(logging.WARNING):
+        assert tx.commit("WRITE") == 40
+    assert "the log was not cleaned" in caplog.text
+    assert checkpoint_name(40) in {info.path for info in history.store.list("_delta_log")}
+    assert versions_of(history.log(), ".json") == list(range(41))
+
+
+def test_one_cleanup_after_a_commit_deletes_a_bounded_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(47)
+    monkeypatch.setattr(log_cleanup, "MAX_AUTOMATIC_FILES", 4)
+    assert history.clean(automatic=True).deleted_files == 4
+    assert versions_of(history.log(), ".json") == list(range(4, 48))
+    history.check_from(15)
+    assert history.clean().cut == 15
+    history.check_from(15)
+
+
+def test_deltalake_reads_a_table_whose_log_was_cleaned(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, SCHEMA, properties=NO_CLEANUP)
+    for number in range(12):
+        append(table, [{"id": number}])
+    for name in os.listdir(tmp_path / "t" / "_delta_log"):
+        if int(name[:20] if name[0] == "0" else 99) <= 7:
+            os.utime(tmp_path / "t" / "_delta_log" / name, (1_000_000_000, 1_000_000_000))
+    rows = sorted_rows(table.to_arrow())
+    assert Table.open(uri).clean_log().cut == 5
+    assert sorted_rows(Table.open(uri).to_arrow()) == rows
+    theirs = deltalake.DeltaTable(uri)
+    assert sorted_rows(pa.table(theirs.to_pyarrow_table())) == rows
+    assert deltalake.DeltaTable(uri, version=6).to_pyarrow_table().num_rows == 6
