@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# What a test tells the reader of the run: `record_property(TOLD, line)`. It crosses from a worker to the terminal.
+TOLD = "told"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The lines that tests told, after the run, in order: nothing that was read or refused goes unsaid."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    lines = sorted(str(value) for report in reports for name, value in report.user_properties if name == TOLD)
+    if lines:
+        terminalreporter.section("tables")
+        for line in lines:
+            terminalreporter.write_line(line)
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -1,0 +1,85 @@
+"""What other readers than ours make of a table: delta-rs, and the table's own Parquet files under a naive replay.
+
+The naive replay knows classic checkpoints and commits, no deletion vectors and no renamed columns, and looks at the
+columns in the files alone, so what it says is right wherever it says anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, DeltaProtocolError
+
+
+def rows_by_delta_rs(folder: str) -> pa.Table | None:
+    """All rows as delta-rs reads them with its own reader, else with pyarrow; None where it reads with neither.
+
+    Its refusals come as errors of its own; anything else, a panic in it among them, is not an answer either.
+    """
+    try:
+        table = DeltaTable(folder)
+    except (DeltaError, OSError, ValueError):
+        return None
+    try:
+        return pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+    except (DeltaError, OSError, ValueError):
+        pass
+    try:
+        return table.to_pyarrow_table()
+    except (DeltaError, DeltaProtocolError, OSError, ValueError):
+        return None
+
+
+def rows_by_files(folder: Path, columns: Iterable[str]) -> pa.Table | None:
+    """The columns as the live Parquet files hold them, without those that not all files hold; None if it cannot say."""
+    live = live_files(folder)
+    if live is None:
+        return None
+    tables = [pq.read_table(folder / path, partitioning=None) for path in live]
+    if not tables:
+        return None
+    held = [name for name in columns if all(name in table.column_names for table in tables)]
+    if not held:
+        return None
+    return pa.concat_tables([table.select(held) for table in tables], promote_options="permissive")
+
+
+def live_files(folder: Path) -> list[str] | None:
+    """Paths of the live files, relative to the table; None where a naive replay could be wrong."""
+    live: dict[str, dict[str, Any]] = {}
+    start = 0
+    log = folder / "_delta_log"
+    checkpoints = sorted(log.glob("*.checkpoint*.parquet"))
+    if checkpoints:
+        newest = [file for file in checkpoints if file.name[:20] == checkpoints[-1].name[:20]]
+        start = int(checkpoints[-1].name[:20]) + 1
+        for file in newest:
+            table = pq.read_table(file, partitioning=None)
+            if "sidecar" in table.column_names or "add" not in table.column_names:
+                return None
+            for action in table["add"].to_pylist():
+                if action is not None:
+                    live[action["path"]] = action
+    for file in sorted(log.glob("????????????????????.json")):
+        if int(file.name[:20]) < start:
+            continue
+        for line in file.read_text().splitlines():
+            action = json.loads(line)
+            # Removes first would be as right: one commit never adds and removes one path without deletion vectors.
+            if "remove" in action:
+                live.pop(action["remove"]["path"], None)
+            if "add" in action:
+                live[action["add"]["path"]] = action["add"]
+            if "columnMapping.mode" in json.dumps(action.get("metaData", {})):
+                return None
+    if any(action.get("deletionVector") for action in live.values()):
+        return None
+    paths = [unquote(path) for path in live]
+    return None if any("://" in path or path.startswith("/") for path in paths) else paths
