@@ -13,7 +13,7 @@
     ├── CommitContention               lost every race that the attempts allowed, without a conflict
     ├── TableError
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced
-    │   ├── VersionNotFound · TimestampOutOfRange
+    │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing
     │   └── CorruptTable               the log or a data file is not what the protocol demands
     │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile
     │       └── LogGap                 a version of the log is missing
@@ -217,6 +217,12 @@ class TimestampOutOfRange(TableError):
     """The asked timestamp lies before the earliest version that can be rebuilt, or after the latest commit."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "timestamp_ms", "earliest_ms", "latest_ms")
+
+
+class FilesMissing(TableError):
+    """Files of an earlier version are gone, so that it cannot be restored whole. Nothing was committed."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "count", "examples")
 
 
 class CorruptTable(TableError):

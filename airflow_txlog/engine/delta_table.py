@@ -24,11 +24,12 @@ from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.scan import read_rows
 from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
-from airflow_txlog.engine.table.time_travel import Moment, version_at
+from airflow_txlog.engine.table.time_travel import Moment, moment_text, parse_moment, version_at
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.engine.upkeep.history import history
 from airflow_txlog.engine.upkeep.log_cleanup import LogCleanup, clean_after_checkpoint, clean_log
+from airflow_txlog.engine.upkeep.restore import restore
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_MS, VacuumResult, vacuum
 from airflow_txlog.errors import (
     InvalidInput,
@@ -189,6 +190,22 @@ class Table:
         tx.set_protocol(protocol)
         tx.set_metadata(metadata)
         return tx
+
+    def restore(
+        self, version: int | None = None, timestamp: Moment | None = None, *, ignore_missing: bool = False
+    ) -> int:
+        """Make the content and the metadata of an earlier version, or moment, the latest version again; see
+        `engine.upkeep.restore`. Returns the new version, or the present one where the table stands there already.
+
+        Raises what `snapshot` raises for the version or moment, FilesMissing, UnsupportedFeature, and ConcurrentWrite
+        where any commit lands first: a restore is never rebased.
+        """
+        if version is None and timestamp is None:
+            raise InvalidInput(f"{self.uri}: restore is told a version or a timestamp. Nothing was changed.")
+        tx = self.begin()
+        target = self.snapshot(version, timestamp)
+        asked = None if timestamp is None else moment_text(parse_moment(timestamp))
+        return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing)
 
     def _transaction(self, snapshot: Snapshot | None) -> Transaction:
         return Transaction(

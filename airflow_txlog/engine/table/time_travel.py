@@ -115,7 +115,7 @@ def in_commit_time(store: Store, listed: ListedCommit) -> int:
 def _out_of_range(
     head: Snapshot, asked_ms: int, earliest_ms: int | None, latest_ms: int | None, why: str
 ) -> TimestampOutOfRange:
-    asked, *bounds = (_text(value) for value in (asked_ms, earliest_ms, latest_ms))
+    asked, *bounds = (moment_text(value) for value in (asked_ms, earliest_ms, latest_ms))
     known = " to ".join(text for text in bounds if text)
     return TimestampOutOfRange(
         f"{head.uri} {why}: asked for {asked}" + (f", the log knows {known}." if known else "."),
@@ -126,7 +126,8 @@ def _out_of_range(
     )
 
 
-def _text(moment_ms: int | None) -> str:
+def moment_text(moment_ms: int | None) -> str:
+    """The moment as ISO-8601 text in UTC, to the millisecond; empty for None."""
     if moment_ms is None:
         return ""
     return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,180 @@
+"""RESTORE: make an earlier version the latest one again, by a new commit.
+
+What is restored is the content (the files that were live then, deletion vectors included) and the metadata (schema,
+partitioning, properties). What belongs to the log and not to one version stays as it is: the protocol, application
+transactions, domains, the table's id, and the properties that say how far the log has come. The invariant: no commit
+names a file that was not there a moment ago.
+Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.commit.transaction import Transaction
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.engine.log.paths import canonical_paths
+from airflow_txlog.engine.log.vectors import vector_file
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.table.features import check_writable, protocol_for, reader_features, writer_features
+from airflow_txlog.engine.table.files import file_keys
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.errors import FilesMissing, UnsupportedFeature
+
+log = logging.getLogger(__name__)
+
+_PARALLELISM = 16
+_EXAMPLES = 5
+
+# Properties that describe the log, or count what was ever handed out: an earlier value would be a wrong one.
+_OF_THE_LOG = (
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+    "delta.columnMapping.maxColumnId",
+)
+
+
+def restore(
+    tx: Transaction, target: Snapshot, store: Store, *, timestamp: str | None = None, ignore_missing: bool = False
+) -> int:
+    """Commit the content and the metadata of `target` on top of the transaction's snapshot; the new version.
+
+    Where the table is at that version already nothing is committed, and the version is returned. Files that come back
+    keep their statistics, tags, deletion vectors and row ids. `timestamp` is what the caller asked for, for the
+    history. With `ignore_missing`, files that are gone are left out, and their rows are lost.
+
+    Raises FilesMissing where a file that must come back, or the file of its deletion vector, is gone or has another
+    size; UnsupportedFeature where the target needs what the table's protocol, or this engine, does not have;
+    ConcurrentWrite where any commit lands first.
+    """
+    head = tx.snapshot
+    assert head is not None
+    if target.version == head.version:
+        return head.version
+    metadata = _metadata(head.metadata, target.metadata)
+    _check_features(head, target, metadata, store.root)
+    coming = _without(target.state.live, head.state.live, store.root)
+    going = _without(head.state.live, target.state.live, store.root)
+    missing = _missing(store, coming)
+    if missing and not ignore_missing:
+        raise _files_missing(store.root, target.version, missing)
+    after_files, after_bytes = target.num_files - len(missing), target.size_bytes
+    if missing:
+        gone = pc.is_in(coming.column("path"), value_set=pa.array(missing, pa.string()))
+        after_bytes -= _size(coming.filter(gone))
+        coming = coming.filter(pc.invert(gone))
+        log.warning("%s: restored without %d files that are gone: %s", store.root, len(missing), missing[:_EXAMPLES])
+    tx.read_whole_table()
+    if metadata != head.metadata:
+        tx.set_metadata(metadata)
+    tx.add(table_to_adds(coming, data_change=True))
+    tx.remove(going)
+    metrics = {
+        "tableSizeAfterRestore": after_bytes,
+        "numOfFilesAfterRestore": after_files,
+        "numRemovedFiles": going.num_rows,
+        "numRestoredFiles": coming.num_rows,
+        "removedFilesSize": _size(going),
+        "restoredFilesSize": _size(coming),
+    }
+    asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
+    return tx.commit("RESTORE", asked, metrics, never_rebases=True)
+
+
+def _without(files: pa.Table, others: pa.Table, root: str) -> pa.Table:
+    """The files that are not among the others, a file with another deletion vector being another file."""
+    if not files.num_rows or not others.num_rows:
+        return files
+    return files.filter(pc.invert(pc.is_in(file_keys(files, root), value_set=file_keys(others, root))))
+
+
+def _size(files: pa.Table) -> int:
+    return int(pc.sum(files.column("size"), min_count=0).as_py())
+
+
+def _metadata(head: Metadata, target: Metadata) -> Metadata:
+    """The target's metadata, with the identity and the counters of the table as it is."""
+    kept = {name: head.configuration[name] for name in _OF_THE_LOG if name in head.configuration}
+    configuration = {name: value for name, value in target.configuration.items() if name not in _OF_THE_LOG}
+    # Order means nothing in a map; where nothing changed, nothing shall look changed.
+    merged = {**configuration, **kept}
+    if merged == head.configuration:
+        merged = head.configuration
+    return msgspec.structs.replace(target, id=head.id, created_time=head.created_time, configuration=merged)
+
+
+def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:
+    """Raises UnsupportedFeature, naming it, where the target needs a feature that the protocol of today lacks."""
+    check_writable(head.protocol, metadata, target.delta_schema, table)
+    has = reader_features(head.protocol) | writer_features(head.protocol)
+    lowest = protocol_for(target.delta_schema, metadata.configuration)
+    # These two stand in the lowest protocol of every table; they bind only where something uses them.
+    needs = (reader_features(lowest) | writer_features(lowest)) - {"appendOnly", "invariants"}
+    if target.state.live.column("deletion_vector").null_count < target.num_files:
+        needs |= {"deletionVectors"}
+    for feature in sorted(needs - has):
+        raise UnsupportedFeature(
+            f"UnsupportedFeature: version {target.version} of {table} uses the feature {feature!r}, which the table's "
+            f"protocol no longer lists ({sorted(has)}); a restore never changes the protocol. Nothing was restored. "
+            "Add the feature to the table first, or restore another version.",
+            table=table,
+            feature=feature,
+            needed_to="restore",
+        )
+
+
+# --- are the files still there? -------------------------------------------------------------------------------------
+
+
+def _missing(store: Store, files: pa.Table) -> list[str]:
+    """Wire paths of the files that are gone, have another size, or whose deletion vector's file is gone; ordered."""
+    paths = canonical_paths(files.column("path"), store.root).to_pylist()
+    rows = zip(
+        files.column("path").to_pylist(),
+        paths,
+        files.column("size").to_pylist(),
+        files.column("deletion_vector").to_pylist(),
+        strict=True,
+    )
+
+    def is_there(row: tuple[str, str, int, Mapping[str, str] | None]) -> bool:
+        _, path, size_bytes, vector = row
+        if _stat_size(store, path) != size_bytes:
+            return False
+        place = None if vector is None else vector_file(vector["storage_type"], vector["path_or_inline_dv"], store.root)
+        return place is None or _stat_size(store, place) is not None
+
+    listed = list(rows)
+    with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="txlog-stat") as pool:
+        there: Iterable[bool] = pool.map(is_there, listed)
+        return sorted(row[0] for row, found in zip(listed, there, strict=True) if not found)
+
+
+def _stat_size(store: Store, path: str) -> int | None:
+    try:
+        info = store.stat(path)
+    except ValueError:
+        return None  # a place that the store cannot even name
+    return None if info is None else info.size_bytes
+
+
+def _files_missing(table: str, version: int, missing: list[str]) -> FilesMissing:
+    shown = ", ".join(missing[:_EXAMPLES])
+    more = f" and {len(missing) - _EXAMPLES} more" if len(missing) > _EXAMPLES else ""
+    return FilesMissing(
+        f"FilesMissing: version {version} of {table} cannot be restored: {len(missing)} of its files are gone or have "
+        f"another size ({shown}{more}), most likely deleted by a VACUUM. Nothing was committed. Restore a later "
+        "version, put the files back, or pass ignore_missing=True to restore what is left.",
+        table=table,
+        version=version,
+        count=len(missing),
+        examples=missing[:_EXAMPLES],
+    )

@@ -1,0 +1,275 @@
+"""RESTORE: what comes back, what stays as it is, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import DomainMetadata, Protocol
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import encode_commit
+from airflow_txlog.errors import (
+    ConcurrentWrite,
+    FilesMissing,
+    InvalidInput,
+    TimestampOutOfRange,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from tests.conftest import ManualClock
+from tests.engine.rows import append, sorted_rows
+
+SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
+WITH_VECTORS = Protocol(
+    min_reader_version=3,
+    min_writer_version=7,
+    reader_features=["deletionVectors"],
+    writer_features=["appendOnly", "deletionVectors", "domainMetadata", "invariants"],
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+def grown(folder: Path, properties: dict[str, str] | None = None) -> Table:
+    """Version 1: days 1 and 2. Version 2: day 1 deleted. Version 3: day 3 appended."""
+    table = Table.create(str(folder), SCHEMA, partition_by=["day"], properties=properties)
+    append(table, [{"day": "1", "id": 1}, {"day": "2", "id": 2}])
+    tx = table.begin()
+    tx.remove(tx.read("day = '1'"))
+    tx.commit("DELETE")
+    append(table, [{"day": "3", "id": 3}])
+    return table
+
+
+def test_an_earlier_version_is_the_latest_again(folder: Path) -> None:
+    table = grown(folder)
+    before = [sorted_rows(table.to_arrow(version=version)) for version in range(4)]
+    assert table.restore(version=1) == 4
+    assert sorted_rows(table.to_arrow()) == before[1]
+    assert [sorted_rows(table.to_arrow(version=version)) for version in range(4)] == before
+    files = {row["path"]: row for row in table.snapshot(1).files().to_pylist()}
+    assert {row["path"]: row for row in table.snapshot().files().to_pylist()} == files, "statistics and all"
+    entry = table.history(1)[0]
+    assert entry["operation"] == "RESTORE"
+    assert entry["operationParameters"] == {"version": "1"}
+    sizes = {row["partition_values"][0][1]: row["size"] for row in table.snapshot(1).files().to_pylist()}
+    removed = table.snapshot(3).files("day = '3'").column("size").to_pylist()
+    assert {name: int(value) for name, value in entry["operationMetrics"].items()} == {
+        "tableSizeAfterRestore": sizes["1"] + sizes["2"],
+        "numOfFilesAfterRestore": 2,
+        "numRemovedFiles": 1,
+        "numRestoredFiles": 1,
+        "removedFilesSize": removed[0],
+        "restoredFilesSize": sizes["1"],
+    }
+    assert entry["isBlindAppend"] is False
+
+
+def test_every_change_of_a_restore_says_that_it_changes_data(folder: Path) -> None:
+    table = grown(folder)
+    table.restore(version=1)
+    lines = [json.loads(line) for line in table.store.read(commit_name(4)).splitlines()]
+    changes = [action for line in lines for name, action in line.items() if name in ("add", "remove")]
+    assert len(changes) == 2
+    assert all(action["dataChange"] for action in changes)
+
+
+def test_deltalake_reads_a_restored_table(folder: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    table = grown(folder)
+    table.restore(version=1)
+    theirs = deltalake.DeltaTable(str(folder))
+    assert theirs.version() == 4
+    assert sorted_rows(pa.table(theirs.to_pyarrow_table())) == sorted_rows(table.to_arrow(version=1))
+    assert theirs.history(1)[0]["operation"] == "RESTORE"
+    assert append(table, [{"day": "9", "id": 9}]) == 5
+
+
+def test_the_present_version_needs_no_restore(folder: Path) -> None:
+    table = grown(folder)
+    assert table.restore(version=3) == 3
+    assert table.snapshot().version == 3
+
+
+def test_a_moment_is_restored_and_told_in_the_history(memory_uri: str, clock: ManualClock) -> None:
+    from airflow_txlog.engine.store import MemoryStore
+
+    store = MemoryStore(memory_uri, clock=clock)
+    table = Table.create(store, SCHEMA, clock=clock)
+    start = clock.time_ms
+    for version in (1, 2, 3):
+        clock.time_ms = start + version * 1000
+        store.put(f"f{version}", b"x")
+        tx = table.begin()
+        tx.add(path=f"f{version}", size=1)
+        tx.commit("WRITE")
+    assert table.restore(timestamp=start + 1500) == 4
+    assert table.snapshot().files().column("path").to_pylist() == ["f1"]
+    assert table.history(1)[0]["operationParameters"] == {"timestamp": "2023-11-14T22:13:21.500+00:00"}
+    with pytest.raises(TimestampOutOfRange):
+        table.restore(timestamp=start - 1)
+
+
+def test_a_version_or_a_moment_must_be_asked_for(folder: Path) -> None:
+    table = grown(folder)
+    for asked in ({}, {"version": 1, "timestamp": 5}):
+        with pytest.raises(InvalidInput):
+            table.restore(**asked)
+    for version in (-1, 4):
+        with pytest.raises(VersionNotFound):
+            table.restore(version=version)
+    assert table.snapshot().version == 3
+
+
+# --- files that are gone --------------------------------------------------------------------------------------------
+
+
+def test_after_a_vacuum_a_restore_names_what_is_gone(folder: Path) -> None:
+    table = grown(folder)
+    assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 1
+    version = table.snapshot().version
+    with pytest.raises(FilesMissing) as error:
+        table.restore(version=1)
+    gone = table.snapshot(1).files("day = '1'").column("path").to_pylist()
+    assert (error.value.count, error.value.examples, error.value.version) == (1, gone, 1)
+    assert gone[0] in str(error.value)
+    assert table.snapshot().version == version
+    assert table.restore(version=1, ignore_missing=True) == version + 1
+    assert sorted_rows(table.to_arrow()) == [{"day": "2", "id": 2}]
+    metrics = table.history(1)[0]["operationMetrics"]
+    assert (metrics["numOfFilesAfterRestore"], metrics["numRestoredFiles"]) == ("1", "0")
+    assert metrics["tableSizeAfterRestore"] == str(table.snapshot().size_bytes)
+
+
+def test_a_file_that_was_overwritten_counts_as_gone(folder: Path) -> None:
+    table = grown(folder)
+    path = table.snapshot(1).files("day = '1'").column("path")[0].as_py()
+    with (folder / path).open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(FilesMissing):
+        table.restore(version=1)
+
+
+def test_a_file_outside_the_table_is_looked_for_where_it_is(folder: Path, tmp_path: Path) -> None:
+    """A shallow clone: its files lie in another table, by absolute path."""
+    table = grown(folder)
+    clone = Table.create(str(tmp_path / "clone"), SCHEMA, partition_by=["day"])
+    tx = clone.begin()
+    for row in table.snapshot(1).files().to_pylist():
+        uri = f"file://{folder}/{row['path']}"
+        tx.add(path=uri, size=row["size"], partition_values=dict(row["partition_values"]), stats=row["stats"])
+    tx.commit("CLONE")
+    tx = clone.begin()
+    tx.remove(tx.read())
+    tx.commit("DELETE")
+    assert clone.restore(version=1) == 3
+    assert sorted_rows(clone.to_arrow()) == sorted_rows(table.to_arrow(version=1))
+    tx = clone.begin()
+    tx.remove(tx.read())
+    tx.commit("DELETE")
+    shutil.rmtree(folder / "day=1")
+    with pytest.raises(FilesMissing) as error:
+        clone.restore(version=1)
+    assert error.value.count == 1
+
+
+# --- metadata, protocol, deletion vectors ---------------------------------------------------------------------------
+
+
+def test_schema_and_properties_come_back_and_the_identity_of_the_table_stays(folder: Path) -> None:
+    table = grown(folder, {"delta.isolationLevel": "WriteSerializable", "who": "me"})
+    tx = table.begin()
+    metadata = table.snapshot().metadata
+    fields = json.loads(metadata.schema_string)
+    fields["fields"].append({"name": "more", "type": "string", "nullable": True, "metadata": {}})
+    properties = {"delta.appendOnly": "false", "who": "you", "delta.enableInCommitTimestamps": "false"}
+    changed = msgspec.structs.replace(
+        metadata, id="another", schema_string=json.dumps(fields), configuration=properties, description="changed"
+    )
+    tx.set_metadata(changed)
+    tx.commit("CHANGE")
+    table = Table.open(str(folder))
+    assert table.restore(version=3) == 5
+    snapshot = Table.open(str(folder)).snapshot()
+    assert snapshot.schema == SCHEMA
+    assert snapshot.properties["who"] == "me"
+    assert snapshot.metadata.description == metadata.description
+    assert snapshot.metadata.id == "another"
+    # What speaks of the log and not of the version.
+    assert snapshot.properties["delta.enableInCommitTimestamps"] == "false"
+
+
+def test_what_belongs_to_the_log_stays(folder: Path) -> None:
+    table = grown(folder)
+    tx = table.begin()
+    tx.set_application("loader", 7)
+    tx.set_protocol(WITH_VECTORS)
+    tx.set_domain("mine", "{}")
+    tx.commit("UPGRADE PROTOCOL")
+    table.restore(version=1)
+    snapshot = Table.open(str(folder)).snapshot()
+    assert snapshot.protocol == WITH_VECTORS
+    assert snapshot.application_version("loader") == 7
+    assert snapshot.state.domains == {"mine": DomainMetadata(domain="mine", configuration="{}", removed=False)}
+
+
+def raw_commit(table: Table, *actions: Any) -> int:
+    """A commit as another engine writes it."""
+    version = int(table.store.list("_delta_log")[-1].path[-25:-5]) + 1
+    assert table.store.put_if_absent(commit_name(version), encode_commit({"operation": "x"}, actions))
+    return version
+
+
+def test_a_feature_that_the_protocol_dropped_is_refused_by_name(folder: Path) -> None:
+    """Version 4 has a column of a type that needs a feature; version 5 has neither the column nor the feature."""
+    table = grown(folder)
+    metadata = table.snapshot().metadata
+    fields = json.loads(metadata.schema_string)
+    fields["fields"].append({"name": "at", "type": "timestamp_ntz", "nullable": True, "metadata": {}})
+    with_ntz = Protocol(
+        min_reader_version=3, min_writer_version=7, reader_features=["timestampNtz"], writer_features=["timestampNtz"]
+    )
+    raw_commit(table, with_ntz, msgspec.structs.replace(metadata, schema_string=json.dumps(fields)))
+    raw_commit(table, Protocol(min_reader_version=1, min_writer_version=2), metadata)
+    table = Table.open(str(folder))
+    with pytest.raises(UnsupportedFeature) as error:
+        table.restore(version=4)
+    assert error.value.feature == "timestampNtz"
+    assert table.snapshot().version == 5
+    assert table.restore(version=3) == 6
+
+
+def test_a_restore_meets_any_commit_that_lands_first(folder: Path) -> None:
+    """C71: an append that landed between reading and committing would be removed unseen, so the restore gives up."""
+    table = grown(folder)
+
+    class Overtaken:
+        """A store in which another writer lands an append just before our commit."""
+
+        landed = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(table.store, name)
+
+        def put_if_absent(self, path: str, data: bytes) -> bool:
+            if not self.landed:
+                self.landed = True
+                append(table, [{"day": "4", "id": 4}])
+            return table.store.put_if_absent(path, data)
+
+    with pytest.raises(ConcurrentWrite) as error:
+        Table(Overtaken()).restore(version=1)  # type: ignore[arg-type]
+    assert error.value.retryable
+    assert table.snapshot().version == 4
+    assert table.to_arrow().num_rows == 3
