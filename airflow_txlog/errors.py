@@ -8,9 +8,11 @@
     │   ├── MetadataChanged            it changed the schema or the properties
     │   ├── ProtocolChanged            it changed the protocol, or created the table
     │   ├── ConcurrentTransaction      it carries our application transaction or our domain
-    │   └── ConcurrentWrite            anything at all landed, and this operation never rebases
+    │   ├── ConcurrentWrite            anything at all landed, and this operation never rebases
+    │   └── ConcurrentLogCleanup       what landed was cleaned from the log before it could be checked
     ├── CommitStateUnknown             the put was not answered, and the log could not be read back
     ├── CommitContention               lost every race that the attempts allowed, without a conflict
+    ├── CommitOverwritten              another writer replaced a commit that was acknowledged to us
     ├── TableError
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced
     │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing
@@ -157,6 +159,13 @@ class ConcurrentWrite(CommitConflict):
     """Another commit landed, and this operation never rebases."""
 
 
+class ConcurrentLogCleanup(CommitConflict):
+    """Commits that landed since the read version were cleaned from the log, so nobody can check against them.
+
+    The table is the same one: a plan from its newest snapshot needs none of them.
+    """
+
+
 class CommitStateUnknown(TxlogError):
     """The put was not answered, and the log could not be read back: committed or not, nobody can say yet.
 
@@ -180,6 +189,19 @@ class CommitContention(TxlogError):
 
     retryable = True
     fact_names: ClassVar[tuple[str, ...]] = ("table", "read_version", "attempts")
+
+
+class CommitOverwritten(TxlogError):
+    """A commit that the store acknowledged to us is not in the log any more: another writer's put is not conditional.
+
+    Not retryable: the same writers would do it again. `engine_info` names who overwrote, where the commit says it.
+    """
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "engine_info")
+
+    table: str | None
+    version: int | None
+    engine_info: str | None
 
 
 # --- the table ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A Delta table: the engine's front door.
 
-Everything here puts the parts below together and decides nothing itself. A `Table` holds no state but its address, so
-that any number of threads may use one.
+Everything here puts the parts below together and decides nothing itself. A `Table` remembers the newest snapshot that
+it has seen (`engine/table/recent.py`), so that looking again costs one listing; any number of threads may use one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import pyarrow as pa
 
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.creation import new_table
-from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.recent import RecentTable
 from airflow_txlog.engine.table.scan import read_rows
-from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.time_travel import Moment, moment_text, parse_moment, version_at
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.engine.upkeep import checkpointing
@@ -52,6 +53,7 @@ class Table:
         self.store = store
         self._clock = clock
         self._policy = policy
+        self._recent = RecentTable(store)
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r})"
@@ -121,19 +123,24 @@ class Table:
         if version is not None and timestamp is not None:
             raise InvalidInput("a snapshot is asked for by version or by timestamp, not by both.")
         if timestamp is None:
-            return load_snapshot(self.store, version)
-        head = load_snapshot(self.store)
+            return self._recent.latest() if version is None else self._recent.at(version)
+        head = self._recent.latest()
         found = version_at(self.store, head, timestamp)
-        if found == head.version:
-            return head
         try:
-            return load_snapshot(self.store, found)
+            return self._recent.at(found)
         except VersionNotFound as error:
             raise TimestampOutOfRange(
                 f"{self.uri}: version {found} was current at {timestamp}, but the log was cleaned and it can no longer "
                 f"be rebuilt. {error}",
                 table=self.uri,
             ) from error
+
+    def latest_version(self) -> int:
+        """The number of the latest version; nothing is replayed. One listing, once the table is known.
+
+        Raises TableNotFound, CorruptTable.
+        """
+        return self._recent.latest_version()
 
     def to_arrow(
         self,
@@ -165,7 +172,8 @@ class Table:
     def begin(self, version: int | None = None) -> Transaction:
         """A transaction on top of a version, the latest where none is named.
 
-        Raises UnsupportedFeature, before anything is staged, where this engine may not write to the table.
+        Raises UnsupportedFeature, before anything is staged, where this engine may not write to the table;
+        CommitOverwritten where a commit that was acknowledged to this table is not there any more.
         """
         return self._transaction(self.snapshot(version))
 
@@ -209,8 +217,14 @@ class Table:
 
     def _transaction(self, snapshot: Snapshot | None) -> Transaction:
         return Transaction(
-            self.store, snapshot, clock=self._clock, policy=self._policy, on_committed=self._checkpoint_if_due
+            self.store, snapshot, clock=self._clock, policy=self._policy, on_committed=self._after_commit
         )
+
+    def _after_commit(self, read: Snapshot | None, landed: Landed) -> None:
+        metadata = landed.attempt.new_metadata or landed.attempt.current_metadata
+        assert metadata is not None
+        self._recent.remember(landed.own, metadata.id)
+        self._checkpoint_if_due(read, landed.version, metadata)
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -236,13 +250,13 @@ class Table:
         assert snapshot is not None
         return clean_log(self.store, snapshot, self._clock)
 
-    def _checkpoint_if_due(self, version: int, metadata: Metadata) -> None:
+    def _checkpoint_if_due(self, read: Snapshot | None, version: int, metadata: Metadata) -> None:
         """After a commit. A checkpoint only saves readers time, so its failure must not fail the commit."""
         try:
             if checkpointing.is_due(version, TableProperties(metadata.configuration, self.uri).checkpoint_interval):
-                snapshot = self.snapshot(version)
-                checkpointing.checkpoint(self.store, snapshot, self._clock)
-                clean_after_checkpoint(self.store, snapshot, self._clock)
+                committed = self._recent.at(version, since=read)
+                checkpointing.checkpoint(self.store, committed, self._clock)
+                clean_after_checkpoint(self.store, committed, self._clock)
         except Exception as error:
             log.warning("%s: the checkpoint of version %d was not written: %s", self.uri, version, error)
 

@@ -3,6 +3,7 @@
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
 to, and in `extra` `spark_conf` (settings of every job) and `runner`. It holds no secret: credentials belong to the
 process that runs the job. Invariant: nothing is read, neither a connection nor a table, before a method is called.
+A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners import Runner, make_runner
 
 if TYPE_CHECKING:
-    from airflow_txlog.engine import Table
+    from airflow_txlog.engine import Snapshot, Table
 
 
 class TxlogHook(BaseHook):
@@ -37,6 +38,7 @@ class TxlogHook(BaseHook):
     def __init__(self, txlog_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.txlog_conn_id = txlog_conn_id
+        self._tables: dict[str, Table] = {}
 
     @cached_property
     def _connection(self) -> Any:
@@ -83,17 +85,33 @@ class TxlogHook(BaseHook):
         return self._connection
 
     def open(self, table: str) -> Table:
-        """The table, opened for reading or writing through the engine. Raises TableNotFound."""
-        from airflow_txlog.engine import Table
+        """The table, opened for reading or writing through the engine: the same object every time.
 
-        return Table.open(self.table_uri(table))
+        Raises TableNotFound, CorruptTable, UnsupportedFeature.
+        """
+        found = self._table(table)
+        found.snapshot()
+        return found
+
+    def snapshot(self, table: str) -> Snapshot:
+        """The table's latest version, read. Raises what `open` raises."""
+        return self._table(table).snapshot()
 
     def latest_version(self, table: str) -> int:
-        """The number of the table's latest version, by one listing of its log. Raises TableNotFound, CorruptTable."""
-        from airflow_txlog.engine.log.segment import list_segment
+        """The number of the table's latest version; one listing of its log, from the second look on.
+
+        Raises TableNotFound, CorruptTable.
+        """
+        return self._table(table).latest_version()
+
+    def _table(self, table: str) -> Table:
+        from airflow_txlog.engine import Table
         from airflow_txlog.engine.store import open_store
 
-        return list_segment(open_store(self.table_uri(table))).version
+        uri = self.table_uri(table)
+        if uri not in self._tables:
+            self._tables[uri] = Table(open_store(uri))
+        return self._tables[uri]
 
     def run(
         self,

@@ -33,7 +33,8 @@ class TableVersionSensor(BaseSensorOperator):
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
 
     Returns `{"table_uri", "version", "timestamp_ms"}` of the latest version as it was found; `timestamp_ms` is null
-    unless `since` was asked. Poke and reschedule modes are Airflow's own.
+    unless `since` was asked. Poke and reschedule modes are Airflow's own; in poke mode every look after the first is
+    one small request.
     """
 
     template_fields: Sequence[str] = ("table_uri", "version", "newer_than", "since")
@@ -55,16 +56,19 @@ class TableVersionSensor(BaseSensorOperator):
         self.newer_than = newer_than
         self.since = since
         self.txlog_conn_id = txlog_conn_id
+        self._hook: TxlogHook | None = None
         # A log that is corrupt, or a condition that means nothing, is not worth another try.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy(otherwise="default")
 
     @property
     def hook(self) -> TxlogHook:
-        """The hook of this sensor's connection."""
+        """The hook of this sensor's connection. It keeps what it knows of the table from one poke to the next."""
         from airflow_txlog.hooks.txlog import TxlogHook
 
-        return TxlogHook(self.txlog_conn_id)
+        if self._hook is None:
+            self._hook = TxlogHook(self.txlog_conn_id)
+        return self._hook
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once.
@@ -94,7 +98,7 @@ class TableVersionSensor(BaseSensorOperator):
         """
         if self.since is None:
             return hook.latest_version(self.table_uri), None
-        snapshot = hook.open(self.table_uri).snapshot()
+        snapshot = hook.snapshot(self.table_uri)
         return snapshot.version, snapshot.timestamp_ms
 
     def _is_reached(self, latest: int, timestamp_ms: int | None) -> bool:

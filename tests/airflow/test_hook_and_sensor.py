@@ -142,6 +142,39 @@ def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: 
         poked(table_uri=memory_uri, **condition)
 
 
+@pytest.mark.parametrize("condition", [{"version": 9}, {"newer_than": 9}, {"since": "2199-01-01"}])
+def test_every_poke_after_the_first_is_one_small_request(
+    memory_uri: str, condition: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_txlog.engine import store as stores
+    from tests.engine.counting import CountingStore
+
+    opened: list[CountingStore] = []
+
+    def open_counting(uri: str, storage_options: Any = None) -> CountingStore:
+        opened.append(CountingStore(uri))
+        return opened[-1]
+
+    table = Table.create(memory_uri, SCHEMA)
+    grow(table)
+    monkeypatch.setattr(stores, "open_store", open_counting)
+    waiting = sensor(table_uri=memory_uri, **condition)
+    assert not waiting.poke({}).is_done  # type: ignore[arg-type]
+    opened[0].take()
+    for _ in range(3):
+        assert not waiting.poke({}).is_done  # type: ignore[arg-type]
+        assert opened[0].take() == ["list _delta_log/00000000000000000001"]
+    assert len(opened) == 1
+
+
+def test_a_hook_keeps_the_tables_that_it_opened(lake: Path) -> None:
+    Table.create(str(lake / "users"), SCHEMA)
+    hook = TxlogHook("lake")
+    table = hook.open("users")
+    assert hook.open("users") is hook.open(f"{lake}/users") is table
+    assert hook.snapshot("users") is table.snapshot()
+
+
 def test_a_log_with_a_gap_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SCHEMA)
     for _ in range(3):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +25,19 @@ from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.conflicts import check_winner
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.segment import list_commits_after
+from airflow_txlog.engine.log.tail import OwnCommit, list_tail, own_commit
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.errors import CommitContention, CommitStateUnknown, TableReplaced
+from airflow_txlog.engine.table.snapshot import load_snapshot
+from airflow_txlog.errors import (
+    CommitContention,
+    CommitStateUnknown,
+    ConcurrentLogCleanup,
+    LogGap,
+    TableNotFound,
+    TableReplaced,
+    TxlogError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,8 @@ class Landed:
     attempt: Attempt
     """As it was written, after every rebase."""
     attempts: int
+    own: OwnCommit
+    """What to remember of it, so that a later look can tell that nobody replaced it."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
 
@@ -64,29 +76,40 @@ def commit(
     attempt: Attempt,
     *,
     commit_info: CommitInfo,
-    read_commit: FileInfo | None,
+    anchor: FileInfo | None,
     clock: Clock,
     policy: CommitPolicy,
 ) -> Landed:
     """Make the attempt the next version of the table, behind every commit that lands first and does not forbid it.
 
-    `read_commit` is the commit file of the read version as it was when it was read, or None where there was none.
+    `anchor` is the file by which the read snapshot knows its log (`Snapshot.anchor`), None for a new table. Without
+    contention two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing and one
+    read for each winner.
+
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature.
     """
     rebased_over: list[int] = []
     version = attempt.read_version + 1
+    _check_same_log(store, attempt, anchor)
     for number in range(1, policy.max_attempts + 1):
-        _check_same_table(store, attempt, read_commit)
         data = encode_commit(commit_info(attempt, clock.unique_id()), attempt.actions())
-        if put_and_read_back(store, commit_name(version), data, attempt, clock, policy):
-            return Landed(version=version, attempt=attempt, attempts=number, rebased_over=rebased_over)
-        for winner in _read_winners(store, version, attempt):
-            attempt = check_winner(attempt, winner)
-            rebased_over.append(winner.version)
-        version = rebased_over[-1] + 1
+        theirs = put_and_read_back(store, commit_name(version), data, attempt, clock, policy)
+        if theirs is None:
+            return Landed(
+                version=version,
+                attempt=attempt,
+                attempts=number,
+                rebased_over=rebased_over,
+                own=own_commit(version, data),
+            )
         # The first loss is answered at once; a crowd is spread out.
         if number > 1:
             clock.sleep(_backoff_s(number, clock, policy))
+        winners, anchor = _read_winners(store, version, theirs, attempt, anchor)
+        for winner in winners:
+            attempt = check_winner(attempt, winner)
+            rebased_over.append(winner.version)
+        version = rebased_over[-1] + 1
     raise CommitContention(
         f"{attempt.table}: {attempt.operation} lost {policy.max_attempts} races in a row, none of them to a conflict. "
         f"It was read at version {attempt.read_version}, and the table is now past {version - 1}. Nothing was "
@@ -102,30 +125,77 @@ def _backoff_s(number: int, clock: Clock, policy: CommitPolicy) -> float:
     return bound * clock.random()
 
 
-def _check_same_table(store: Store, attempt: Attempt, read_commit: FileInfo | None) -> None:
-    """The log that we are about to extend must be the one that we read: a table may be dropped and made again."""
-    if read_commit is None:
-        return
-    found = store.stat(read_commit.path)
-    if found is None or (found.size_bytes, found.modified_ms) != (read_commit.size_bytes, read_commit.modified_ms):
-        what = "is gone" if found is None else "is another file than the one that was read"
-        raise TableReplaced(
-            f"{attempt.table}: {read_commit.path} {what}, so the table was dropped and created again, or its log was "
-            "rewritten, while this transaction ran. Nothing was committed. Open the table again.",
-            table=attempt.table,
-        )
+# --- is it still the log that we read? ------------------------------------------------------------------------------
 
 
-def _read_winners(store: Store, version: int, attempt: Attempt) -> list[Commit]:
-    """The commits from `version` on, ascending. Raises TableReplaced where the one that we just met is gone."""
-    files = list_commits_after(store, version - 1)
-    if not files:
+def _check_same_log(store: Store, attempt: Attempt, anchor: FileInfo | None) -> None:
+    """The log that we are about to extend must be the one that we read (soundness A20).
+
+    A table may be dropped and made again. And where log cleanup has passed the read version, the names after it are
+    free: a put would land beneath a checkpoint, and no reader would ever see it.
+    """
+    if anchor is not None:
+        found = store.stat(anchor.path)
+        if found != anchor:
+            raise _moved(store, attempt, anchor, found)
+
+
+def _read_winners(
+    store: Store, version: int, theirs: bytes, attempt: Attempt, anchor: FileInfo | None
+) -> tuple[list[Commit], FileInfo]:
+    """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
+
+    `theirs` are the bytes that the put met at `version`. One listing, from the version that was checked last, tells
+    whether it is still the same log, and who else has landed. Raises TableReplaced, ConcurrentLogCleanup: what cannot
+    be read is never taken for "no conflict".
+    """
+    is_commit = anchor is not None and anchor.path == commit_name(version - 1)
+    tail = list_tail(store, version - 1 if is_commit else version)
+    if is_commit and tail.commits.get(version - 1) != anchor:
+        assert anchor is not None
+        raise _moved(store, attempt, anchor, tail.commits.get(version - 1))
+    try:
+        files = tail.after(version - 1)
+        winners = [
+            decode_commit(each, theirs if each == version else store.read(info.path), info.path)
+            for each, info in enumerate(files, start=version)
+        ]
+    except (LogGap, FileNotFoundError) as error:
+        raise _cleaned(attempt, version) from error
+    if not winners:
         raise TableReplaced(
             f"{attempt.table}: version {version} was there and is gone, so the log was rewritten while this "
             "transaction ran. Nothing was committed. Open the table again.",
             table=attempt.table,
         )
-    return [decode_commit(version + index, store.read(info.path), info.path) for index, info in enumerate(files)]
+    return winners, files[-1]
+
+
+def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:
+    """Why the file by which we know the log is not there any more: the log was cleaned, or the table made again."""
+    if found is None and attempt.current_metadata is not None:
+        with suppress(TableNotFound):
+            head = load_snapshot(store)
+            if head.metadata.id == attempt.current_metadata.id and head.version > attempt.read_version:
+                return _cleaned(attempt, head.version)
+    what = "is gone" if found is None else "is another file than the one that was read"
+    return TableReplaced(
+        f"{attempt.table}: {anchor.path} {what}, so the table was dropped and created again, or its log was "
+        "rewritten, while this transaction ran. Nothing was committed. Open the table again.",
+        table=attempt.table,
+    )
+
+
+def _cleaned(attempt: Attempt, version: int) -> ConcurrentLogCleanup:
+    return ConcurrentLogCleanup(
+        f"CommitConflict (ConcurrentLogCleanup): commits of {attempt.table} between version {attempt.read_version}, "
+        f"which this {attempt.operation} read, and version {version} were cleaned from the log, so it cannot be "
+        "checked against them. Nothing of it is in the table: read the table again and repeat the operation. If this "
+        "happens often, delta.logRetentionDuration is shorter than the jobs are long.",
+        table=attempt.table,
+        read_version=attempt.read_version,
+        winning_version=version,
+    )
 
 
 # --- the three-way verdict ------------------------------------------------------------------------------------------
@@ -144,8 +214,8 @@ _FINAL_ERRNO = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, 
 
 def put_and_read_back(
     store: Store, path: str, data: bytes, attempt: Attempt, clock: Clock, policy: CommitPolicy
-) -> bool:
-    """True: our bytes are at `path`. False: another's are. Raises CommitStateUnknown when neither can be told."""
+) -> bytes | None:
+    """None where our bytes are at `path`, else another's. Raises CommitStateUnknown when neither can be told."""
     deadline_ms = clock.now_ms() + int(policy.unknown_deadline_s * 1000)
     tries = 0
     failure: Exception | None = None
@@ -153,14 +223,14 @@ def put_and_read_back(
         tries += 1
         try:
             if store.put_if_absent(path, data):
-                return True
+                return None
         except Exception as error:
             failure = error
-        verdict = _read_back(store, path, data)
+        verdict, found = _read_back(store, path, data)
         if verdict is _Verdict.OURS:
-            return True
+            return None
         if verdict is _Verdict.ANOTHERS:
-            return False
+            return found
         if verdict is _Verdict.ABSENT and isinstance(failure, OSError) and failure.errno in _FINAL_ERRNO:
             raise failure
         if clock.now_ms() >= deadline_ms:
@@ -168,14 +238,14 @@ def put_and_read_back(
         clock.sleep(_backoff_s(tries + 1, clock, policy) + policy.first_backoff_s)
 
 
-def _read_back(store: Store, path: str, data: bytes) -> _Verdict:
+def _read_back(store: Store, path: str, data: bytes) -> tuple[_Verdict, bytes]:
     try:
         found = store.read(path)
     except FileNotFoundError:
-        return _Verdict.ABSENT
+        return _Verdict.ABSENT, b""
     except Exception:
-        return _Verdict.UNREADABLE
-    return _Verdict.OURS if found == data else _Verdict.ANOTHERS
+        return _Verdict.UNREADABLE, b""
+    return (_Verdict.OURS if found == data else _Verdict.ANOTHERS), found
 
 
 def _unknown(path: str, attempt: Attempt, verdict: _Verdict) -> CommitStateUnknown:

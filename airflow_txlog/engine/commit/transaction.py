@@ -18,7 +18,7 @@ from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
 from airflow_txlog.engine.commit.info import commit_info
 from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
-from airflow_txlog.engine.commit.loop import CommitPolicy, commit
+from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
 from airflow_txlog.engine.commit.validation import validate
 from airflow_txlog.engine.log.actions import (
     Add,
@@ -66,7 +66,7 @@ class Transaction:
         *,
         clock: Clock,
         policy: CommitPolicy | None = None,
-        on_committed: Callable[[int, Metadata], None] | None = None,
+        on_committed: Callable[[Snapshot | None, Landed], None] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.outcome: CommitOutcome | None = None
@@ -243,16 +243,15 @@ class Transaction:
             commit_info=functools.partial(
                 commit_info, parameters=parameters or {}, metrics=metrics or {}, user_metadata=user_metadata, tags=tags
             ),
-            read_commit=None if self.snapshot is None else self.snapshot.commit_file,
+            anchor=None if self.snapshot is None else self.snapshot.anchor,
             clock=self._clock,
             policy=self._policy,
         )
         self.outcome = CommitOutcome(
             version=landed.version, committed=True, attempts=landed.attempts, rebased_over=landed.rebased_over
         )
-        metadata = landed.attempt.new_metadata or landed.attempt.current_metadata
-        if self._on_committed is not None and metadata is not None:
-            self._on_committed(landed.version, metadata)
+        if self._on_committed is not None:
+            self._on_committed(self.snapshot, landed)
         return landed.version
 
     def _has_nothing_to_record(self, attempt: Attempt) -> bool:

@@ -73,23 +73,6 @@ def list_segment(store: Store, version: int | None = None) -> LogSegment:
     return _segment_of(_look(store, 0), version, store.root)
 
 
-def list_commits_after(store: Store, version: int) -> list[FileInfo]:
-    """The commits after `version`, ascending and without a gap from `version + 1` on; empty where there are none.
-
-    Raises LogGap where a later commit exists and the one after `version`, or any between, does not: the log was
-    cleaned while we stood at `version`, or is broken. What happened in between cannot be known from the log then.
-    """
-    for is_last_look in (False, True):
-        commits = _look(store, version + 1).commits
-        last = max(commits, default=version)
-        gap = next((each for each in range(version + 1, last + 1) if each not in commits), None)
-        if gap is None:
-            break
-        if is_last_look:
-            raise _gap(store.root, gap, last)
-    return [commits[each] for each in range(version + 1, last + 1)]
-
-
 def _look(store: Store, start: int) -> _Listing:
     listing = _Listing()
     if start > MAX_VERSION:

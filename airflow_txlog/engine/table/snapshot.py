@@ -5,7 +5,7 @@ A snapshot never changes; `refresh` gives a newer one. It holds no open file, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.segment import LogSegment, list_commits_after, list_segment
+from airflow_txlog.engine.log.segment import LogSegment, list_segment
+from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import schema as delta
@@ -32,11 +33,15 @@ class Snapshot:
     Made by `load_snapshot` or `refresh`, which refuse a table with a feature that cannot be read here.
     """
 
-    def __init__(self, store: Store, state: TableState, commit_file: FileInfo | None) -> None:
+    def __init__(
+        self, store: Store, state: TableState, commit_file: FileInfo | None, checkpoint_file: FileInfo | None = None
+    ) -> None:
         self._store = store
         self.state = state
         self.commit_file = commit_file
         """The commit file of this version as it was listed; None where log cleanup had taken it."""
+        self.anchor = commit_file or checkpoint_file
+        """The file of the log by which a later look tells that it is still this log: see `commit.loop`."""
 
     def __repr__(self) -> str:
         return f"Snapshot({self.uri!r}, version={self.version}, files={self.num_files})"
@@ -140,18 +145,28 @@ class Snapshot:
             trust_statistics=self.table_properties.trust_statistics,
         )
 
-    def refresh(self) -> Snapshot:
-        """The latest version, reading only the commits that this snapshot does not know; itself where there is none.
+    def refresh(self, version: int | None = None, *, own: Sequence[OwnCommit] = ()) -> Snapshot:
+        """The latest version, or `version` (not before this one), reading only the commits that are not known yet.
 
-        Where the log was cleaned past this version, the table is read afresh.
+        Itself where there is nothing new, for the price of one listing. Where the log was cleaned past this version,
+        or it is another log (the table was made again), the table is read afresh: a reader gets the new table.
+
+        `own` are commits that were acknowledged to this process: CommitOverwritten is raised where one is not there
+        any more. Raises what `load_snapshot` raises.
         """
+        tail = list_tail(self._store, min([self.version, *(commit.version for commit in own)]))
+        known = verify_own_commits(self._store, tail, own)
+        if tail.latest < self.version or tail.commits.get(self.version) != self.commit_file:
+            return load_snapshot(self._store, version)
         try:
-            newer = list_commits_after(self._store, self.version)
-        except LogGap:
-            return load_snapshot(self._store)
-        if not newer:
-            return self
-        return _build(self._store, base_of(self.state), newer, self.version + len(newer))
+            newer = tail.after(self.version)
+            if version is not None:
+                newer = newer[: max(0, version - self.version)]
+            if not newer:
+                return self
+            return _build(self._store, base_of(self.state), newer, self.version + len(newer), known=known)
+        except (LogGap, FileNotFoundError):
+            return load_snapshot(self._store, version)
 
 
 def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
@@ -162,7 +177,9 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     for again in (True, False):
         segment = list_segment(store, version)
         try:
-            return _build(store, _checkpoint_base(store, segment), segment.commits, segment.version)
+            checkpoint = None if segment.checkpoint is None else segment.checkpoint.files[0]
+            base = _checkpoint_base(store, segment)
+            return _build(store, base, segment.commits, segment.version, checkpoint_file=checkpoint)
         except FileNotFoundError as error:
             # Log cleanup may take what was listed a moment ago; the next listing begins at a later checkpoint.
             if not again:
@@ -187,18 +204,27 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
     )
 
 
-def _build(store: Store, base: ReplayBase, commits: list[FileInfo], version: int) -> Snapshot:
-    first = version - len(commits) + 1
-    decoded = [
-        decode_commit(first + index, store.read(commit.path), commit.path) for index, commit in enumerate(commits)
-    ]
+def _build(
+    store: Store,
+    base: ReplayBase,
+    commits: list[FileInfo],
+    version: int,
+    *,
+    checkpoint_file: FileInfo | None = None,
+    known: Mapping[int, bytes] | None = None,
+) -> Snapshot:
+    """The snapshot of `version`: the base, and the commits that end there. `known` are bytes that were read before."""
+    decoded = []
+    for number, commit in enumerate(commits, start=version - len(commits) + 1):
+        data = (known or {}).get(number)
+        decoded.append(decode_commit(number, store.read(commit.path) if data is None else data, commit.path))
     # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
     commit_file = commits[-1] if commits else store.stat(commit_name(version))
     timestamp_ms = 0 if commit_file is None else commit_file.modified_ms
     state = replay(base, decoded, root=store.root, version=version, timestamp_ms=timestamp_ms)
     if not commits and commit_file is not None:
         state = _with_in_commit_timestamp(store, state, commit_file)
-    snapshot = Snapshot(store, state, commit_file)
+    snapshot = Snapshot(store, state, commit_file, checkpoint_file)
     # Without a schema only the log can be looked at; whoever asks for the schema is told.
     schema = delta.StructType(()) if state.metadata.schema_string is None else snapshot.delta_schema
     check_readable(state.protocol, state.metadata, schema, store.root)

@@ -196,6 +196,128 @@ def test_a20_a_table_made_again_is_not_written_into(table: Table, store: FaultyS
     assert paths(table) == []
 
 
+def commits_by_another(table: Table, count: int, *, checkpoint: bool = False) -> None:
+    other = Table(table.store, clock=table._clock)
+    for number in range(count):
+        append(other, f"other-{number}")
+    if checkpoint:
+        other.checkpoint()
+
+
+def begun(table: Table) -> Any:
+    tx = table.begin()
+    tx.add(path="mine", partition_values={"day": "1"}, size=1)
+    return tx
+
+
+def clean(store: FaultyStore, *versions: int) -> None:
+    for version in versions:
+        store.delete(commit_name(version))
+
+
+def test_a20_a_log_cleaned_past_the_read_version_is_a_conflict_and_nothing_lands_beneath_the_checkpoint(
+    table: Table, store: FaultyStore
+) -> None:
+    """Version 1 is free again: a put there would be acknowledged, and no reader would ever look at it."""
+    tx = begun(table)
+    commits_by_another(table, 3, checkpoint=True)
+    clean(store, 0, 1, 2)
+    store.puts.clear()
+    with pytest.raises(errors.ConcurrentLogCleanup) as caught:
+        tx.commit("WRITE")
+    assert caught.value.retryable
+    assert (caught.value.read_version, caught.value.winning_version) == (0, 3)
+    assert store.puts == []
+    # Planned afresh from the newest snapshot, it needs none of the commits that are gone.
+    assert begun(table).commit("WRITE") == 4
+
+
+@pytest.mark.parametrize("gone", [(1,), (2,), (0, 1, 2)])
+def test_a20_winners_that_are_cleaned_while_they_are_checked_are_a_conflict(
+    table: Table, store: FaultyStore, gone: tuple[int, ...]
+) -> None:
+    tx = begun(table)
+    commits_by_another(table, 3, checkpoint=True)
+
+    class CleanedStore(FaultyStore):
+        def list(self, directory: str, *, start_from: str | None = None) -> Any:
+            clean(self, *gone)
+            return super().list(directory, start_from=start_from)
+
+    tx._store = CleanedStore(store.root)
+    with pytest.raises(errors.ConcurrentLogCleanup):
+        tx.commit("WRITE")
+
+
+def test_a20_a_winner_that_is_gone_between_listing_and_reading_is_a_conflict(table: Table, store: FaultyStore) -> None:
+    tx = begun(table)
+    commits_by_another(table, 2)
+
+    class CleanedStore(FaultyStore):
+        def read(self, path: str) -> bytes:
+            if path == commit_name(2):
+                raise FileNotFoundError(path)
+            return super().read(path)
+
+    tx._store = CleanedStore(store.root)
+    with pytest.raises(errors.ConcurrentLogCleanup):
+        tx.commit("WRITE")
+
+
+def test_a20_a_snapshot_that_came_from_a_checkpoint_alone_knows_its_log_too(
+    table: Table, store: FaultyStore, clock: Any
+) -> None:
+    commits_by_another(table, 3, checkpoint=True)
+    clean(store, 0, 1, 2, 3)
+    cold = Table.open(store, clock=clock)
+    assert cold.snapshot().commit_file is None
+    assert begun(cold).commit("WRITE") == 4
+    tx = begun(cold)
+    assert tx.read_version == 4
+    commits_by_another(cold, 1, checkpoint=True)
+    clean(store, 4)
+    with pytest.raises(errors.ConcurrentLogCleanup):
+        tx.commit("WRITE")
+
+
+def test_a20_a_table_made_again_with_more_versions_than_we_read_is_not_written_into(
+    table: Table, store: FaultyStore, clock: Any
+) -> None:
+    """Also where the stranger lands between the look at the read version and our put."""
+    append(table, "a")
+    tx = begun(table)
+
+    def replaced_before_the_put(real: Any, path: str, data: bytes) -> bool:
+        clean(store, 0, 1)
+        clock.time_ms += 5000
+        again = Table.create(store, SCHEMA, ["day"], clock=clock)
+        commits_by_another(again, 3)
+        return bool(real(path, data))
+
+    store.script = [replaced_before_the_put]
+    with pytest.raises(errors.TableReplaced):
+        tx.commit("WRITE")
+    assert "mine" not in paths(Table(store, clock=clock))
+
+
+def test_a20_a_log_that_loses_the_version_that_we_met_is_not_written_into(table: Table, store: FaultyStore) -> None:
+    tx = begun(table)
+
+    def meets_a_commit_that_vanishes(real: Any, path: str, data: bytes) -> bool:
+        assert real(path, data.replace(b"mine", b"them"))
+        return False
+
+    class VanishingStore(FaultyStore):
+        def list(self, directory: str, *, start_from: str | None = None) -> Any:
+            clean(self, 1)
+            return super().list(directory, start_from=start_from)
+
+    tx._store = VanishingStore(store.root)
+    tx._store.script = [meets_a_commit_that_vanishes]
+    with pytest.raises(errors.TableReplaced, match="was there and is gone"):
+        tx.commit("WRITE")
+
+
 def test_a20_a_winner_of_another_table_is_not_a_metadata_change(table: Table, store: FaultyStore, clock: Any) -> None:
     import msgspec
 

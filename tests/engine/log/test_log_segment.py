@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, read_hint, write_hint
-from airflow_txlog.engine.log.segment import LogSegment, list_commits_after, list_segment
+from airflow_txlog.engine.log.segment import LogSegment, list_segment
+from airflow_txlog.engine.log.tail import list_tail
 from airflow_txlog.engine.store import FileInfo, MemoryStore
 from airflow_txlog.errors import LogGap, TableError, TableNotFound, UnsupportedFeature, VersionNotFound
 
@@ -232,26 +233,13 @@ def test_a_listing_that_missed_a_commit_is_looked_at_again() -> None:
     store.hidden_once = {commit(5)}
     assert list_segment(store).version == 7
     store.hidden_once = {commit(5)}
-    assert len(list_commits_after(store, 3)) == 4
+    assert len(list_tail(store, 3).after(3)) == 4
 
 
 def test_a_listing_that_missed_the_newest_commit_is_an_older_version_of_the_table() -> None:
     store = log_of(*commits(*range(8)))
     store.hidden_once = {commit(7)}
     assert list_segment(store).version == 6
-
-
-def test_commits_after_a_version_are_contiguous() -> None:
-    store = log_of(*commits(*range(8)), classic(5), "x")
-    assert [info.path for info in list_commits_after(store, 5)] == [f"_delta_log/{commit(v)}" for v in (6, 7)]
-    assert list_commits_after(store, 7) == []
-    assert list_commits_after(store, 100) == []
-
-
-@pytest.mark.parametrize("versions", [(0, 1, 3), (0, 1, 2, 4), (3,)])
-def test_a_commit_cleaned_away_after_our_version_is_a_gap(versions: tuple[int, ...]) -> None:
-    with pytest.raises(LogGap):
-        list_commits_after(log_of(*commits(*versions)), 1)
 
 
 @given(

@@ -1,0 +1,151 @@
+"""What one listing of the log shows from a known version on: is it still the log that we know, and what came after.
+
+The listing begins at the known version *inclusive*: that one request tells whether the version's commit is the file
+that we saw (else the table was dropped and made again, or its log rewritten or cleaned) and what is new. It also
+watches over the commits that were acknowledged to us: another writer whose put is not conditional may replace one
+afterwards (soundness A15).
+The invariant: what follows the known version is contiguous, or the caller is told that it is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
+
+_CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The commits from the version `start` on, by version, as one listing showed them."""
+
+    table: str
+    start: int
+    commits: Mapping[int, FileInfo]
+    latest: int
+    """The last version that a commit or a checkpoint speaks of; `start - 1` where nothing does."""
+
+    def missing_after(self, version: int) -> int | None:
+        """The first version after `version` that has no commit here and lies at or below `latest`; None without one."""
+        return next((each for each in range(version + 1, self.latest + 1) if each not in self.commits), None)
+
+    def after(self, version: int) -> list[FileInfo]:
+        """The commits after `version`, ascending and without a gap; empty where there are none.
+
+        Raises LogGap where one is missing that a later file presupposes: the log was cleaned while we stood at
+        `version`, or is broken. What happened in between cannot be known from the log then.
+        """
+        missing = self.missing_after(version)
+        if missing is not None:
+            path = f"{version_prefix(missing)}.json"
+            raise LogGap(
+                f"LogGap: {path} of {self.table} is missing, and version {self.latest} is there: the log was cleaned "
+                f"past version {version}, or a file of it was lost. Nothing was changed.",
+                table=self.table,
+                path=path,
+                version=missing,
+            )
+        return [self.commits[each] for each in range(version + 1, self.latest + 1)]
+
+
+def list_tail(store: Store, start: int) -> LogTail:
+    """The log from the version `start` on, in one request; two where the first answer shows a gap.
+
+    A gap is believed when it is seen twice: a listing that runs beside writers may show commit 8 and not commit 7.
+    """
+    tail = _look(store, start)
+    return tail if tail.missing_after(start) is None else _look(store, start)
+
+
+def _look(store: Store, start: int) -> LogTail:
+    commits: dict[int, FileInfo] = {}
+    latest = start - 1
+    for info in store.list(LOG_DIRECTORY, start_from=version_prefix(start).removeprefix(f"{LOG_DIRECTORY}/")):
+        name = parse_name(info.path)
+        if name is None:
+            continue
+        if name.kind is LogKind.COMMIT:
+            commits[name.version] = info
+        # An empty checkpoint is what a writer leaves on a store where half a file can be seen.
+        elif name.kind not in _CHECKPOINTS or info.size_bytes == 0:
+            continue
+        latest = max(latest, name.version)
+    return LogTail(table=store.root, start=start, commits=commits, latest=latest)
+
+
+# --- commits that were acknowledged to us ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class OwnCommit:
+    """A commit of ours that the store acknowledged, and the file that was last verified to hold it.
+
+    `seen` is replaced as a whole, so that any number of threads may share one.
+    """
+
+    version: int
+    digest: bytes
+    """SHA-256 of the bytes that we put."""
+    seen: FileInfo | None = None
+
+
+def own_commit(version: int, data: bytes) -> OwnCommit:
+    """What to remember of the bytes that were put as `version`."""
+    return OwnCommit(version, hashlib.sha256(data).digest())
+
+
+def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[int, bytes]:
+    """The bytes of those own commits that had to be read, by version; a file that was verified is not read again.
+
+    Raises CommitOverwritten where another's bytes stand at a version that was acknowledged to us, or the log ends
+    before it. A commit that log cleanup took is none of that: later versions are there.
+    """
+    read: dict[int, bytes] = {}
+    for commit in own:
+        info = tail.commits.get(commit.version)
+        if info is None:
+            if tail.start <= commit.version and tail.latest < commit.version:
+                raise _overwritten(tail.table, commit.version, None)
+            continue
+        if info == commit.seen:
+            continue
+        try:
+            data = store.read(info.path)
+        except FileNotFoundError:
+            # Cleaned since it was listed, or gone: the next look tells which.
+            continue
+        if hashlib.sha256(data).digest() != commit.digest:
+            raise _overwritten(tail.table, commit.version, data)
+        commit.seen = info
+        read[commit.version] = data
+    return read
+
+
+def _overwritten(table: str, version: int, found: bytes | None) -> CommitOverwritten:
+    engine = None if found is None else _engine_of(version, found)
+    what = "the log ends before it" if found is None else f"it now holds the commit of another ({engine or 'unnamed'})"
+    return CommitOverwritten(
+        f"CommitOverwritten: version {version} of {table} was acknowledged to us, and {what}: our rows of that version "
+        "are not in the table. A writer whose put is not conditional replaces commits (Spark with its default log "
+        'store on S3 or on a local disk; see "Writers beside us" in docs/writers.md). Stop that writer, open the '
+        "table again, and repeat what version "
+        f"{version} did; its data files are still there until a VACUUM.",
+        table=table,
+        version=version,
+        engine_info=engine,
+    )
+
+
+def _engine_of(version: int, data: bytes) -> str | None:
+    try:
+        info = decode_commit(version, data, commit_name(version)).info or {}
+    except CorruptCommit:
+        return None
+    engine = info.get("engineInfo")
+    return engine if isinstance(engine, str) else None
