@@ -147,7 +147,7 @@ class Bench:
 
     def refresh(self) -> list[Line]:
         from tests.benchmarks.large_tables import ADDS_PER_COMMIT
-        from tests.benchmarks.scale_cases import REPEATS, FreshOpen, deltalake_refresh, our_refresh
+        from tests.benchmarks.scale_cases import REPEATS, WARM, FreshOpen, deltalake_refresh, our_refresh
 
         table, files = self._checkpointed()
         small, few = self._checkpointed(10)
@@ -157,10 +157,10 @@ class Bench:
             FreshOpen(table, files),
             deltalake_refresh(table, files),
         ]
-        return self._measure("refresh", sides, equal_to(REPEATS * ADDS_PER_COMMIT))
+        return self._measure("refresh", sides, equal_to((WARM + REPEATS) * ADDS_PER_COMMIT))
 
     def commit_large(self) -> list[Line]:
-        from tests.benchmarks.scale_cases import REPEATS, Committing, DeltaLakeCommitting
+        from tests.benchmarks.scale_cases import REPEATS, WARM, Committing, DeltaLakeCommitting
 
         table, files = self._checkpointed(commit_ready=True)
         small, few = self._checkpointed(10, commit_ready=True)
@@ -169,7 +169,7 @@ class Bench:
             Committing("ours on 10 files", small, few),
             DeltaLakeCommitting("deltalake", table, files),
         ]
-        return self._measure("commit-large", sides, equal_to(REPEATS + 1))
+        return self._measure("commit-large", sides, equal_to(WARM + REPEATS))
 
     def checkpoint(self) -> list[Line]:
         from tests.benchmarks.scale_cases import checkpoint_sides

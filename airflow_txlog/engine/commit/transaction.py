@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
@@ -307,14 +306,13 @@ class Transaction:
 
     def _live(self, paths: list[str]) -> pa.Table:
         """The rows of these live files. Raises InvalidCommit for a path that is not live."""
-        live = FILES.empty_table() if self.snapshot is None else self.snapshot.files()
-        known = canonical_paths(live.column("path"), self._store.root)
         wanted = [canonical_path(path, self._store.root) for path in paths]
-        missing = sorted(set(wanted) - set(known.to_pylist()))
+        live = FILES.empty_table() if self.snapshot is None else self.snapshot.state.files.at_paths(set(wanted))
+        missing = sorted(set(wanted) - set(self._paths(live)))
         if missing:
             raise InvalidCommit(
                 f"{self._store.root}: {missing[0]} is not a live file of version {self.read_version}, so this "
                 "transaction can neither read nor remove it.",
                 table=self._store.root,
             )
-        return live.filter(pc.is_in(known, value_set=pa.array(wanted, pa.string())))
+        return live

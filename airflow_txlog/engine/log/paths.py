@@ -59,12 +59,36 @@ def canonical_path(wire_path: str, root: str) -> str:
 
 def canonical_paths(wire_paths: pa.Array | pa.ChunkedArray, root: str) -> pa.Array:
     """`canonical_path` of every element, as one string array; null stays null. Fast where few need work."""
-    paths = wire_paths.combine_chunks() if isinstance(wire_paths, pa.ChunkedArray) else wire_paths
-    work = pc.match_substring_regex(paths, _NEEDS_WORK)
-    if not pc.any(work, min_count=0).as_py():
+    if not isinstance(wire_paths, pa.ChunkedArray):
+        return _canonical_chunk(wire_paths, root)
+    if wire_paths.num_chunks == 1:
+        return _canonical_chunk(wire_paths.chunk(0), root)
+    return pa.chunked_array([_canonical_chunk(each, root) for each in wire_paths.chunks], pa.string()).combine_chunks()
+
+
+def _canonical_chunk(paths: pa.StringArray, root: str) -> pa.Array:
+    if _all_plain(paths):
+        return paths
+    work = pc.fill_null(pc.match_substring_regex(paths, _NEEDS_WORK), False)
+    if not work.true_count:
         return paths
     changed = [canonical_path(path, root) for path in paths.filter(work).to_pylist()]
-    return pc.replace_with_mask(paths, pc.fill_null(work, False), pa.array(changed, pa.string()))
+    return pc.replace_with_mask(paths, work, pa.array(changed, pa.string()))
+
+
+def _all_plain(paths: pa.StringArray) -> bool:
+    """Whether certainly none needs work: a look at the bytes of all of them together, ten times as fast."""
+    text = paths.buffers()[2]
+    if text is None or not len(paths):
+        return False
+    # The bytes around a slice are looked at too: they can only make this more careful.
+    letters = text.to_pybytes()
+    if any(each in letters for each in (b"%", b":", b"//", b"/.")):
+        return False
+    ends = (pc.starts_with(paths, "/"), pc.starts_with(paths, "."), pc.ends_with(paths, "/"))
+    if any(found.true_count for found in ends):
+        return False
+    return not pc.equal(pc.binary_length(paths), 0).true_count
 
 
 def store_path(wire_path: str, root: str) -> str:

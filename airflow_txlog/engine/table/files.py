@@ -36,14 +36,10 @@ def file_keys(files: pa.Table, root: str) -> pa.Array:
     vectors = files.column("deletion_vector").combine_chunks()
     if vectors.null_count == len(vectors):
         return paths
-    ids = [None if row is None else _vector_id(row) for row in vectors.to_pylist()]
-    suffix = pa.array(["" if value is None else _SEPARATOR + value for value in ids], pa.string())
-    return pc.binary_join_element_wise(paths, suffix, "")
-
-
-def _vector_id(row: dict[str, object]) -> str:
-    base = f"{row['storage_type']}{row['path_or_inline_dv']}"
-    return base if row["offset"] is None else f"{base}@{row['offset']}"
+    kind, path, offset = (pc.struct_field(vectors, name) for name in ("storage_type", "path_or_inline_dv", "offset"))
+    at = pc.binary_join_element_wise("@", offset.cast(pa.string()), "")
+    suffix = pc.binary_join_element_wise(_SEPARATOR, kind, path, pc.fill_null(at, ""), "")
+    return pc.binary_join_element_wise(paths, pc.fill_null(suffix, ""), "")
 
 
 class _Stats(msgspec.Struct, rename="camel"):

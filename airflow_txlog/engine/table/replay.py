@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from airflow_txlog.engine.log.actions import (
     Add,
     Commit,
@@ -24,7 +21,8 @@ from airflow_txlog.engine.log.actions import (
     SetTransaction,
 )
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
-from airflow_txlog.engine.table.files import file_key, file_keys
+from airflow_txlog.engine.table.files import file_key
+from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.state import TableState
 from airflow_txlog.errors import CorruptTable
 
@@ -70,13 +68,14 @@ class ReplayBase:
     metadata: Metadata | None = None
     transactions: dict[str, SetTransaction] = field(default_factory=dict)
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
-    live: pa.Table = field(default_factory=FILES.empty_table)
-    tombstones: pa.Table = field(default_factory=TOMBSTONES.empty_table)
+    files: FileLayers = field(default_factory=lambda: FileLayers(FILES))
+    removed_files: FileLayers = field(default_factory=lambda: FileLayers(TOMBSTONES))
 
 
 def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: int, timestamp_ms: int) -> TableState:
     """The state after `base` and then `commits` (ascending, contiguous), which end at `version`.
 
+    Costs what the commits hold: what `base` holds is shared (see `layers`).
     Raises CorruptTable where neither holds a protocol or metadata.
     Source: protocol, "Action Reconciliation".
     """
@@ -91,7 +90,6 @@ def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: i
             f"{root}: the log up to version {version} holds no {missing} action, so the table cannot be read.",
             table=root,
         )
-    live, tombstones = _reconcile(base, newest, root)
     in_commit_ms = _in_commit_timestamp(commits[-1].info) if commits else None
     return TableState(
         version=version,
@@ -99,8 +97,8 @@ def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: i
         metadata=metadata,
         transactions={**base.transactions, **newest.transactions},
         domains={name: domain for name, domain in {**base.domains, **newest.domains}.items() if not domain.removed},
-        live=live,
-        tombstones=tombstones,
+        files=base.files.after(newest.seen, adds_to_table(newest.adds), root),
+        removed_files=base.removed_files.after(newest.seen, removes_to_table(newest.removes), root),
         timestamp_ms=timestamp_ms if in_commit_ms is None else in_commit_ms,
     )
 
@@ -112,28 +110,9 @@ def base_of(state: TableState) -> ReplayBase:
         metadata=state.metadata,
         transactions=dict(state.transactions),
         domains=dict(state.domains),
-        live=state.live,
-        tombstones=state.tombstones,
+        files=state.files,
+        removed_files=state.removed_files,
     )
-
-
-def _reconcile(base: ReplayBase, newest: _Newest, root: str) -> tuple[pa.Table, pa.Table]:
-    if not newest.seen:
-        return base.live, base.tombstones
-    spoken_of = pa.array(newest.seen, pa.string())
-    live = _without(base.live, spoken_of, root)
-    tombstones = _without(base.tombstones, spoken_of, root)
-    if newest.adds:
-        live = pa.concat_tables([live, adds_to_table(newest.adds)])
-    if newest.removes:
-        tombstones = pa.concat_tables([tombstones, removes_to_table(newest.removes)])
-    return live, tombstones
-
-
-def _without(files: pa.Table, keys: pa.Array, root: str) -> pa.Table:
-    if not files.num_rows:
-        return files
-    return files.filter(pc.invert(pc.is_in(file_keys(files, root), value_set=keys)))
 
 
 def _in_commit_timestamp(info: dict[str, object] | None) -> int | None:

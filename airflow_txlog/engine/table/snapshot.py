@@ -20,6 +20,7 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import schema as delta
 from airflow_txlog.engine.table.features import check_files, check_readable
+from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
@@ -92,12 +93,12 @@ class Snapshot:
 
     @property
     def num_files(self) -> int:
-        return int(self.state.live.num_rows)
+        return self.state.files.count
 
     @cached_property
     def size_bytes(self) -> int:
         """Bytes of the live files."""
-        return sum(self.state.live.column("size").to_pylist())
+        return sum(map(sum, (chunk.to_pylist() for chunk in self.state.live.column("size").chunks)))
 
     def application_version(self, app_id: str) -> int | None:
         """The recorded version of an application transaction, or None where the table has none for this id."""
@@ -199,8 +200,8 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
         metadata=content.metadata,
         transactions=dict(content.transactions),
         domains=dict(content.domains),
-        live=content.adds,
-        tombstones=content.removes,
+        files=FileLayers.of(content.adds, store.root),
+        removed_files=FileLayers.of(content.removes, store.root),
     )
 
 
@@ -228,7 +229,8 @@ def _build(
     # Without a schema only the log can be looked at; whoever asks for the schema is told.
     schema = delta.StructType(()) if state.metadata.schema_string is None else snapshot.delta_schema
     check_readable(state.protocol, state.metadata, schema, store.root)
-    check_files(state.live, store.root)
+    if state.files.may_have_vectors:
+        check_files(state.live, store.root)
     return snapshot
 
 

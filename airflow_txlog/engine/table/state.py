@@ -1,7 +1,8 @@
 """The state of one version of a table, as values: what replaying the log up to that version gives.
 
 Live files and tombstones are Arrow tables of the wire fields as they were written, so that a million files are a few
-vectors and a Remove or a re-Add loses nothing. Everything else is small.
+vectors and a Remove or a re-Add loses nothing; they share what they can with the version before. Everything else is
+small.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_txlog.engine.table.layers import FileLayers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,19 @@ class TableState:
     """The latest application transaction of each application id, expired ones included."""
     domains: Mapping[str, DomainMetadata]
     """Domains that were not removed, by name."""
-    live: pa.Table
-    """Schema `FILES`, one row a live file, in no order."""
-    tombstones: pa.Table
-    """Schema `TOMBSTONES`, one row a removed file, expired ones included."""
+    files: FileLayers
+    """The live files."""
+    removed_files: FileLayers
+    """The tombstones, expired ones included."""
     timestamp_ms: int
     """When the version was committed: the in-commit timestamp where the table has them, else the file's time."""
+
+    @property
+    def live(self) -> pa.Table:
+        """Schema `FILES`, one row a live file, in no order. Put together when first asked for."""
+        return self.files.table
+
+    @property
+    def tombstones(self) -> pa.Table:
+        """Schema `TOMBSTONES`, one row a removed file, expired ones included. Put together when first asked for."""
+        return self.removed_files.table
