@@ -66,10 +66,10 @@ def read_checkpoint(store: Store, checkpoint: CheckpointFiles) -> CheckpointCont
         try:
             for batch in _batches(store, info.path):
                 _gather(batch, found)
-        except FileNotFoundError:
-            raise
         # Arrow's and msgspec's errors, and Python's where a column has another shape than an action.
         except (pa.ArrowException, ValueError, TypeError, OSError) as error:
+            if isinstance(error, OSError) and not _is_arrows(error):
+                raise
             raise _corrupt(store, info.path, str(error)) from error
         except _V2Error as error:
             raise UnsupportedFeature(
@@ -93,6 +93,12 @@ def read_checkpoint(store: Store, checkpoint: CheckpointFiles) -> CheckpointCont
         adds=pa.Table.from_batches(found.adds, FILES),
         removes=pa.Table.from_batches(found.removes, TOMBSTONES),
     )
+
+
+def _is_arrows(error: OSError) -> bool:
+    """Whether Arrow says so of the bytes. A store that does not answer must never pass for a corrupt checkpoint: the
+    message would tell people to delete it."""
+    return type(error) is OSError and error.errno is None
 
 
 class _V2Error(Exception):
