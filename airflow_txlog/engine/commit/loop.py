@@ -163,11 +163,7 @@ def _read_winners(
     except (LogGap, FileNotFoundError) as error:
         raise _cleaned(attempt, version) from error
     if not winners:
-        raise TableReplaced(
-            f"{attempt.table}: version {version} was there and is gone, so the log was rewritten while this "
-            "transaction ran. Nothing was committed. Open the table again.",
-            table=attempt.table,
-        )
+        raise _vanished(attempt, commit_name(version))
     return winners, files[-1]
 
 
@@ -182,6 +178,14 @@ def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | N
     return TableReplaced(
         f"{attempt.table}: {anchor.path} {what}, so the table was dropped and created again, or its log was "
         "rewritten, while this transaction ran. Nothing was committed. Open the table again.",
+        table=attempt.table,
+    )
+
+
+def _vanished(attempt: Attempt, path: str) -> TableReplaced:
+    return TableReplaced(
+        f"{attempt.table}: {path} was there and is gone, so the log was rewritten while this transaction ran. "
+        "Nothing was committed. Open the table again.",
         table=attempt.table,
     )
 
@@ -215,15 +219,23 @@ _FINAL_ERRNO = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, 
 def put_and_read_back(
     store: Store, path: str, data: bytes, attempt: Attempt, clock: Clock, policy: CommitPolicy
 ) -> bytes | None:
-    """None where our bytes are at `path`, else another's. Raises CommitStateUnknown when neither can be told."""
+    """None where our bytes are at `path`, else another's.
+
+    Raises CommitStateUnknown when neither can be told, TableReplaced where the version was taken and then vanished.
+    """
     deadline_ms = clock.now_ms() + int(policy.unknown_deadline_s * 1000)
     tries = 0
     failure: Exception | None = None
+    is_taken = False
     while True:
         tries += 1
         try:
-            if store.put_if_absent(path, data):
-                return None
+            # A name that was taken once is never put again: if it is free now, the log was dropped or cleaned
+            # since, and these bytes belong to the log that was.
+            if not is_taken:
+                if store.put_if_absent(path, data):
+                    return None
+                is_taken = True
         except Exception as error:
             failure = error
         verdict, found = _read_back(store, path, data)
@@ -231,6 +243,8 @@ def put_and_read_back(
             return None
         if verdict is _Verdict.ANOTHERS:
             return found
+        if verdict is _Verdict.ABSENT and is_taken:
+            raise _vanished(attempt, path)
         if verdict is _Verdict.ABSENT and isinstance(failure, OSError) and failure.errno in _FINAL_ERRNO:
             raise failure
         if clock.now_ms() >= deadline_ms:

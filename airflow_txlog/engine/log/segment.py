@@ -131,6 +131,9 @@ def _segment_of(listing: _Listing, wanted: int | None, table: str) -> LogSegment
             feature="v2Checkpoint",
             needed_to="read",
         )
+    # What lies before a later checkpoint may be cleaned, and in any order: the table is sound, that version is gone.
+    if wanted is not None and any(each > version for each in listing.checkpoints):
+        raise _not_found(table, version, listing)
     if wanted is not None and checkpoint is None and 0 not in listing.commits and listing.earliest is not None:
         raise _not_found(table, version, listing)
     raise _gap(table, gap, version)

@@ -361,3 +361,19 @@ def test_two_creators_of_one_table_make_one_table(store: FaultyStore, clock: Any
     with pytest.raises(errors.TableAlreadyExists) as caught:
         Table.create(store, SCHEMA, clock=clock)
     assert caught.value.retryable
+
+
+def test_a_version_that_was_taken_and_vanished_is_not_put_again(table: Table, store: FaultyStore) -> None:
+    """The table is dropped between the answer "taken" and the read: the bytes belong to no log any more."""
+
+    def is_taken_and_then_all_is_dropped(real: Any, path: str, data: bytes) -> bool:
+        for info in store.walk():
+            store.delete(info.path)
+        return False
+
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    store.script = [is_taken_and_then_all_is_dropped]
+    with pytest.raises(errors.TableReplaced):
+        tx.commit("WRITE")
+    assert list(store.walk()) == []

@@ -270,3 +270,15 @@ def test_a_segment_is_complete_or_an_error(
     assert (segment.checkpoint.version if segment.checkpoint else -1) == base
     assert found(segment)[2] == commits(*range(base + 1, goal + 1))
     assert list(itertools.chain(found(segment)[1])) == sorted(found(segment)[1])
+
+
+def test_a_version_before_a_later_checkpoint_is_gone_and_not_a_gap() -> None:
+    """Log cleanup took commit 2 and not yet the checkpoint before it: the table is sound, version 2 is not found."""
+    store = MemoryStore(f"memory://cleaned-{uuid.uuid4().hex}")
+    for name in ("1.json", "1.checkpoint.parquet", "3.json", "3.checkpoint.parquet", "4.json"):
+        number, _, ending = name.partition(".")
+        store.put(f"_delta_log/{int(number):020d}.{ending}", b"x")
+    with pytest.raises(VersionNotFound):
+        list_segment(store, 2)
+    assert list_segment(store).version == 4
+    assert list_segment(store, 1).version == 1

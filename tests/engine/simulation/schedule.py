@@ -19,7 +19,7 @@ from tests.engine.simulation.scheduler import Scheduler
 from tests.engine.simulation.store import Faults, SimulatedStore
 
 TRACE_LINES = 150
-DROPPED = 0.0
+DROPPED = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _draw_actors(theatre: Theatre) -> list[Callable[[], None]]:
     if chance.random() < 0.5:
         actors.append(reader(theatre, 3))
     if chance.random() < 0.4:
-        actors.append(upkeep(theatre, 2, cleans=False))
+        actors.append(upkeep(theatre, 2, cleans=chance.random() < 0.5))
     if chance.random() < 0.4:
         actors.append(stranger(theatre, "s", chance.randint(1, 2), vectors=False))
     return actors

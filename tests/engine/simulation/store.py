@@ -57,8 +57,7 @@ class SimulatedStore(MemoryStore):
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> bytes:
-        number = self._before("read", path)
-        self.about_to_put.discard(-1 if number is None else number)
+        self._before("read", path)
         found = super().read(path)
         self._after("read", path)
         return found
@@ -91,6 +90,7 @@ class SimulatedStore(MemoryStore):
             self.trace.append(f"{number} put_if_absent {path}: will land later")
             raise Unanswered("the put was not answered")
         made = self._make(path, data)
+        self.about_to_put.discard(-1 if number is None else number)
         self._after(f"put_if_absent ({made})", path)
         return made
 
