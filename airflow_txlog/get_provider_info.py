@@ -44,6 +44,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "connection-types": [_connection_type()],
+        "cli": ["airflow_txlog.cli.definition.get_cli_commands"],
         "config": {"txlog": _config_section()},
     }
 

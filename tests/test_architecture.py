@@ -37,6 +37,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "application": ("errors", *CONTRACT, "engine"),
     "jobs": ("", "errors", *CONTRACT, "application", "datafiles", "engine", "jobs"),
     **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "application", "engine", *AIRFLOW_SIDE)),
+    # A door into Airflow's command line: everything behind it is the hook's and the engine's.
+    "cli": ("errors", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -48,6 +50,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "fsspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow", "fsspec")),
+    "cli": ("airflow", "rich"),
     "get_provider_info": (),
 }
 # The in-process runner is the one place on the Airflow side that starts a job without naming it by string; it does so

@@ -28,6 +28,7 @@ from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.time_travel import Moment, moment_text, parse_moment, version_at
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.engine.upkeep import checkpointing
+from airflow_txlog.engine.upkeep.checks import Finding, check
 from airflow_txlog.engine.upkeep.history import history
 from airflow_txlog.engine.upkeep.log_cleanup import LogCleanup, clean_after_checkpoint, clean_log
 from airflow_txlog.engine.upkeep.restore import restore
@@ -166,6 +167,10 @@ class Table:
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The commits that the log still holds, newest first; see `engine.upkeep.history`."""
         return history(self.store, limit)
+
+    def check(self) -> list[Finding]:
+        """What is unhealthy about the table, each with advice; empty where nothing is. See `engine.upkeep.checks`."""
+        return check(self.store, self.snapshot())
 
     # --- changing ---------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,31 @@ def decode_commit(version: int, data: bytes, path: str) -> Commit:
     )
 
 
+class _InfoLine(msgspec.Struct, frozen=True):
+    commitInfo: dict[str, Any] | None = None
+
+
+_info_decoder = msgspec.json.Decoder(_InfoLine)
+
+
+def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
+    """commitInfo alone, as written; empty where the commit has none. The other actions are not looked at.
+
+    Raises CorruptCommit where the line that speaks of it is no JSON, or commitInfo is no object.
+    """
+    for line in data.split(b"\n"):
+        if b"commitInfo" not in line:
+            continue
+        try:
+            line.decode("utf-8")
+            info = _info_decoder.decode(line).commitInfo
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptCommit(f"CorruptCommit: commitInfo of {path} cannot be read: {error}.", path=path) from error
+        if info is not None:
+            return info
+    return {}
+
+
 def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> bytes:
     """The bytes of a commit file: commitInfo first, then the actions in the order given, each line ended by "\\n".
 

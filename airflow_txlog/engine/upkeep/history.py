@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.log.wire import decode_commit_info
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.time_travel import list_commits
 from airflow_txlog.errors import TableNotFound
@@ -24,7 +24,7 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
         )
     found = []
     for listed in commits[: -limit - 1 : -1] if limit is not None else reversed(commits):
-        info = decode_commit(listed.version, store.read(listed.info.path), listed.info.path).info or {}
+        info = decode_commit_info(store.read(listed.info.path), listed.info.path)
         in_commit = info.get("inCommitTimestamp")
         timestamp = in_commit if isinstance(in_commit, int) else listed.file_time_ms
         found.append({**info, "version": listed.version, "timestamp": timestamp})

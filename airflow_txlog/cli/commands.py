@@ -1,0 +1,313 @@
+"""What the commands of `airflow txlog` do: open the table, ask the engine, print.
+
+Every command returns a document (printed as it is with `--json`; its keys are documented and stay) and how people see
+it. The exit code: 0 done, 1 failed (the message on standard error, and with `--json` the error as the document), 2
+used wrongly. An error of ours never shows a traceback; a mistake in this program does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_txlog.cli import printing
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.hooks.txlog import TxlogHook
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_txlog.engine import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command found: for programs, and for people."""
+
+    document: Mapping[str, Any]
+    show: Callable[[], object]
+
+
+def run(name: str, args: Namespace) -> None:
+    """Run a command by its name and end the process with its exit code if it failed."""
+    _logs_to_stderr()
+    try:
+        answer = _COMMANDS[name](_open(args), args)
+    except (TxlogError, AirflowException, OSError) as error:
+        _fail(error, args.as_json)
+    if args.as_json:
+        printing.print_json(answer.document)
+    else:
+        answer.show()
+
+
+def history(table: Table, args: Namespace) -> Answer:
+    """`{"table", "commits": [commitInfo + version, timestamp (ms)]}`, with `--check` also `findings`."""
+    commits = table.history(args.limit)
+    document: dict[str, Any] = {"table": table.uri, "commits": commits}
+    if args.check:
+        document["findings"] = [finding.to_dict() for finding in table.check()]
+
+    def show() -> None:
+        columns = ("version", "time", "operation", "parameters", "metrics", "engine")
+        printing.print_rows(columns, [_commit_row(commit) for commit in commits], right=("version",))
+        if args.check:
+            _show_findings(document["findings"])
+
+    return Answer(document, show)
+
+
+def files(table: Table, args: Namespace) -> Answer:
+    """`{"table", "version", "num_files", "size_bytes", "files": […], "truncated"}`; it counts all that match."""
+    snapshot = _snapshot(table, args)
+    found = snapshot.files(args.where, parameters=_parameters(args.params) if args.params else None)
+    rows = [_file(row) for row in found.slice(0, args.limit).to_pylist()]
+    total = sum(found.column("size").to_pylist())
+    document = {
+        "table": table.uri,
+        "version": snapshot.version,
+        "num_files": found.num_rows,
+        "size_bytes": total,
+        "truncated": len(rows) < found.num_rows,
+        "files": rows,
+    }
+
+    def show() -> None:
+        columns = ("path", "size", "rows", "modified", "deletion vector")
+        cells = [
+            (
+                row["path"],
+                printing.size(row["size_bytes"]),
+                row["num_records"],
+                printing.moment(row["modification_time"]),
+                "yes" if row["deletion_vector"] else "",
+            )
+            for row in rows
+        ]
+        printing.print_rows(columns, cells, right=("size", "rows"))
+        more = f", of which {len(rows)} are shown (--limit)" if document["truncated"] else ""
+        print(f"\n{found.num_rows} files, {printing.size(total)}, at version {snapshot.version}{more}")
+
+    return Answer(document, show)
+
+
+def snapshot(table: Table, args: Namespace) -> Answer:
+    """One version: numbers, schema (the protocol's JSON), partitioning, properties, protocol."""
+    found = _snapshot(table, args)
+    protocol, schema = found.protocol, found.metadata.schema_string
+    document = {
+        "table": table.uri,
+        "version": found.version,
+        "timestamp": found.timestamp_ms,
+        "num_files": found.num_files,
+        "size_bytes": found.size_bytes,
+        "num_tombstones": found.state.tombstones.num_rows,
+        "num_application_transactions": len(found.state.transactions),
+        "id": found.metadata.id,
+        "name": found.metadata.name,
+        "description": found.metadata.description,
+        "partition_columns": found.partition_columns,
+        "properties": found.properties,
+        "protocol": {
+            "min_reader_version": protocol.min_reader_version,
+            "min_writer_version": protocol.min_writer_version,
+            "reader_features": sorted(protocol.reader_features or ()),
+            "writer_features": sorted(protocol.writer_features or ()),
+        },
+        "schema": None if schema is None else json.loads(schema),
+    }
+
+    def show() -> None:
+        facts: dict[str, object] = {name: value for name, value in document.items() if value is not None}
+        facts["timestamp"] = f"{printing.moment(found.timestamp_ms)} ({found.timestamp_ms})"
+        facts["size"] = printing.size(facts.pop("size_bytes"))  # type: ignore[arg-type]
+        facts["partition_columns"] = ", ".join(found.partition_columns)
+        if schema is not None:
+            facts["schema"] = [f"{field.name}: {field.type}" for field in found.schema]
+        printing.print_facts(facts)
+
+    return Answer(document, show)
+
+
+def vacuum(table: Table, args: Namespace) -> Answer:
+    """`{"table", "dry_run", "num_files", "size_bytes", "deleted_files", "deleted_directories", "files": [URI]}`."""
+    if not args.dry_run:
+        _confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
+    hours = args.orphan_retention_hours
+    more = {} if hours is None else {"orphan_retention": timedelta(hours=hours)}
+    result = table.vacuum(
+        args.retention_hours, dry_run=args.dry_run, check_retention=not args.no_check_retention, **more
+    )
+    document = {
+        "table": table.uri,
+        "dry_run": result.dry_run,
+        "num_files": len(result.files),
+        "size_bytes": result.size_bytes,
+        "deleted_files": result.deleted_files,
+        "deleted_directories": result.deleted_directories,
+        "files": result.files,
+    }
+
+    def show() -> None:
+        if result.dry_run:
+            for path in result.files:
+                print(path)
+        verb = "would be deleted" if result.dry_run else f"to delete, {result.deleted_files} deleted"
+        print(f"{len(result.files)} files ({printing.size(result.size_bytes)}) {verb}")
+
+    return Answer(document, show)
+
+
+def checkpoint(table: Table, args: Namespace) -> Answer:
+    """`{"table", "version"}`."""
+    version = table.checkpoint()
+    return Answer({"table": table.uri, "version": version}, lambda: print(version))
+
+
+def restore(table: Table, args: Namespace) -> Answer:
+    """`{"table", "version", "committed"}`: the latest version now, and whether it is new."""
+    moment = _moment(args)
+    if args.table_version is None and moment is None:
+        _misused("restore is told --version or --timestamp.")
+    asked = f"version {args.table_version}" if moment is None else args.timestamp
+    before = table.snapshot().version
+    _confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
+    version = table.restore(args.table_version, moment, ignore_missing=args.ignore_missing)
+    document = {"table": table.uri, "version": version, "committed": version > before}
+    told = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
+    return Answer(document, lambda: print(told))
+
+
+_COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
+    "history": history,
+    "files": files,
+    "snapshot": snapshot,
+    "vacuum": vacuum,
+    "checkpoint": checkpoint,
+    "restore": restore,
+}
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _open(args: Namespace) -> Table:
+    if args.conn_id:
+        # A shell command of Airflow may read connections from the database, as the scheduler does; the SDK that hooks
+        # stand on looks there only in a process that says so.
+        os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    return TxlogHook(args.conn_id or None).open(args.table)
+
+
+def _snapshot(table: Table, args: Namespace) -> Snapshot:
+    return table.snapshot(args.table_version, _moment(args))
+
+
+def _moment(args: Namespace) -> int | str | None:
+    """`--timestamp`: milliseconds or ISO-8601 text. Ends the process where a version is asked for too."""
+    if args.timestamp is None:
+        return None
+    if args.table_version is not None:
+        _misused("--version and --timestamp are given; one of them says which version is meant.")
+    text: str = args.timestamp
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+def _parameters(given: list[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            _misused(f"--param is NAME=VALUE, not {item!r}.")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def _confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal, and end the process unless the answer is yes. A script is taken at its word."""
+    if yes or not sys.stdin.isatty():
+        return
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        printing.say("Nothing was changed.")
+        sys.exit(1)
+
+
+def _misused(message: str) -> NoReturn:
+    printing.say(message)
+    sys.exit(2)
+
+
+def _fail(error: Exception, as_json: bool) -> NoReturn:
+    printing.say(f"{type(error).__name__}: {str(error).removeprefix(f'{type(error).__name__}: ')}")
+    if as_json:
+        told = (
+            error.to_dict() if isinstance(error, TxlogError) else {"type": type(error).__name__, "message": str(error)}
+        )
+        printing.print_json({"error": told})
+    sys.exit(1)
+
+
+def _logs_to_stderr() -> None:
+    """Standard output is for the answer alone."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
+
+
+# --- what people see ------------------------------------------------------------------------------------------------
+
+
+def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        commit["version"],
+        printing.moment(commit["timestamp"]),
+        commit.get("operation"),
+        _pairs(commit.get("operationParameters")),
+        _pairs(commit.get("operationMetrics")),
+        commit.get("engineInfo") or commit.get("clientVersion"),
+    )
+
+
+def _pairs(values: object) -> str:
+    """A mapping as `name=value` pairs; what is no mapping as it is, and nothing for what says nothing."""
+    if not isinstance(values, Mapping):
+        return "" if values is None else str(values)
+    told = {name: value for name, value in values.items() if value not in (None, "", "[]", "{}", "null", [], {})}
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}" for name, value in told.items()
+    )
+
+
+def _file(row: Mapping[str, Any]) -> dict[str, Any]:
+    from airflow_txlog.engine.table.files import record_count
+
+    vector = row["deletion_vector"]
+    return {
+        "path": row["path"],
+        "size_bytes": row["size"],
+        "num_records": record_count(row["stats"]),
+        "modification_time": row["modification_time"],
+        "partition_values": dict(row["partition_values"] or ()),
+        "deletion_vector": None if vector is None else {"cardinality": vector["cardinality"]},
+    }
+
+
+def _show_findings(findings: list[dict[str, Any]]) -> None:
+    print()
+    if not findings:
+        print("Nothing unhealthy was found.")
+    for finding in findings:
+        print(f"{finding['code']}: {finding['message']}\n    {finding['advice']}")

@@ -1,0 +1,118 @@
+"""The commands of `airflow txlog` and their arguments.
+
+Read at every start of the `airflow` command, whatever it was asked for: nothing of ours is imported before a command
+runs. What the commands do stands in `commands`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+def _arg(*flags: str, **settings: Any) -> Arg:
+    return Arg(flags, **settings)  # type: ignore[no-untyped-call]
+
+
+_TABLE = _arg(
+    "table",
+    metavar="TABLE",
+    help="The table: a path, a URI, or with --conn-id a name under the connection's base",
+)
+_CONN_ID = _arg("--conn-id", metavar="ID", help="A connection of type txlog whose base TABLE is joined to")
+_JSON = _arg("--json", dest="as_json", action="store_true", help="Print one JSON document")
+_COMMON = (_TABLE, _CONN_ID, _JSON)
+_VERSION = _arg("--version", dest="table_version", type=int, metavar="N", help="A version of the table")
+_TIMESTAMP = _arg(
+    "--timestamp", metavar="TIME", help="A moment: ISO-8601 (UTC without a zone) or milliseconds since the epoch"
+)
+_YES = _arg("-y", "--yes", action="store_true", help="Do not ask, even on a terminal")
+
+
+def _limit(default: int | None) -> Arg:
+    told = "all" if default is None else str(default)
+    return _arg("--limit", type=_whole_number, default=default, metavar="N", help=f"At most N (default: {told})")
+
+
+def _whole_number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("a whole number from 0 on")
+    return number
+
+
+_whole_number.__name__ = "whole number"  # what argparse calls it in its message
+
+_PREDICATE = (
+    _arg("--where", metavar="PREDICATE", help="Only files that may hold such a row, as SQL"),
+    _arg(
+        "--param",
+        action="append",
+        default=[],
+        dest="params",
+        metavar="NAME=VALUE",
+        help="A parameter :NAME of the predicate; VALUE is JSON, or else text. May be given several times",
+    ),
+)
+_VACUUM = (
+    _arg(
+        "--retention-hours",
+        type=float,
+        metavar="H",
+        help="How long removed files are kept (default: the table's delta.deletedFileRetentionDuration)",
+    ),
+    _arg("--no-check-retention", action="store_true", help="Take a retention below the table's as it is"),
+    _arg(
+        "--orphan-retention-hours",
+        type=float,
+        metavar="H",
+        help="How long a file that no commit names is kept (default: 168, never below 24)",
+    ),
+    _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only tell what would go"),
+    _YES,
+)
+
+
+def get_cli_commands() -> list[GroupCommand]:
+    """What Airflow adds to its own commands (`cli` in the provider's description)."""
+    restore = (
+        _VERSION,
+        _TIMESTAMP,
+        _arg("--ignore-missing", action="store_true", help="Restore what is left where files are gone"),
+        _YES,
+    )
+    history = (_limit(20), _arg("--check", action="store_true", help="Also look for what is unhealthy, and advise"))
+    return [
+        GroupCommand(
+            name="txlog",
+            help="Look at Delta tables and keep them healthy",
+            subcommands=(
+                _command("history", "The commits that the log still holds, newest first", *history),
+                _command("files", "The live data files", *_PREDICATE, _VERSION, _TIMESTAMP, _limit(100)),
+                _command("snapshot", "One version: schema, partitioning, properties, size", _VERSION, _TIMESTAMP),
+                _command("vacuum", "Delete data files that no kept version needs", *_VACUUM),
+                _command("checkpoint", "Write a checkpoint of the latest version, and clean the log"),
+                _command("restore", "Make an earlier version the latest again", *restore),
+            ),
+        )
+    ]
+
+
+def _command(name: str, help: str, *args: Arg) -> ActionCommand:
+    return ActionCommand(name=name, help=help, func=_run(name), args=(*_COMMON, *args))
+
+
+def _run(name: str) -> Callable[..., None]:
+    return partial(_lazily, name)
+
+
+def _lazily(name: str, args: Namespace) -> None:
+    from airflow_txlog.cli.commands import run
+
+    run(name, args)

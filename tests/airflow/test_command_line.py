@@ -1,0 +1,284 @@
+"""`airflow txlog …`: through the real command in a process of its own, and through Airflow's parser in this one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from tests.engine.rows import append, sorted_rows
+
+pytestmark = pytest.mark.airflow
+
+SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Version 1: days 1 and 2; version 2: day 3; version 3: day 1 deleted."""
+    table = Table.create(str(tmp_path / "t"), SCHEMA, partition_by=["day"])
+    append(table, [{"day": "1", "id": 1}, {"day": "2", "id": 2}])
+    append(table, [{"day": "3", "id": 3}])
+    tx = table.begin()
+    tx.remove(tx.read("day = '1'"))
+    tx.commit("DELETE", {"predicate": "[\"day = '1'\"]"})
+    return tmp_path / "t"
+
+
+class Said:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+@pytest.fixture
+def txlog(airflow_home: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `airflow txlog …` through Airflow's own parser, in this process."""
+    from airflow.cli.cli_parser import get_parser
+
+    def run(*words: object) -> Said:
+        capsys.readouterr()
+        code = 0
+        try:
+            args = get_parser().parse_args(["txlog", *map(str, words)])
+            args.func(args)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
+
+
+def airflow(*words: object, home: Path, env: dict[str, str] | None = None) -> Said:
+    """The real `airflow` command in a process of its own."""
+    command = [sys.executable, "-m", "airflow", *map(str, words)]
+    environment = os.environ | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "PYTHONPATH": str(ROOT),
+        **(env or {}),
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, cwd=home, check=False)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+# --- the real command -----------------------------------------------------------------------------------------------
+
+
+def test_the_airflow_command_knows_a_table_by_path_and_by_connection(folder: Path, tmp_path: Path) -> None:
+    by_path = airflow("txlog", "history", folder, "--json", home=tmp_path)
+    assert by_path.code == 0, by_path.err
+    assert [commit["operation"] for commit in by_path.document["commits"]] == [
+        "DELETE", "WRITE", "WRITE", "CREATE TABLE",
+    ]  # fmt: skip
+    connection = json.dumps({"conn_type": "txlog", "host": str(tmp_path)})
+    named = airflow(
+        "txlog", "snapshot", "t", "--conn-id", "lake", "--json", home=tmp_path, env={"AIRFLOW_CONN_LAKE": connection}
+    )
+    assert named.code == 0, named.err
+    assert named.document["version"] == 3
+
+
+def test_the_airflow_command_fails_without_a_traceback(tmp_path: Path) -> None:
+    said = airflow("txlog", "files", tmp_path / "nothing", home=tmp_path)
+    assert said.code == 1
+    assert said.err.strip().splitlines()[-1].startswith("TableNotFound: ")
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_the_definition_of_the_commands_imports_nothing_heavy() -> None:
+    """Airflow reads it at every start of its command line."""
+    script = (
+        "import sys; from airflow_txlog.cli.definition import get_cli_commands; get_cli_commands(); "
+        "print([name for name in sys.modules if name in ('pyarrow', 'sqlglot') "
+        "or name.startswith(('airflow_txlog.engine', 'airflow_txlog.hooks'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_a_connection_of_the_database_is_found(folder: Path, airflow_home: Path, txlog: Any) -> None:
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.add(Connection(conn_id="shelf", conn_type="txlog", host=str(folder.parent)))
+    assert txlog("checkpoint", "t", "--conn-id", "shelf").out == "3\n"
+    missing = txlog("checkpoint", "t", "--conn-id", "nobody", "--json")
+    assert missing.code == 1
+    assert "nobody" in missing.document["error"]["message"]
+
+
+# --- what the commands say ------------------------------------------------------------------------------------------
+
+
+def test_history_is_a_table_for_people(txlog: Any, folder: Path) -> None:
+    said = txlog("history", folder, "--limit", 2)
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["version", "time", "operation", "parameters", "metrics", "engine"]
+    assert len(lines) == 4
+    assert "predicate=[\"day = '1'\"]" in lines[2], "nothing of the log is taken for markup"
+    assert "Z " in lines[2]
+
+
+def test_history_shows_what_other_engines_write(txlog: Any, folder: Path) -> None:
+    """Without commitInfo, with parameters of any shape, with fields that mean something else there."""
+    strange = [
+        None,
+        {"operation": "MERGE", "operationParameters": "a text", "operationMetrics": {"n": 5, "deep": {"x": [1, None]}}},
+        {
+            "operation": ["a", "list"],
+            "timestamp": "yesterday",
+            "version": "nine",
+            "engineInfo": None,
+            "clientVersion": 7,
+        },
+        {},
+    ]
+    for number, info in enumerate(strange, start=4):
+        lines: list[dict[str, Any]] = [] if info is None else [{"commitInfo": info}]
+        lines.append({"txn": {"appId": "x", "version": number}})
+        (folder / "_delta_log" / f"{number:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+    said = txlog("history", folder)
+    assert said.code == 0, said.err
+    assert len(said.out.splitlines()) == 2 + 8
+    commits = txlog("history", folder, "--json").document["commits"]
+    assert [commit["version"] for commit in commits] == list(range(7, -1, -1))
+    assert all(isinstance(commit["timestamp"], int) for commit in commits)
+    assert commits[2]["operationMetrics"] == {"n": 5, "deep": {"x": [1, None]}}
+
+
+def test_history_checks_the_table(txlog: Any, folder: Path) -> None:
+    assert txlog("history", folder, "--check").out.splitlines()[-1] == "Nothing unhealthy was found."
+    table = Table.open(str(folder))
+    tx = table.begin()
+    for number in range(10_001):
+        tx.set_application(f"a{number}", 1)
+    tx.commit("WRITE", record_empty=True)
+    said = txlog("history", folder, "--check")
+    assert "too_many_application_transactions: " in said.out
+    findings = txlog("history", folder, "--check", "--json").document["findings"]
+    assert [(finding["code"], finding["facts"]) for finding in findings] == [
+        ("too_many_application_transactions", {"count": 10_001})
+    ]
+    assert "delta.setTransactionRetentionDuration" in findings[0]["advice"]
+
+
+def test_files_are_chosen_by_a_predicate_and_its_parameters(txlog: Any, folder: Path) -> None:
+    document = txlog(
+        "files", folder, "--where", "id >= :n AND day = :d", "--param", "n=3", "--param", 'd="3"', "--json"
+    )
+    assert document.document["num_files"] == 1
+    (file,) = document.document["files"]
+    assert set(file) == {
+        "path", "size_bytes", "num_records", "modification_time", "partition_values", "deletion_vector",
+    }  # fmt: skip
+    assert (file["partition_values"], file["num_records"], file["deletion_vector"]) == ({"day": "3"}, 1, None)
+    assert txlog("files", folder, "--version", 1, "--json").document["num_files"] == 2
+    some = txlog("files", folder, "--limit", 1, "--json").document
+    assert (some["num_files"], len(some["files"]), some["truncated"]) == (2, 1, True)
+    people = txlog("files", folder, "--limit", 1).out
+    assert "2 files, " in people
+    assert "of which 1 are shown" in people
+
+
+def test_a_snapshot_tells_one_version(txlog: Any, folder: Path) -> None:
+    document = txlog("snapshot", folder, "--version", 2, "--json").document
+    assert (document["version"], document["num_files"], document["partition_columns"]) == (2, 3, ["day"])
+    assert document["protocol"]["min_writer_version"] == 2
+    assert [field["name"] for field in document["schema"]["fields"]] == ["day", "id"]
+    assert document["properties"]["delta.setTransactionRetentionDuration"] == "interval 30 days"
+    people = txlog("snapshot", folder).out
+    assert "id: int64" in people
+    assert "version:" in people
+    moment = Table.open(str(folder)).snapshot(1).timestamp_ms
+    assert txlog("snapshot", folder, "--timestamp", moment, "--json").document["version"] == 1
+
+
+def test_a_checkpoint_prints_its_version(txlog: Any, folder: Path) -> None:
+    assert txlog("checkpoint", folder, "--json").document == {"table": f"file://{folder}", "version": 3}
+    assert (folder / "_delta_log" / f"{3:020d}.checkpoint.parquet").exists()
+
+
+def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:
+    before = sorted_rows(Table.open(str(folder)).to_arrow(version=1))
+    assert txlog("restore", folder, "--version", 1, "--json").document == {
+        "table": f"file://{folder}", "version": 4, "committed": True,
+    }  # fmt: skip
+    assert sorted_rows(Table.open(str(folder)).to_arrow()) == before
+    assert txlog("restore", folder, "--version", 4).out == "already at version 4: nothing to do\n"
+
+
+def test_a_vacuum_names_what_would_go_and_then_deletes_it(txlog: Any, folder: Path) -> None:
+    arguments = ("vacuum", folder, "--retention-hours", 0, "--no-check-retention")
+    dry = txlog(*arguments, "--dry-run", "--json").document
+    assert (dry["dry_run"], dry["num_files"], dry["deleted_files"], len(dry["files"])) == (True, 1, 0, 1)
+    assert "day=1/" in txlog(*arguments, "--dry-run").out
+    done = txlog(*arguments, "--json").document
+    assert (done["dry_run"], done["num_files"], done["deleted_files"]) == (False, 1, 1)
+    assert txlog("vacuum", folder).out == "0 files (0 B) to delete, 0 deleted\n"
+
+
+# --- what they refuse -----------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_a_document_too(txlog: Any, folder: Path) -> None:
+    said = txlog("vacuum", folder, "--retention-hours", 1, "--json")
+    assert said.code == 1
+    assert said.document["error"]["type"] == "RetentionTooShort"
+    assert said.document["error"]["facts"]["asked_ms"] == 3_600_000
+    assert said.err.startswith("RetentionTooShort: vacuum of ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["history"],
+        ["history", "t", "--limit", "-1"],
+        ["history", "t", "--limit", "many"],
+        ["nonsense", "t"],
+        ["restore", "t"],
+        ["restore", "t", "--version", "1", "--timestamp", "2026-01-01"],
+        ["files", "t", "--param", "nothing", "--where", "id = :nothing"],
+        ["snapshot", "t", "--version", "one"],
+    ],
+)
+def test_wrong_usage_ends_with_2(txlog: Any, folder: Path, words: Sequence[str]) -> None:
+    said = txlog(*(str(folder) if word == "t" else word for word in words))
+    assert said.code == 2
+    assert said.out == "" or "usage" in said.out.lower()
+
+
+@pytest.mark.parametrize(("answer", "code", "version"), [("n\n", 1, 3), ("\n", 1, 3), ("", 1, 3), ("y\n", 0, 4)])
+def test_on_a_terminal_it_asks_first(
+    txlog: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, version: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    said = txlog("restore", folder, "--version", 1)
+    assert (said.code, Table.open(str(folder)).snapshot().version) == (code, version)
+    assert "now at version 3, to version 1? [y/N]" in said.err
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert txlog("restore", folder, "--version", 1, "--yes").code == 0

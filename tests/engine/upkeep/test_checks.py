@@ -1,0 +1,102 @@
+"""What a check of a table finds, and that a healthy one gives nothing to say."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import checkpoint_name, version_prefix
+from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.engine.upkeep import checks
+from airflow_txlog.engine.upkeep.checks import Finding
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def table_with(commits: int, properties: dict[str, str] | None = None) -> Table:
+    table = Table.create(MemoryStore(f"memory://checks-{uuid.uuid4().hex}"), SCHEMA, properties=properties)
+    for number in range(commits):
+        tx = table.begin()
+        tx.add(path=f"f{number}", size=1)
+        tx.commit("WRITE")
+    return table
+
+
+def only(table: Table) -> Finding:
+    (finding,) = table.check()
+    return finding
+
+
+def test_a_healthy_table_gives_nothing_to_say() -> None:
+    assert table_with(12).check() == []
+    assert table_with(0).check() == []
+
+
+def test_an_unreadable_checkpoint_is_found_and_named() -> None:
+    table = table_with(12)
+    snapshot = table.snapshot()
+    table.store.put(checkpoint_name(10), b"garbage")
+    (finding,) = checks.check(table.store, snapshot)
+    assert (finding.code, finding.facts) == ("checkpoint_unreadable", {"version": 10})
+
+
+def test_a_checkpoint_of_no_byte_is_found() -> None:
+    table = table_with(3)
+    table.store.put(checkpoint_name(2), b"")
+    finding = only(table)
+    assert (finding.code, finding.facts["paths"]) == ("checkpoint_torn", [f"{version_prefix(2)}.checkpoint.parquet"])
+
+
+def test_a_late_checkpoint_is_found() -> None:
+    table = table_with(10, {"delta.checkpointInterval": "3"})
+    assert table.check() == []
+    for version in (3, 6, 9):
+        table.store.delete(checkpoint_name(version))
+    table.store.delete("_delta_log/_last_checkpoint")
+    finding = only(table)
+    assert (finding.code, finding.facts) == ("checkpoint_late", {"commits": 11, "interval": 3, "checkpoint": -1})
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value", "code"),
+    [
+        ("MAX_LOG_FILES", 3, "log_large"),
+        ("MAX_LOG_BYTES", 100, "log_large"),
+        ("MAX_APPLICATIONS", 0, "too_many_application_transactions"),
+        ("MAX_TINY_FILES", 2, "too_many_small_files"),
+        ("MAX_TOMBSTONES", 3, "too_many_tombstones"),
+    ],
+)
+def test_a_threshold_that_is_passed_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, threshold: str, value: int, code: str
+) -> None:
+    table = table_with(8)
+    tx = table.begin()
+    tx.set_application("me", 1)
+    tx.remove([f"f{number}" for number in range(5)])
+    tx.commit("DELETE")
+    assert table.check() == []
+    monkeypatch.setattr(checks, threshold, value)
+    finding = only(table)
+    assert finding.code == code
+    assert finding.message
+    assert finding.advice
+
+
+def test_a_log_that_is_never_cleaned_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MAX_LOG_FILES", 3)
+    assert "keeps 30 days" in only(table_with(5)).message
+    assert "enableExpiredLogCleanup is false" in only(table_with(5, {"delta.enableExpiredLogCleanup": "false"})).message
+
+
+def test_a_short_retention_is_found() -> None:
+    assert only(table_with(1, {"delta.deletedFileRetentionDuration": "interval 2 hours"})).code == "retention_short"
+
+
+def test_a_finding_is_plain_data() -> None:
+    finding: dict[str, Any] = only(table_with(1, {"delta.deletedFileRetentionDuration": "interval 1 hours"})).to_dict()
+    assert set(finding) == {"code", "message", "advice", "facts"}
