@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -19,28 +20,33 @@ import pyarrow as pa
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-def statistics_json(parsed: pa.StructArray) -> pa.Array:
-    """One JSON string a row, null where the struct is null; timestamps in UTC, with what precision they had."""
-    texts = [None if row is None else _encoder.encode(_plain(row)).decode() for row in parsed.to_pylist()]
+def statistics_json(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
+    """One JSON string a row, null where the struct is null; timestamps in UTC, with what precision they had.
+
+    `instants` are members (`minValues.t`) that hold instants although their type names no zone.
+    """
+    texts = [None if row is None else _encoder.encode(_plain(row, "", instants)).decode() for row in parsed.to_pylist()]
     return pa.array(texts, pa.string())
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    found = ((name, _value(value)) for name, value in row.items())
+def _plain(row: dict[str, Any], prefix: str, instants: Collection[str]) -> dict[str, Any]:
+    found = ((name, _value(value, prefix + name, instants)) for name, value in row.items())
     return {name: value for name, value in found if value is not None}
 
 
-def _value(value: Any) -> Any:
+def _value(value: Any, path: str, instants: Collection[str]) -> Any:
     match value:
         case dict():
-            return _plain(value) or None
+            return _plain(value, f"{path}.", instants) or None
         case float():
             return value if math.isfinite(value) else None
         case decimal.Decimal():
             return value if value.is_finite() else None
         case datetime.datetime():
-            text = value.astimezone(datetime.UTC).isoformat() if value.tzinfo else value.isoformat()
-            return text.replace("+00:00", "Z")
+            if value.tzinfo is None and path not in instants:
+                return value.isoformat()
+            utc = value.astimezone(datetime.UTC) if value.tzinfo else value
+            return utc.replace(tzinfo=None).isoformat() + "Z"
         case datetime.date():
             return value.isoformat()
         case bool() | int() | str():

@@ -5,6 +5,7 @@ A snapshot never changes; `refresh` gives a newer one. It holds no open file, an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
-from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.compacted import read_commits
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.wire import decode_commit
@@ -25,7 +26,9 @@ from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
 from airflow_txlog.engine.table.state import TableState
-from airflow_txlog.errors import LogGap
+from airflow_txlog.errors import CorruptCheckpoint, LogGap, TableError
+
+log = logging.getLogger(__name__)
 
 
 class Snapshot:
@@ -165,7 +168,10 @@ class Snapshot:
                 newer = newer[: max(0, version - self.version)]
             if not newer:
                 return self
-            return _build(self._store, base_of(self.state), newer, self.version + len(newer), known=known)
+            segment = LogSegment(
+                version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
+            )
+            return _build(self._store, base_of(self.state), segment, known)
         except (LogGap, FileNotFoundError):
             return load_snapshot(self._store, version)
 
@@ -173,22 +179,49 @@ class Snapshot:
 def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     """The snapshot of `version`, or of the latest one.
 
+    A checkpoint that cannot be read is passed over, with a warning that names it, for another one of its version, an
+    earlier one or the first commit, and never for an earlier version of the table. Where nothing else leads to the
+    version, the error of the newest checkpoint is raised.
+
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
-    for again in (True, False):
-        segment = list_segment(store, version)
+    unreadable: dict[str, CorruptCheckpoint] = {}
+    latest_seen = -1
+    was_gone = False
+    while True:
+        segment = _segment_past(store, version, latest_seen, unreadable)
+        latest_seen = segment.version
         try:
-            checkpoint = None if segment.checkpoint is None else segment.checkpoint.files[0]
-            base = _checkpoint_base(store, segment)
-            return _build(store, base, segment.commits, segment.version, checkpoint_file=checkpoint)
+            return _build(store, _checkpoint_base(store, segment), segment)
+        except CorruptCheckpoint as error:
+            if segment.checkpoint is None or segment.checkpoint.path in unreadable:
+                raise
+            log.warning("%s is passed over: %s", segment.checkpoint.path, error)
+            unreadable[segment.checkpoint.path] = error
         except FileNotFoundError as error:
             # Log cleanup may take what was listed a moment ago; the next listing begins at a later checkpoint.
-            if not again:
+            if was_gone:
                 raise LogGap(
                     f"{store.root}: a file of the log was listed twice and is not there: {error}. Nothing was read.",
                     table=store.root,
                 ) from error
-    raise AssertionError("the second look returns or raises")
+            was_gone = True
+
+
+def _segment_past(
+    store: Store, version: int | None, latest_seen: int, unreadable: Mapping[str, CorruptCheckpoint]
+) -> LogSegment:
+    """The segment that needs none of these checkpoints; the error of the first of them where there is no such."""
+    try:
+        segment = list_segment(store, version, without=unreadable)
+    except TableError as error:
+        if not unreadable:
+            raise
+        raise next(iter(unreadable.values())) from error
+    if unreadable and segment.version < latest_seen:
+        # A listing that shows less than an earlier one is no reason to give an older table.
+        raise next(iter(unreadable.values()))
+    return segment
 
 
 def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
@@ -206,25 +239,17 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
 
 
 def _build(
-    store: Store,
-    base: ReplayBase,
-    commits: list[FileInfo],
-    version: int,
-    *,
-    checkpoint_file: FileInfo | None = None,
-    known: Mapping[int, bytes] | None = None,
+    store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[int, bytes] | None = None
 ) -> Snapshot:
-    """The snapshot of `version`: the base, and the commits that end there. `known` are bytes that were read before."""
-    decoded = []
-    for number, commit in enumerate(commits, start=version - len(commits) + 1):
-        data = (known or {}).get(number)
-        decoded.append(decode_commit(number, store.read(commit.path) if data is None else data, commit.path))
-    # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
-    commit_file = commits[-1] if commits else store.stat(commit_name(version))
+    """The snapshot of the segment's version. `known` are the bytes of commits that were read before."""
+    commits = read_commits(store, segment, known)
+    commit_file = segment.commit_file
     timestamp_ms = 0 if commit_file is None else commit_file.modified_ms
-    state = replay(base, decoded, root=store.root, version=version, timestamp_ms=timestamp_ms)
+    state = replay(base, commits, root=store.root, version=segment.version, timestamp_ms=timestamp_ms)
+    # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
     if not commits and commit_file is not None:
         state = _with_in_commit_timestamp(store, state, commit_file)
+    checkpoint_file = None if segment.checkpoint is None else segment.checkpoint.files[0]
     snapshot = Snapshot(store, state, commit_file, checkpoint_file)
     # Without a schema only the log can be looked at; whoever asks for the schema is told.
     schema = delta.StructType(()) if state.metadata.schema_string is None else snapshot.delta_schema

@@ -28,12 +28,12 @@ from airflow_txlog.engine.log.actions import (
     Remove,
     SetTransaction,
 )
-from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, reading, write_checkpoint, writing
+from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, rows, write_checkpoint, writing
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
-from airflow_txlog.errors import CorruptCheckpoint, UnsupportedFeature
+from airflow_txlog.errors import CorruptCheckpoint
 from tests.engine.log.log_strategies import ADDS, MAPS, REMOVES, TEXT
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden"
@@ -114,7 +114,7 @@ def test_a_table_in_many_chunks_is_written_as_few_row_groups(monkeypatch: pytest
 
 
 def test_a_checkpoint_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 7)
     store = memory()
     write(store, [add(f"f{i}") for i in range(50)], [Remove(path=f"g{i}", data_change=True) for i in range(20)])
     content = read(store)
@@ -338,7 +338,11 @@ def test_damaged_bytes_are_corrupt(damage: Callable[[bytes], bytes]) -> None:
 
 
 PROTOCOL_ROW = {"minReaderVersion": 1, "minWriterVersion": 2}
-METADATA_ROW = {"id": "m", "schemaString": "{}", "partitionColumns": ["p"], "format": {"provider": "parquet"}}
+METADATA_ROW = {"id": "m", "schemaString": "{}", "partitionColumns": [], "format": {"provider": "parquet"}}
+
+
+NOW = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+GOOD = {"path": "a", "size": 1}
 
 
 def put_rows(store: Store, **columns: list[Any]) -> None:
@@ -357,6 +361,7 @@ def test_columns_that_a_writer_left_out_are_null() -> None:
         protocol=[PROTOCOL_ROW],
         metaData=[METADATA_ROW],
         add=[None, {"path": "a", "size": 1, "modificationTime": 2, "dataChange": False, "ofTheFuture": [1]}],
+        remove=[{"path": "b"}],
         unknown=[{"x": 1}],
     )
     content = read(store)
@@ -368,7 +373,7 @@ def test_columns_that_a_writer_left_out_are_null() -> None:
     }
     assert content.adds.schema == FILES
     assert content.removes.schema == TOMBSTONES
-    assert content.metadata.partition_columns == ["p"]
+    assert content.metadata.partition_columns == []
     assert content.metadata.configuration == {}
 
 
@@ -386,6 +391,14 @@ def test_columns_that_a_writer_left_out_are_null() -> None:
         {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "add": ["a"]},
         {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW | {"configuration": "x"}]},
         {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "remove": [{"size": 1}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "add": [{"path": 1, "size": 1}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "add": [{"path": "a", "size": 1.0}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "add": [{"path": b"\xff", "size": 1}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "remove": [{"path": "a", "deletionTimestamp": NOW}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW | {"partitionColumns": ["p"]}], "add": [GOOD]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "add": [GOOD | {"deletionVector": {"offset": 1}}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "checkpointMetadata": [{"version": 9}]},
+        {"protocol": [PROTOCOL_ROW], "metaData": [METADATA_ROW], "checkpointMetadata": [{"version": 10}] * 2},
     ],
 )
 def test_a_checkpoint_that_lacks_what_every_one_holds_is_corrupt(columns: dict[str, list[Any]]) -> None:
@@ -393,21 +406,6 @@ def test_a_checkpoint_that_lacks_what_every_one_holds_is_corrupt(columns: dict[s
     put_rows(store, **columns)
     with pytest.raises(CorruptCheckpoint):
         read(store)
-
-
-def test_a_v2_checkpoint_under_a_classic_name_is_refused_by_name() -> None:
-    """Its files are in sidecars: read as a classic one, the table would come out empty."""
-    store = memory()
-    put_rows(
-        store,
-        protocol=[PROTOCOL_ROW],
-        metaData=[METADATA_ROW],
-        checkpointMetadata=[{"version": 10}],
-        sidecar=[{"path": "x.parquet", "sizeInBytes": 1, "modificationTime": 1}],
-    )
-    with pytest.raises(UnsupportedFeature) as caught:
-        read(store)
-    assert caught.value.feature == "v2Checkpoint"
 
 
 def test_a_checkpoint_that_log_cleanup_took_is_missing_and_not_corrupt() -> None:

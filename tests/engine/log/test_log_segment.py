@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, read_hint, write_hint
+from airflow_txlog.engine.log.listing import list_checkpoints
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import list_tail
 from airflow_txlog.engine.store import FileInfo, MemoryStore
-from airflow_txlog.errors import LogGap, TableError, TableNotFound, UnsupportedFeature, VersionNotFound
+from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 
@@ -51,8 +52,12 @@ def part(version: int, number: int, count: int) -> str:
     return f"{version:020d}.checkpoint.{number:010d}.{count:010d}.parquet"
 
 
-def v2(version: int) -> str:
-    return f"{version:020d}.checkpoint.{UUID}.parquet"
+def v2(version: int, suffix: str = "parquet") -> str:
+    return f"{version:020d}.checkpoint.{UUID}.{suffix}"
+
+
+def compacted(start: int, end: int) -> str:
+    return f"{start:020d}.{end:020d}.compacted.json"
 
 
 def log_of(*names: str, hint: bytes | None = None, empty: Iterable[str] = ()) -> CountingStore:
@@ -106,11 +111,17 @@ CASES = {
         None,
         (2, [], commits(0, 1, 2)),
     ),
-    "v2 checkpoint is passed over for commits": (log_of(*commits(0, 1, 2), v2(1)), None, (2, [], commits(0, 1, 2))),
-    "v2 checkpoint is passed over for an older one": (
+    "v2 checkpoint": (log_of(*commits(11, 12), v2(10)), None, (12, [v2(10)], commits(11, 12))),
+    "v2 checkpoint in JSON": (log_of(*commits(2), v2(1, "json")), None, (2, [v2(1, "json")], commits(2))),
+    "v2 checkpoint that is the greatest": (
         log_of(*commits(2, 3, 4), classic(1), v2(3)),
         None,
-        (4, [classic(1)], commits(2, 3, 4)),
+        (4, [v2(3)], commits(4)),
+    ),
+    "of one version the classic checkpoint goes first, the one in parts last": (
+        log_of(*commits(2), classic(1), v2(1), part(1, 1, 2), part(1, 2, 2)),
+        None,
+        (2, [classic(1)], commits(2)),
     ),
     "unknown names are ignored": (
         log_of(
@@ -213,10 +224,39 @@ def test_a_gap_is_an_error_and_never_a_shorter_table(
     assert caught.value.path == f"_delta_log/{commit(missing)}"
 
 
-def test_a_table_that_only_a_v2_checkpoint_covers_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFeature) as caught:
-        list_segment(log_of(*commits(11, 12), v2(10)))
-    assert caught.value.feature == "v2Checkpoint"
+def test_checkpoints_that_cannot_be_read_are_led_past_one_by_one() -> None:
+    names = [classic(1), v2(3), v2(3, "json"), part(3, 1, 2), part(3, 2, 2)]
+    store = log_of(*commits(*range(6)), *names, hint=b'{"version":3}')
+    tried: list[str] = []
+    while (segment := list_segment(store, without=tried)).checkpoint is not None:
+        assert segment.version == 5
+        tried.append(segment.checkpoint.path)
+    assert [path.removeprefix("_delta_log/") for path in tried] == [v2(3, "json"), v2(3), part(3, 1, 2), classic(1)]
+    assert found(segment) == (5, [], commits(*range(6)))
+
+
+def test_a_table_never_shrinks_because_its_checkpoint_cannot_be_read() -> None:
+    store = log_of(*commits(0, 1, 2), classic(5))
+    with pytest.raises(LogGap) as caught:
+        list_segment(store, without=[f"_delta_log/{classic(5)}"])
+    assert caught.value.version == 3
+
+
+def test_every_complete_checkpoint_is_listed() -> None:
+    store = log_of(*commits(*range(6)), classic(1), v2(3), part(3, 1, 2), part(4, 1, 1), classic(5), empty=[classic(5)])
+    assert [each.path for each in list_checkpoints(store)] == [
+        f"_delta_log/{name}" for name in (classic(1), v2(3), part(4, 1, 1))
+    ]
+    assert [each.version for each in list_checkpoints(store, 2)] == [3, 4]
+
+
+def test_compactions_inside_the_segment_and_no_others_belong_to_it() -> None:
+    names = [compacted(0, 2), compacted(2, 4), compacted(3, 4), compacted(3, 9), compacted(5, 7), compacted(6, 8)]
+    store = log_of(*commits(*range(10)), classic(2), *names)
+    segment = list_segment(store, 7)
+    assert [(each.start, each.end) for each in segment.compactions] == [(3, 4), (5, 7)]
+    assert segment.commits[-1] == segment.commit_file
+    assert list_segment(store, 2).commit_file is not None
 
 
 def test_a_cold_open_takes_two_requests() -> None:

@@ -4,7 +4,8 @@
 Source: protocol, "Checkpoints" and "Checkpoint Schema".
 """
 
-from airflow_txlog.engine.log.checkpoints.reading import CheckpointContent, read_checkpoint
+from airflow_txlog.engine.log.checkpoints.content import CheckpointContent
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.checkpoints.writing import write_checkpoint
 
-__all__ = ["CheckpointContent", "read_checkpoint", "write_checkpoint"]
+__all__ = ["CheckpointContent", "read_checkpoint", "sidecars_of", "write_checkpoint"]

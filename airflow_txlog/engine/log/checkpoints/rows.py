@@ -1,0 +1,220 @@
+"""The rows of one Parquet file of a checkpoint, whatever shape its writer gave them.
+
+Reading is by column: a million adds become a few Arrow columns and no Python object each. The invariant: a column that
+is missing is null, one of another width is converted, and one that says something else, or a file action without what
+every one has, is corrupt; it is never left out.
+Source: protocol, "Checkpoint Schema".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_txlog.engine.log.checkpoints.content import Found
+from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
+from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar
+from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES
+from airflow_txlog.engine.log.parsed_partitions import partition_maps
+from airflow_txlog.engine.log.parsed_statistics import statistics_json
+
+_BATCH_ROWS = 131_072
+_SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]
+_OTHERS = ["protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata.version", *_SIDECAR]
+_STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
+
+
+def gather(source: Any, found: Found) -> None:
+    """Every action of one Parquet file into `found`. `source` is a seekable binary file object."""
+    file = _opened(source)
+    instants = _instants(file)
+    for batch in file.iter_batches(_BATCH_ROWS, columns=[*_OTHERS, *_file_columns_of(file)]):
+        _gather_files(batch, found, instants)
+        _gather_others(batch, found)
+
+
+def gather_files(source: Any, found: Found) -> None:
+    """The adds and removes of one Parquet file; a sidecar holds nothing else. Raises ArrowInvalid where it has none."""
+    file = _opened(source)
+    if not {"add", "remove"} & set(file.schema_arrow.names):
+        raise pa.ArrowInvalid("it has no column for adds or removes")
+    instants = _instants(file)
+    for batch in file.iter_batches(_BATCH_ROWS, columns=_file_columns_of(file)):
+        _gather_files(batch, found, instants)
+
+
+def gather_sidecars(source: Any, found: Found) -> None:
+    """Only what names the sidecars: a small part of the file."""
+    file = _opened(source)
+    if "sidecar" in file.schema_arrow.names:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=_SIDECAR):
+            found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
+
+
+def _opened(source: Any) -> pq.ParquetFile:
+    # As nanoseconds, INT96 would wrap around after the year 2262, in silence.
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    schema = file.schema_arrow
+    for known in _STRUCTS:
+        # Only members are asked for below: a column of another shape would read as one with no rows.
+        if known in schema.names and not pa.types.is_struct(schema.field(known).type):
+            raise pa.ArrowInvalid(f"column {known} is no struct")
+    return file
+
+
+def _instants(file: pq.ParquetFile) -> frozenset[str]:
+    """Members of `add` kept as INT96, which names no zone; writers keep only instants in it."""
+    columns = (file.schema.column(i) for i in range(len(file.schema)))
+    return frozenset(each.path.removeprefix("add.") for each in columns if each.physical_type == "INT96")
+
+
+def _file_columns_of(file: pq.ParquetFile) -> list[str]:
+    """Of the adds and removes only the columns that are used: `stats_parsed` may be most of the file."""
+    schema = file.schema_arrow
+    columns = [f"add.{wire_name(name)}" for name in FILES.names]
+    columns += [f"remove.{wire_name(name)}" for name in TOMBSTONES.names]
+    if "add" in schema.names:
+        add = schema.field("add").type
+        if _has_field(add, "stats_parsed"):
+            columns += _statistics_columns(file)
+        if not _has_field(add, "partitionValues"):
+            columns.append("add.partitionValues_parsed")
+    return columns
+
+
+def _statistics_columns(file: pq.ParquetFile) -> list[str]:
+    """The struct statistics, where a row group has an add without the JSON form; reading both doubles the work."""
+    stats = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "add.stats"), None)
+    path = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "add.path"), None)
+    if stats is None or path is None:
+        return ["add.stats_parsed"]
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        has, of = group.column(stats).statistics, group.column(path).statistics
+        if has is None or of is None or has.num_values < of.num_values:
+            return ["add.stats_parsed"]
+    return []
+
+
+def _gather_files(batch: pa.RecordBatch, found: Found, instants: frozenset[str]) -> None:
+    adds = _valid(batch, "add")
+    if adds is not None:
+        found.adds.append(_file_columns(adds, FILES, instants))
+    removes = _valid(batch, "remove")
+    if removes is not None:
+        found.removes.append(_file_columns(removes, TOMBSTONES, instants))
+
+
+def _gather_others(batch: pa.RecordBatch, found: Found) -> None:
+    found.protocols += [_protocol(row) for row in _rows(batch, "protocol")]
+    found.metadata += [_metadata(row) for row in _rows(batch, "metaData")]
+    found.transactions += [msgspec.convert(row, SetTransaction) for row in _rows(batch, "txn")]
+    found.domains += [msgspec.convert(row, DomainMetadata) for row in _rows(batch, "domainMetadata")]
+    found.checkpoint_metadata += [
+        msgspec.convert(row, CheckpointMetadata) for row in _rows(batch, "checkpointMetadata")
+    ]
+    found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
+
+
+def _valid(batch: pa.RecordBatch, name: str) -> pa.StructArray | None:
+    """The rows that hold this action, or None where there is none."""
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    if column.null_count == len(column):
+        return None
+    return column if not column.null_count else column.filter(column.is_valid())
+
+
+def _file_columns(rows: pa.StructArray, schema: pa.Schema, instants: frozenset[str]) -> pa.RecordBatch:
+    arrays = [_column(rows, target) for target in schema]
+    if schema is FILES:
+        if not _has_field(rows.type, "partitionValues") and _has_field(rows.type, "partitionValues_parsed"):
+            arrays[schema.get_field_index("partition_values")] = _partition_maps(rows, instants)
+        position = schema.get_field_index("stats")
+        arrays[position] = _statistics(rows, arrays[position], instants)
+    batch = pa.record_batch(arrays, schema=schema)
+    for name in ("path", *(("size",) if schema is FILES else ())):
+        if batch.column(name).null_count:
+            raise pa.ArrowInvalid(f"a file action has no {name}")
+    return batch
+
+
+def _column(rows: pa.StructArray, target: pa.Field) -> pa.Array:
+    name = wire_name(target.name)
+    if not _has_field(rows.type, name):
+        return pa.nulls(len(rows), target.type)
+    column = rows.field(name)
+    if target.type == DELETION_VECTOR:
+        children = [_column(column, each) for each in DELETION_VECTOR]
+        if pc.any(pc.and_(children[0].is_null(), column.is_valid())).as_py():
+            raise pa.ArrowInvalid("a deletion vector has no storage type")
+        return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=column.is_null())
+    if column.type == target.type:
+        return column
+    if not _is_of_kind(column.type, target.type):
+        raise pa.ArrowInvalid(f"{name} is of type {column.type}, not {target.type}")
+    return column.cast(target.type)
+
+
+# Strings without the annotation that says so are plain bytes.
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def _is_of_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a value of the one type says the same as the other: widths and encodings differ between writers."""
+    is_a = pa.types
+    if is_a.is_dictionary(found):
+        found = found.value_type
+    if is_a.is_null(found):
+        return True
+    for kind in (is_a.is_map, is_a.is_integer, is_a.is_boolean):
+        if kind(wanted):
+            return bool(kind(found))
+    return found in _TEXTS
+
+
+def _statistics(rows: pa.StructArray, stats: pa.Array, instants: frozenset[str]) -> pa.Array:
+    if not stats.null_count or not _has_field(rows.type, "stats_parsed"):
+        return stats
+    return pc.coalesce(stats, statistics_json(rows.field("stats_parsed"), _below(instants, "stats_parsed")))
+
+
+def _partition_maps(rows: pa.StructArray, instants: frozenset[str]) -> pa.Array:
+    return partition_maps(rows.field("partitionValues_parsed"), _below(instants, "partitionValues_parsed"))
+
+
+def _below(paths: frozenset[str], member: str) -> frozenset[str]:
+    return frozenset(path.removeprefix(f"{member}.") for path in paths if path.startswith(f"{member}."))
+
+
+def _has_field(struct: pa.DataType, name: str) -> bool:
+    return bool(struct.get_field_index(name) >= 0)
+
+
+def _rows(batch: pa.RecordBatch, name: str) -> list[dict[str, Any]]:
+    """The few rows of an action that is no file's, as plain dicts, without what is null."""
+    found = _valid(batch, name)
+    if found is None:
+        return []
+    return [{key: value for key, value in row.items() if value is not None} for row in found.to_pylist()]
+
+
+def _protocol(row: dict[str, Any]) -> Protocol:
+    protocol = msgspec.convert(row, Protocol)
+    # Some writers put an empty list where the protocol demands null.
+    reader = protocol.reader_features if protocol.min_reader_version >= 3 else None
+    writer = protocol.writer_features if protocol.min_writer_version >= 7 else None
+    return msgspec.structs.replace(protocol, reader_features=reader, writer_features=writer)
+
+
+def _metadata(row: dict[str, Any]) -> Metadata:
+    row["configuration"] = dict(row.get("configuration") or ())
+    kind = row.get("format") or {}
+    row["format"] = {"provider": kind.get("provider") or "parquet", "options": dict(kind.get("options") or ())}
+    return msgspec.convert(row, Metadata)

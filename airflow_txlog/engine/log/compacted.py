@@ -1,0 +1,96 @@
+"""The commits of a segment, read: through log compaction files where these make it shorter.
+
+The invariant: with and without compaction files the replay is the same. A compaction is used whole or not at all, only
+inside the segment, and never instead of the last commit, which alone tells the time of the version. One that cannot be
+read is passed over for the commits that it stands for: they are all listed, or there is no segment.
+Source: protocol, "Log Compaction Files".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from airflow_txlog.engine.log.actions import Commit
+from airflow_txlog.engine.log.listing import CompactedFile
+from airflow_txlog.engine.log.segment import LogSegment
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.errors import CorruptCommit
+
+log = logging.getLogger(__name__)
+
+
+def read_commits(store: Store, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> list[Commit]:
+    """The commits of the segment, ascending; a run of them may be one `Commit` that bears the version of its last.
+
+    The last one of the segment is always there by itself. Where it ends a compaction it comes twice, which changes
+    nothing: its actions are the newest of that range. `known` are bytes of commits, by version, that were read before.
+
+    Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
+    """
+    first = segment.version - len(segment.commits) + 1
+
+    def read(version: int) -> Commit:
+        info = segment.commits[version - first]
+        data = (known or {}).get(version)
+        return decode_commit(version, store.read(info.path) if data is None else data, info.path)
+
+    commits: list[Commit] = []
+    ends_alone = True
+    for start, end, compaction in _shortest(first, segment.version, segment.compactions):
+        compacted = None if compaction is None else _read_compacted(store, compaction)
+        ends_alone = compacted is None
+        commits += [read(version) for version in range(start, end + 1)] if compacted is None else [compacted]
+    if not ends_alone:
+        commits.append(read(segment.version))
+    return commits
+
+
+_Step = tuple[int, int, CompactedFile | None]
+
+
+def _shortest(first: int, last: int, compactions: Iterable[CompactedFile]) -> list[_Step]:
+    """The fewest files that cover the versions `first` to `last`, each version once: (start, end, compaction)."""
+    by_start: dict[int, list[CompactedFile]] = {}
+    for each in compactions:
+        # One that begins before the segment or reaches beyond the version holds what does not belong there.
+        if first <= each.start and each.end <= last:
+            by_start.setdefault(each.start, []).append(each)
+    if not by_start:
+        return [(version, version, None) for version in range(first, last + 1)]
+    cost = {last + 1: 0}
+    step: dict[int, _Step] = {}
+    for version in range(last, first - 1, -1):
+        cost[version], step[version] = 1 + cost[version + 1], (version, version, None)
+        for each in by_start.get(version, ()):
+            # The last commit is read beside the compaction that holds it.
+            price = 1 + cost[each.end + 1] + (each.end == last)
+            if price < cost[version]:
+                cost[version], step[version] = price, (version, each.end, each)
+    found: list[_Step] = []
+    version = first
+    while version <= last:
+        found.append(step[version])
+        version = step[version][1] + 1
+    return found
+
+
+def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
+    """The actions of a compaction as one commit, or None where it is not what the protocol demands."""
+    path = compaction.info.path
+    try:
+        commit = decode_commit(compaction.end, store.read(path), path)
+    except (CorruptCommit, FileNotFoundError) as error:
+        log.warning("%s: %s is passed over, and the commits that it stands for are read: %s", store.root, path, error)
+        return None
+    removed = {(each.path, each.deletion_vector and each.deletion_vector.unique_id) for each in commit.removes}
+    if removed and any(
+        (each.path, each.deletion_vector and each.deletion_vector.unique_id) in removed for each in commit.adds
+    ):
+        # Which of the two came last cannot be told from one file.
+        log.warning("%s: %s adds and removes one file: it is not reconciled, and is passed over", store.root, path)
+        return None
+    return msgspec.structs.replace(commit, info=None)
