@@ -7,6 +7,8 @@ Source: protocol, "V2 Spec", "Sidecar File Information" and "Checkpoint Metadata
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import msgspec
 
 from airflow_txlog.engine.log.actions import Int64
@@ -32,10 +34,10 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 def sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Where the sidecar lies, relative to the table. Raises ValueError where that is not among its sidecars."""
-    found = canonical_path(sidecar.path, root)
-    if "/" not in found:
-        found = f"{SIDECAR_DIRECTORY}/{found}"
-    directory, _, name = found.rpartition("/")
-    if directory != SIDECAR_DIRECTORY or name in ("", ".", ".."):
+    name = unquote(sidecar.path)
+    # Only a bare name is relative to the directory; `/x` and `<table>/x` would come out as bare once they are resolved.
+    found = f"{SIDECAR_DIRECTORY}/{name}" if "/" not in name else canonical_path(sidecar.path, root)
+    directory, _, base = found.rpartition("/")
+    if directory != SIDECAR_DIRECTORY or base in ("", ".", ".."):
         raise ValueError(f"it names the sidecar {sidecar.path!r}, which is not in {SIDECAR_DIRECTORY}")
     return found
