@@ -150,7 +150,9 @@ def test_a_data_file_that_is_gone_or_changed_is_named_and_no_row_is_invented(tab
 
 def test_a_garbage_checkpoint_is_named(table: Table) -> None:
     table.checkpoint()
-    Path(table.uri.removeprefix("file://"), "_delta_log/00000000000000000003.checkpoint.parquet").write_bytes(b"PAR1!")
+    log = Path(table.uri.removeprefix("file://"), "_delta_log")
+    (log / "00000000000000000003.checkpoint.parquet").write_bytes(b"PAR1!")
+    (log / "00000000000000000000.json").unlink()  # or else the commits would do
     with pytest.raises(errors.CorruptCheckpoint, match="00000000000000000003"):
         Table.open(table.store)
 
