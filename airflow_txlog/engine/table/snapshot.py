@@ -238,9 +238,7 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
     )
 
 
-def _build(
-    store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[int, bytes] | None = None
-) -> Snapshot:
+def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> Snapshot:
     """The snapshot of the segment's version. `known` are the bytes of commits that were read before."""
     commits = read_commits(store, segment, known)
     commit_file = segment.commit_file
