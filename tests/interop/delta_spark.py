@@ -1,0 +1,167 @@
+"""The reference implementation, delta-spark, at work in a process of its own.
+
+A JVM has the jars that it started with, and the suite's own Spark is without delta-spark's: that is the point of it. So
+delta-spark runs in a child, which reads a request a line and answers each with a line, both JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tests.interop.reference.plain import plain_rows, plain_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The jars of io.delta:delta-spark_4.2_2.13:4.4.0 and of what it needs beside Spark: `tools/ensure_delta_spark.sh`.
+DEFAULT_JARS = ROOT / ".venv" / "delta-jars"
+
+
+def jars() -> list[Path]:
+    """delta-spark's jars, none where nobody fetched them; TXLOG_DELTA_JARS names another folder."""
+    return sorted(Path(os.environ.get("TXLOG_DELTA_JARS", DEFAULT_JARS)).glob("*.jar"))
+
+
+def session(found: list[Path], work: Path) -> SparkSession:
+    """A small Spark with delta-spark in it: UTC, one file a write unless asked otherwise."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in found),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # A few rows a table: what costs is compiling, of bytecode and of queries.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # The protocol knows strings alone: char(n) as the files hold it, not padded by a reader.
+        "spark.sql.readSideCharPadding": "false",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class DeltaSparkError(Exception):
+    """What delta-spark raised."""
+
+
+class DeltaSpark:
+    """The child, as its parent sees it: one request at a time."""
+
+    def __init__(self, requests: IO[str], answers: IO[str]) -> None:
+        self._requests = requests
+        self._answers = answers
+
+    def sql(self, *statements: str) -> list[dict[str, Any]]:
+        """Run the statements in order; the rows of the last, as `plain` values. Raises DeltaSparkError."""
+        rows: list[dict[str, Any]] = self._ask({"sql": statements})["rows"]
+        return rows
+
+    def read(self, path: Path | str, version: int | None = None) -> dict[str, Any]:
+        """All rows of the table at a version, and their schema, as `plain` values."""
+        at = "" if version is None else f" VERSION AS OF {version}"
+        return self._ask({"sql": [f"SELECT * FROM delta.`{path}`{at}"]})
+
+    def job(self, **spec: Any) -> dict[str, Any]:
+        """Run one of our jobs in the child's session; its result as JSON."""
+        result: dict[str, Any] = self._ask({"job": spec})["result"]
+        return result
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._requests.write(json.dumps(request) + "\n")
+        self._requests.flush()
+        line = self._answers.readline()
+        if not line:
+            raise DeltaSparkError("delta-spark's process ended without an answer")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise DeltaSparkError(answer["error"])
+        return answer
+
+
+@contextlib.contextmanager
+def running() -> Iterator[DeltaSpark]:
+    """A child with delta-spark, which ends with the block."""
+    # Spark and its JVM write where they like, so answers have a pipe of their own.
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "tests.interop.delta_spark", str(writing)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with tempfile.TemporaryFile() as noise:
+        child = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=noise,
+            stderr=noise,
+            text=True,
+            pass_fds=[writing],
+        )
+        os.close(writing)
+        assert child.stdin is not None
+        with os.fdopen(reading) as answers, child.stdin:
+            try:
+                yield DeltaSpark(child.stdin, answers)
+            except DeltaSparkError as error:
+                noise.seek(0)
+                error.add_note(noise.read()[-3000:].decode(errors="replace"))
+                raise
+        try:
+            child.wait(60)
+        finally:
+            child.kill()
+
+
+def _answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+    if "job" in request:
+        from airflow_txlog.contract import JobSpec
+        from airflow_txlog.jobs.run import run_job
+
+        return {"result": json.loads(run_job(JobSpec(**request["job"]), spark).to_json())}
+    for statement in request["sql"]:
+        frame = spark.sql(statement)
+    return {"rows": plain_rows(frame.toArrow()), "schema": plain_type(json.loads(frame.schema.json()))}
+
+
+def _serve(answers: IO[str]) -> None:
+    with tempfile.TemporaryDirectory() as work:
+        spark = session(jars(), Path(work))
+        for line in sys.stdin:
+            try:
+                answer = _answer(spark, json.loads(line))
+            except Exception as error:
+                answer = {"error": f"{type(error).__name__}: {error}"[:3000]}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    with os.fdopen(int(sys.argv[1]), "w") as pipe:
+        _serve(pipe)
