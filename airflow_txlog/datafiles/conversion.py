@@ -1,18 +1,22 @@
 """Record batches in the Arrow schema that the table wants, whatever the file or the sender holds.
 
-Columns are found by name without regard to case; a missing one is null; nested fields likewise. The invariant: a
-conversion gives the same values in another form, or raises `ColumnMismatch`; it never rounds, cuts or wraps.
+Columns of rows are found by name without regard to case, those of a data file as the table's column mapping says; a
+missing one is null; nested fields likewise. The invariant: a conversion gives the same values in another form, or
+raises `ColumnMismatch`; it never rounds, cuts or wraps.
 Timestamps keep their microseconds: one that comes without a zone (INT96, read as microseconds) and is wanted with one
 is an instant already, because that is what Spark stores. Source: soundness A7, A19; protocol, "Type Widening".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.physical import find_in_file, find_name, holds_mapped
 
 
 class ColumnMismatch(Exception):
@@ -23,24 +27,51 @@ class ColumnMismatch(Exception):
         self.column = column
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where values come from: how a wanted field is found among theirs, and which leaf types may become which."""
+
+    find: Callable[[Sequence[pa.Field], pa.Field], int | None]
+    keeps_values: Callable[[pa.DataType, pa.DataType], bool]
+    is_file: bool
+
+
 def convert_columns(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
 ) -> list[pa.Array]:
-    """One array for each column of `schema`, in its order, with exactly its types; as many rows as `batch`.
+    """Rows that someone sends: one array for each column of `schema`, in its order, with exactly its types.
 
     `constants` (partition columns, by the schema's spelling) win over a column of the same name in the batch.
     Nothing is dictionary-encoded in the result unless `schema` says so. Raises ColumnMismatch.
     """
+    return _columns(batch, schema, constants, ROWS)
+
+
+def columns_of_file(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
+) -> list[pa.Array]:
+    """Rows of a data file, as `convert_columns` gives them, in the current types of a table whose Arrow schema this is.
+
+    Columns are found as the marks of the schema say (see `physical`), and may have a narrower type only where the
+    protocol lets a column be widened. Raises ColumnMismatch.
+    """
+    return _columns(batch, schema, constants, FILE)
+
+
+def _columns(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None, source: Source
+) -> list[pa.Array]:
     columns = []
+    found_fields = list(batch.schema)
     for field in schema:
         if constants is not None and field.name in constants:
             columns.append(_constant(constants[field.name], field, batch.num_rows))
             continue
-        found = find_name(batch.schema.names, field.name)
+        found = source.find(found_fields, field)
         if found is None:
             columns.append(pa.nulls(batch.num_rows, field.type))
         else:
-            columns.append(convert_array(batch.column(found), field.type, field.name))
+            columns.append(convert_array(batch.column(found), field.type, field.name, source))
     return columns
 
 
@@ -49,32 +80,29 @@ def nullable_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def find_name(names: Sequence[str], wanted: str) -> int | None:
-    """The index of a name: as it is spelt, else without regard to case; None where there is none."""
-    if wanted in names:
-        return names.index(wanted)
-    lowered = wanted.lower()
-    return next((index for index, name in enumerate(names) if name.lower() == lowered), None)
+def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: Source | None = None) -> pa.Array:
+    """The same values as the wanted type. `column` names them in an error; `source` is rows where it is not said.
 
-
-def convert_array(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
-    """The same values as the wanted type. `column` names them in an error. Raises ColumnMismatch."""
-    if array.type == wanted:
+    Raises ColumnMismatch.
+    """
+    source = ROWS if source is None else source
+    # Equal types may still hold a struct whose members exchanged their names.
+    if array.type == wanted and not (source.is_file and holds_mapped(wanted)):
         return array
     if pa.types.is_dictionary(array.type):
-        return convert_array(array.dictionary_decode(), wanted, column)
+        return convert_array(array.dictionary_decode(), wanted, column, source)
     if isinstance(array, pa.ExtensionArray):
-        return convert_array(array.storage, wanted, column)
+        return convert_array(array.storage, wanted, column, source)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     try:
         if pa.types.is_struct(wanted):
-            return _struct(array, wanted, column)
+            return _struct(array, wanted, column, source)
         if pa.types.is_list(wanted):
-            return _list(array, wanted, column)
+            return _list(array, wanted, column, source)
         if pa.types.is_map(wanted):
-            return _map(array, wanted, column)
-        return _leaf(array, wanted, column)
+            return _map(array, wanted, column, source)
+        return _leaf(array, wanted, column, source)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise ColumnMismatch(column, array.type, wanted, str(error)) from error
 
@@ -85,37 +113,37 @@ def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
     return convert_array(pa.repeat(value, length), field.type, field.name)
 
 
-def _struct(array: pa.Array, wanted: pa.StructType, column: str) -> pa.Array:
+def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: Source) -> pa.Array:
     if not pa.types.is_struct(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no struct")
-    names = [field.name for field in array.type]
+    members = list(array.type)
     # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
     children = array.flatten()
     columns = []
     for field in wanted:
-        found = find_name(names, field.name)
+        found = source.find(members, field)
         if found is None:
             columns.append(pa.nulls(len(array), field.type))
         else:
-            columns.append(convert_array(children[found], field.type, f"{column}.{field.name}"))
+            columns.append(convert_array(children[found], field.type, f"{column}.{field.name}", source))
     return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
 
 
-def _list(array: pa.Array, wanted: pa.ListType, column: str) -> pa.Array:
+def _list(array: pa.Array, wanted: pa.ListType, column: str, source: Source) -> pa.Array:
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise ColumnMismatch(column, kind, wanted, "it is no list")
     if not pa.types.is_list(kind):
         array = array.cast(pa.list_(kind.value_field))
-    values = convert_array(array.values, wanted.value_type, f"{column}.element")
+    values = convert_array(array.values, wanted.value_type, f"{column}.element", source)
     return pa.ListArray.from_arrays(_offsets(array), values, type=wanted)
 
 
-def _map(array: pa.Array, wanted: pa.MapType, column: str) -> pa.Array:
+def _map(array: pa.Array, wanted: pa.MapType, column: str, source: Source) -> pa.Array:
     if not pa.types.is_map(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no map")
-    keys = convert_array(array.keys, wanted.key_type, f"{column}.key")
-    items = convert_array(array.items, wanted.item_type, f"{column}.value")
+    keys = convert_array(array.keys, wanted.key_type, f"{column}.key", source)
+    items = convert_array(array.items, wanted.item_type, f"{column}.value", source)
     return pa.MapArray.from_arrays(_offsets(array), keys, items, type=wanted)
 
 
@@ -127,12 +155,12 @@ def _offsets(array: pa.Array) -> pa.Array:
     return pc.if_else(valid, array.offsets, pa.scalar(None, array.offsets.type))
 
 
-def _leaf(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
+def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: Source) -> pa.Array:
     kind = array.type
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
         # Through integers, so that no zone is ever applied: both sides count from the same epoch.
         return array.cast(pa.timestamp(wanted.unit, tz=kind.tz)).cast(pa.int64()).cast(wanted)
-    if not _keeps_values(kind, wanted):
+    if not source.keeps_values(kind, wanted):
         raise ColumnMismatch(column, kind, wanted, "the types do not match")
     return array.cast(wanted)
 
@@ -156,6 +184,25 @@ def _keeps_values(kind: pa.DataType, wanted: pa.DataType) -> bool:
     return False
 
 
+def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a file may hold a column of type `wanted` as `kind`: in another form of it, or a narrower type.
+
+    Source: protocol, "Type Widening".
+    """
+    is_a = pa.types
+    if is_a.is_integer(kind) and is_a.is_integer(wanted):
+        # Bytes and shorts stand in 32 bits, with or without a note of their width; the cast checks each value.
+        return bool(kind.bit_width <= max(wanted.bit_width, 32))
+    if is_a.is_integer(kind) and is_a.is_floating(wanted):
+        return bool(is_a.is_float64(wanted) and kind.bit_width <= 32)
+    if is_a.is_integer(kind) and is_a.is_decimal(wanted):
+        return bool(wanted.precision - wanted.scale >= (20 if kind.bit_width > 32 else 10))
+    if is_a.is_decimal(kind) and is_a.is_decimal(wanted):
+        whole_digits = kind.precision - kind.scale
+        return bool(wanted.scale >= kind.scale and wanted.precision - wanted.scale >= whole_digits)
+    return _keeps_values(kind, wanted)
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
@@ -167,6 +214,25 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_binary_view(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
+
+
+ROWS = Source(lambda fields, wanted: find_name([field.name for field in fields], wanted.name), _keeps_values, False)
+FILE = Source(find_in_file, _is_widened, True)
+
+
+def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as a type that differs in nothing but the names and metadata of struct members."""
+    if array.type.equals(kind, check_metadata=True):
+        return array
+    if pa.types.is_struct(kind):
+        children = [relabel(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys, items = relabel(array.keys, kind.key_type), relabel(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(_offsets(array), keys, items, type=kind)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(_offsets(array), relabel(array.values, kind.value_type), type=kind)
+    return array
 
 
 def leaves(array: pa.Array | Any) -> list[pa.Array]:

@@ -9,15 +9,15 @@ believed. Source: soundness A7, A8, A19.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.calendars import calendar_of
-from airflow_txlog.datafiles.conversion import find_name
 from airflow_txlog.datafiles.locations import open_input
+from airflow_txlog.datafiles.physical import find_in_file, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
@@ -100,6 +100,24 @@ def read_batches(
         expected = starts[group] + metadata.row_group(group).num_rows
         if position != expected:
             raise _corrupt(file, f"row group {group} ends at row {position}, and the footer says {expected}")
+
+
+def names_in_file(file: DataFile, parquet: pq.ParquetFile, wanted: Iterable[pa.Field]) -> list[str]:
+    """The file's own names of the table's fields `wanted`, as `columns` of `read_batches`; those it lacks left out.
+
+    Raises CorruptDataFile where fields are found by id and the file has none: it would read as nothing but null.
+    Source: protocol, "Reader Requirements for Column Mapping".
+    """
+    schema = parquet.schema_arrow
+    fields = list(schema)
+    names = []
+    for field in wanted:
+        if is_found_by_id(field) and not has_field_ids(schema):
+            raise _corrupt(file, "the table finds its columns by field id (column mapping), and the file has no ids")
+        found = find_in_file(fields, field)
+        if found is not None:
+            names.append(schema.names[found])
+    return names
 
 
 def row_group_starts(parquet: pq.ParquetFile) -> list[int]:

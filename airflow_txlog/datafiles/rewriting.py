@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array, find_name
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.output import RowGroupWriter
+from airflow_txlog.datafiles.physical import find_in_file
 from airflow_txlog.datafiles.positions import PositionCursor
 from airflow_txlog.datafiles.reading import DataFile, corrupt_column, read_batches
 
@@ -59,12 +60,7 @@ def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
 
     Field metadata (field ids) is kept; the footer's key-value metadata is not in it.
     """
-    fields = []
-    for field in parquet.schema_arrow:
-        found = find_name(table_schema.names, field.name)
-        wanted = None if found is None else table_schema.field(found).type
-        fields.append(field.with_type(_copied_type(field.type, wanted)))
-    return pa.schema(fields)
+    return pa.schema(_copied_fields(list(parquet.schema_arrow), list(table_schema)))
 
 
 def copy_options(parquet: pq.ParquetFile) -> dict[str, Any]:
@@ -137,7 +133,7 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
         return pa.timestamp("us", tz=zone)
     if is_a.is_struct(kind):
         children: Sequence[pa.Field] = list(wanted) if wanted is not None and is_a.is_struct(wanted) else []
-        return pa.struct([_copied_field(field, children) for field in kind])
+        return pa.struct(_copied_fields(list(kind), children))
     if is_a.is_map(kind):
         inner = wanted if wanted is not None and is_a.is_map(wanted) else None
         key = kind.key_field.with_type(_copied_type(kind.key_type, inner and inner.key_type))
@@ -149,9 +145,10 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
     return kind
 
 
-def _copied_field(field: pa.Field, wanted: Sequence[pa.Field]) -> pa.Field:
-    found = find_name([child.name for child in wanted], field.name)
-    return field.with_type(_copied_type(field.type, None if found is None else wanted[found].type))
+def _copied_fields(fields: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[pa.Field]:
+    """The file's fields as they are copied, each by what the table's field that it holds demands of it."""
+    types = {find_in_file(fields, field): field.type for field in wanted}
+    return [field.with_type(_copied_type(field.type, types.get(index))) for index, field in enumerate(fields)]
 
 
 def _normalised(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -9,12 +9,14 @@ Source: protocol, "Per-file Statistics"; soundness, A6.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.conversion import FILE, ColumnMismatch, convert_array
+from airflow_txlog.datafiles.physical import find_in_file, physical_name
 from airflow_txlog.datafiles.text import SECOND_US, date_text, decimal_text, float_text, timestamp_text
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
@@ -49,9 +51,10 @@ def file_statistics(
 class StatisticsCollector:
     """Gathers the statistics of one file while it is written. Not to be shared between threads.
 
-    `schema` is what the file holds, without partition columns. `indexed_columns` names the columns that get bounds
-    and null counts, in any case, top-level or through structs (`a.b`; a struct names all its members; names that the
-    file does not have are skipped): the table property dataSkippingStatsColumns. None takes the first
+    `schema` is the table's, without partition columns: statistics stand under its physical names and speak of its
+    current types, whatever older type a copied file has. `indexed_columns` names the columns that get bounds and null
+    counts, by logical name in any case, top-level or through structs (`a.b`; a struct names all its members; names
+    that the table does not have are skipped): the table property dataSkippingStatsColumns. None takes the first
     `num_indexed_columns` leaves (property dataSkippingNumIndexedCols), -1 for all.
     """
 
@@ -67,25 +70,38 @@ class StatisticsCollector:
             leaves = [leaf for leaf in leaves if any(_is_below(leaf.path, name) for name in named)]
         elif num_indexed_columns >= 0:
             leaves = leaves[:num_indexed_columns]
-        self._columns = leaves
+        self._columns: dict[str, list[_Column]] = {}
+        for leaf in leaves:
+            self._columns.setdefault(leaf.path[0], []).append(leaf)
+        self._schema = schema
         self._num_records = 0
 
     def update(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows of the file; their columns are found by name."""
+        """Add rows of the file, which has each of the schema's columns in some form."""
         self._num_records += rows.num_rows
-        for column in self._columns:
-            column.update(rows)
+        fields = list(rows.schema)
+        for name, columns in list(self._columns.items()):
+            found = find_in_file(fields, self._schema.field(name))
+            assert found is not None
+            try:
+                values = _in_current_type(rows.column(found), self._schema.field(name))
+            except ColumnMismatch:
+                # What is not of the column's type has no bounds in it; a reader of the column will say so.
+                del self._columns[name]
+                continue
+            for column in columns:
+                column.update(values)
 
     def finish(self) -> str:
         """The JSON of `add.stats` for all rows so far."""
         minimums: dict[str, Any] = {}
         maximums: dict[str, Any] = {}
         null_counts: dict[str, Any] = {}
-        for column in self._columns:
+        for column in (column for columns in self._columns.values() for column in columns):
             lower, upper = column.texts()
-            _put(minimums, column.path, lower)
-            _put(maximums, column.path, upper)
-            _put(null_counts, column.path, str(column.null_count))
+            _put(minimums, column.keys, lower)
+            _put(maximums, column.keys, upper)
+            _put(null_counts, column.keys, str(column.null_count))
         return _object(
             {
                 "numRecords": str(self._num_records),
@@ -105,19 +121,19 @@ def _is_below(path: ColumnPath, named: str) -> bool:
 
 
 class _Column:
-    """What is known so far of one leaf: a column, or a member of structs."""
+    """What is known so far of one leaf: a column, or a member of structs; `keys` are its physical names."""
 
-    def __init__(self, path: ColumnPath, kind: pa.DataType) -> None:
+    def __init__(self, path: ColumnPath, keys: ColumnPath, kind: pa.DataType) -> None:
         self.path = path
+        self.keys = keys
         self.null_count = 0
         self._comparable, self._texts = _ways(kind)
         self._lower: Any = None
         self._upper: Any = None
         self._has_nan = False
 
-    def update(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Count and compare the values of these rows."""
-        values = rows.column(self.path[0])
+    def update(self, values: pa.ChunkedArray | pa.Array) -> None:
+        """Count and compare the leaf's values in these of its top-level column."""
         for name in self.path[1:]:
             # A member is null where its struct is: struct_field sees to it.
             values = pc.struct_field(values, name)
@@ -144,18 +160,21 @@ class _Column:
         return lower, None if self._has_nan else upper
 
 
-def _leaves(schema: pa.Schema) -> Iterator[_Column]:
-    for member in schema:
-        yield from _leaves_of((member.name,), member.type)
+def _in_current_type(values: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if not isinstance(values, pa.ChunkedArray):
+        return convert_array(values, field.type, field.name, FILE)
+    chunks = [convert_array(chunk, field.type, field.name, FILE) for chunk in values.chunks]
+    return pa.chunked_array(chunks, field.type)
 
 
-def _leaves_of(path: ColumnPath, kind: pa.DataType) -> Iterator[_Column]:
-    if pa.types.is_struct(kind):
-        for member in kind:
-            yield from _leaves_of((*path, member.name), member.type)
-    elif not pa.types.is_null(kind):
-        # Arrays and maps count as one leaf, with a null count. A void column is in no file.
-        yield _Column(path, kind)
+def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath = ()) -> Iterator[_Column]:
+    for member in members:
+        here, key = (*path, member.name), (*keys, physical_name(member))
+        if pa.types.is_struct(member.type):
+            yield from _leaves(member.type, here, key)
+        elif not pa.types.is_null(member.type):
+            # Arrays and maps count as one leaf, with a null count. A void column is in no file.
+            yield _Column(here, key, member.type)
 
 
 # --- one type --------------------------------------------------------------------------------------------------------

@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns
+from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.positions import PositionCursor, addresses, unpack
-from airflow_txlog.datafiles.reading import corrupt_column, open_data_file, read_batches, row_group_starts
+from airflow_txlog.datafiles.reading import corrupt_column, names_in_file, open_data_file, read_batches, row_group_starts
 from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError, from_dict
@@ -93,7 +93,7 @@ class ScanTask:
             raise TaskFailed(error) from error
 
     def _scan(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        in_file = [field.name for field in self.schema if field.name not in planned.constants]
+        in_file = [field for field in self.schema if field.name not in planned.constants]
         if self.rows == "only" and not in_file:
             # Nothing of the file is wanted but which rows there are, and those are known.
             count = len(unpack(planned.positions or b""))
@@ -102,7 +102,8 @@ class ScanTask:
         cursor = PositionCursor(planned.positions or b"")
         with open_data_file(planned.file) as parquet:
             groups = _groups_with_positions(planned, parquet) if self.rows == "only" else None
-            for start, batch in read_batches(planned.file, parquet, in_file, row_groups=groups):
+            names = names_in_file(planned.file, parquet, in_file)
+            for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
                     chosen, first, end = cursor.only(start, batch)
                     if end > first:
@@ -114,7 +115,7 @@ class ScanTask:
         self, planned: PlannedFile, batch: pa.RecordBatch, start: int | None, chosen: tuple[int, int] | None
     ) -> pa.RecordBatch:
         try:
-            columns = convert_columns(batch, self.schema, planned.constants)
+            columns = columns_of_file(batch, self.schema, planned.constants)
         except ColumnMismatch as error:
             raise corrupt_column(planned.file, error) from error
         if self.with_address and start is not None:
@@ -184,7 +185,8 @@ class RewriteTask:
         codec = compression.lower() if isinstance(compression, str) else "mixed"
         suffix = "" if codec == "none" else f".{codec}"
         name = f"part-{self.layout.job_id}-{attempt}.c{planned.index:05d}{suffix}.parquet"
-        return f"{planned.directory}/{name}" if planned.directory else name
+        directory = planned.directory or self.layout.prefix(attempt)
+        return f"{directory}/{name}" if directory else name
 
 
 @dataclass(frozen=True, kw_only=True)

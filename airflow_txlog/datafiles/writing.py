@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, find_name
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, relabel
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
+from airflow_txlog.datafiles.physical import find_in_file, find_name, is_mapped, physical_name, physical_schema
 from airflow_txlog.datafiles.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 
@@ -36,9 +37,9 @@ _OPTIONS: dict[str, Any] = {"compression": "snappy"}
 class Layout:
     """Where and how new files of one table are written: the part of a plan that all tasks of a job share.
 
-    `root`: the table's location. `schema`: the table's columns as Arrow, nullability included. `job_id` stands in every
-    file name, so that a person can tell what left an orphan behind. `indexed_columns` and `num_indexed_columns` are
-    those of `StatisticsCollector`.
+    `root`: the table's location. `schema`: the table's columns as Arrow, nullability and the marks of a column mapping
+    (see `physical`) included. `job_id` stands in every file name, so that a person can tell what left an orphan behind.
+    `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
     """
 
     root: str
@@ -50,19 +51,33 @@ class Layout:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns that go into a file: neither those of the partitioning nor those without a type."""
+        """The columns that go into a file, by logical name: neither partition columns nor those without a type."""
         partition = set(self.partition_columns)
         return pa.schema([f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)])
 
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        """What the partition columns are called in partition values."""
+        return tuple(physical_name(self.schema.field(name)) for name in self.partition_columns)
+
     def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
-        """A fresh collector for one file."""
+        """A fresh collector for one file, of the table's columns that it holds, in the table's order and types."""
+        held = [field for field in self.file_schema if find_in_file(list(file_schema), field) is not None]
         return StatisticsCollector(
-            file_schema, indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
+            pa.schema(held), indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
         )
+
+    def prefix(self, attempt: str) -> str:
+        """The directory of a new file in a table with column mapping, "" in any other.
+
+        As delta-spark has it: two characters, because a directory `name=value` would go on showing a name that the
+        column has lost.
+        """
+        return attempt[:2] if any(map(is_mapped, self.schema)) else ""
 
     def new_path(self, attempt: str, number: int, partition: Sequence[str | None], codec: str = "snappy") -> str:
         """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
-        directory = hive_directory(self.partition_columns, partition)
+        directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
         name = f"part-{self.job_id}-{attempt}.c{number:03d}.{codec}.parquet"
         return f"{directory}/{name}" if directory else name
 
@@ -73,7 +88,7 @@ class PartitionedWriter:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._attempt = str(uuid.uuid4())
-        self._file_schema = layout.file_schema
+        self._file_schema = physical_schema(layout.file_schema)
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
@@ -109,7 +124,7 @@ class PartitionedWriter:
         for key, part in split_by_partition(table, self._layout):
             writer = self._writer(key)
             for batch in part.to_batches():
-                writer.write(batch)
+                writer.write(_as_in_file(batch, self._file_schema))
         self._relieve()
 
     def _writer(self, key: tuple[str | None, ...]) -> RowGroupWriter:
@@ -151,7 +166,7 @@ class PartitionedWriter:
             StagedFile(
                 path=encode_add_path(path),
                 location=writer.location,
-                partition_values=dict(zip(self._layout.partition_columns, key, strict=True)),
+                partition_values=dict(zip(self._layout.partition_keys, key, strict=True)),
                 size_bytes=size_bytes,
                 modification_time_ms=modification_time_ms,
                 num_records=writer.num_records,
@@ -176,6 +191,11 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for column, field in zip(columns, schema, strict=True):
         _check_not_null(column, field, field.name)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_in_file(batch: pa.RecordBatch, file_schema: pa.Schema) -> pa.RecordBatch:
+    columns = [relabel(column, field.type) for column, field in zip(batch.columns, file_schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=file_schema)
 
 
 def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, nullable_schema
+from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file, nullable_schema
 from airflow_txlog.datafiles.locations import location_of
-from airflow_txlog.datafiles.reading import DataFile, corrupt_column, open_data_file, read_batches
+from airflow_txlog.datafiles.reading import DataFile, corrupt_column, names_in_file, open_data_file, read_batches
 from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.partitions import typed_partition_columns
@@ -62,7 +62,7 @@ def _with_columns_of(snapshot: Snapshot, wanted: pa.Schema, predicate: Predicate
 def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     constants = _partition_constants(snapshot, files, schema)
     target = nullable_schema(schema)
-    stored = [name for name in schema.names if name not in snapshot.partition_columns]
+    stored = [field for field in schema if field.name not in constants]
     rows = files.select(["path", "size", "stats"]).to_pylist()
     for index, row in enumerate(rows):
         file = DataFile(
@@ -72,7 +72,7 @@ def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Itera
         )
         values = {name: column[index] for name, column in constants.items()}
         with open_data_file(file) as parquet:
-            for _, batch in read_batches(file, parquet, stored):
+            for _, batch in read_batches(file, parquet, names_in_file(file, parquet, stored)):
                 yield _converted(batch, target, values, file)
 
 
@@ -80,7 +80,7 @@ def _converted(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar], file: DataFile
 ) -> pa.RecordBatch:
     try:
-        return pa.RecordBatch.from_arrays(convert_columns(batch, schema, constants), schema=schema)
+        return pa.RecordBatch.from_arrays(columns_of_file(batch, schema, constants), schema=schema)
     except ColumnMismatch as error:
         raise corrupt_column(file, error) from error
 
