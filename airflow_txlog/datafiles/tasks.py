@@ -23,7 +23,13 @@ from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.positions import PositionCursor, addresses, unpack
-from airflow_txlog.datafiles.reading import corrupt_column, names_in_file, open_data_file, read_batches, row_group_starts
+from airflow_txlog.datafiles.reading import (
+    corrupt_column,
+    names_in_file,
+    open_data_file,
+    read_batches,
+    row_group_starts,
+)
 from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError, from_dict

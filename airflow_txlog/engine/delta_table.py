@@ -21,6 +21,7 @@ from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import Store, open_store
+from airflow_txlog.engine.table.column_mapping import partition_keys
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.recent import RecentTable
 from airflow_txlog.engine.table.scan import read_rows
@@ -289,7 +290,7 @@ class Table:
             self.store,
             live=snapshot.state.live,
             tombstones=snapshot.state.tombstones,
-            partition_columns=snapshot.partition_columns,
+            partition_columns=_directory_names(snapshot),
             retention_ms=None if retention is None else _milliseconds(retention),
             table_retention_ms=snapshot.table_properties.deleted_file_retention_ms,
             check_retention=check_retention,
@@ -309,6 +310,12 @@ def _milliseconds(duration: timedelta | float) -> int:
     """A plain number is hours, as in VACUUM … RETAIN 168 HOURS."""
     whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
     return whole // timedelta(milliseconds=1)
+
+
+def _directory_names(snapshot: Snapshot) -> list[str]:
+    """The partition columns by every name that a directory of theirs may bear: before a renaming, the physical one."""
+    names = snapshot.partition_columns
+    return sorted({*names, *partition_keys(snapshot.delta_schema, names)})
 
 
 def _exists(store: Store) -> bool:

@@ -200,7 +200,7 @@ class _Merge:
         staged = stage(context, layout, copies=copies, rows=self._new_rows(prepared, found))
         try:
             if prepared.scope is not None:
-                tuples = [tuple(file.partition_values.values()) for file in _new(staged)]
+                tuples = [prepared.partitions.tuple_of(file.partition_values) for file in _new(staged)]
                 prepared.partitions.check_inside(prepared.scope, tuples)
         except BaseException:
             unstage(staged)

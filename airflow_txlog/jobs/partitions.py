@@ -6,12 +6,13 @@ is accepted only where Spark says TRUE of the author's own text on its typed val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import StructType as SparkSchema
 
 from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
+from airflow_txlog.engine.table.column_mapping import partition_keys
 from airflow_txlog.engine.table.partitions import parse_partition_values
 from airflow_txlog.engine.table.schema import StructField, StructType, arrow_type
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
@@ -30,6 +31,7 @@ class Partitions:
         self._context = context
         self._gate = gate
         self.columns = list(columns)
+        self._keys = partition_keys(schema, columns)
         self._fields = [_field_of(schema, name, context.root) for name in columns]
         self._schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in self._fields])
 
@@ -59,7 +61,11 @@ class Partitions:
     def tuples_of(self, files: pa.Table) -> list[Tuple]:
         """The raw partition values of each file (rows of a table `FILES`), in order."""
         rows = files.column("partition_values").to_pylist()
-        return [tuple(dict(row or []).get(name) for name in self.columns) for row in rows]
+        return [self.tuple_of(dict(row or [])) for row in rows]
+
+    def tuple_of(self, partition_values: Mapping[str, str | None]) -> Tuple:
+        """The raw values of one file, as its add action has them, in the order of `columns`."""
+        return tuple(partition_values.get(key) for key in self._keys)
 
     def check_inside(self, text: str, tuples: Sequence[Tuple]) -> None:
         """Raises PartitionMismatch for the first tuple of which the accepted scope `text` is not TRUE."""

@@ -8,7 +8,7 @@ or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.locations import location_of, open_output
 from airflow_txlog.datafiles.partitioning import hive_directory
+from airflow_txlog.datafiles.physical import is_mapped
 from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
 from airflow_txlog.datafiles.tasks import RECORD_SCHEMA, RewriteTask, ScanTask
 from airflow_txlog.engine import Snapshot
@@ -75,9 +76,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
         "location": [location_of(snapshot.uri, store_path(row["path"], snapshot.uri)) for row in rows],
         "size_bytes": [row["size"] for row in rows],
         "num_records": [record_count(row["stats"]) for row in rows],
-        "directory": [
-            hive_directory(partition_columns, [value.get(name) for name in partition_columns]) for value in values
-        ],
+        "directory": [_directory(snapshot, value) for value in values],
         "partition_values": [list(value.items()) for value in values],
         "positions": [None] * len(rows),
         "row_ids": [None] * len(rows),
@@ -90,6 +89,14 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
         *(pa.field(CONSTANT_PREFIX + name, c.type) for name, c in zip(typed, constants, strict=True)),
     ]
     return FilePlan(table=pa.table([*arrays, *constants], schema=pa.schema(fields)), schema=snapshot.schema)
+
+
+def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -> str:
+    """Where a copy of a file goes; "" where column mapping leaves the choice to whoever writes it."""
+    if any(map(is_mapped, snapshot.schema)):
+        return ""
+    names = snapshot.partition_columns
+    return hive_directory(names, [partition_values.get(name) for name in names])
 
 
 def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:

@@ -21,9 +21,10 @@ from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.store import open_store
+from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.engine.table.schema import StructType, parse_schema, to_arrow
+from airflow_txlog.engine.table.schema import StructType, parse_schema
 from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import JobContext, plural
@@ -79,11 +80,15 @@ class _Write:
             properties = context.arguments["properties"]
             table = Table(open_store(context.root))
             tx = table.begin_create(schema, partition_by, properties)
+            assert tx.metadata is not None
+            # As it will stand in the log: with the ids and physical names that column mapping gave it.
+            schema = table_schema(tx.metadata, context.root)
+            mode = mapping_mode(tx.metadata.configuration, context.root)
         known = TableProperties(properties, context.root)
         columns = known.stats_columns
         layout = Layout(
             root=context.root_location,
-            schema=to_arrow(schema),
+            schema=arrow_schema(schema, mode),
             partition_columns=tuple(partition_by),
             job_id=context.job_id,
             indexed_columns=None if columns is None else tuple(columns),
@@ -113,7 +118,7 @@ class _Write:
             staged = stage(context, target.layout, copies=None, rows=rows)
         if scope is not None:
             try:
-                partitions.check_inside(scope, _tuples_of(staged, partitions.columns))
+                partitions.check_inside(scope, [partitions.tuple_of(file.partition_values) for file in staged])
             except BaseException:
                 unstage(staged)
                 raise
@@ -218,7 +223,3 @@ def _spelled(names: Sequence[str], schema: StructType) -> list[str]:
             columns=missing,
         )
     return [field.name for _, field in found if field is not None]
-
-
-def _tuples_of(staged: Sequence[StagedFile], columns: Sequence[str]) -> list[tuple[str | None, ...]]:
-    return [tuple(file.partition_values.get(name) for name in columns) for file in staged]

@@ -8,11 +8,20 @@ import pyarrow as pa
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.table.features import check_writable, protocol_for
+from airflow_txlog.engine.table.column_mapping import (
+    MAX_ID_PROPERTY,
+    MODE_PROPERTY,
+    MODES,
+    NO_MAPPING,
+    assign,
+    forbidden_names,
+    without_mapping,
+)
+from airflow_txlog.engine.table.features import FEATURE_PREFIX, check_writable, protocol_for
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import from_arrow, schema_to_json
 from airflow_txlog.engine.table.types import ArrayType, MapType, StructType
-from airflow_txlog.errors import SchemaMismatch
+from airflow_txlog.errors import InvalidProperty, SchemaMismatch
 
 # A table that we create forgets the application transactions of tasks after a month: thirty mapped tasks an hour
 # would otherwise leave a quarter of a million of them a year in every snapshot and checkpoint. Never set on a table
@@ -35,8 +44,10 @@ def new_table(
     Raises SchemaMismatch where the schema is empty or cannot be partitioned so, InvalidProperty for a property whose
     value cannot be read, UnsupportedFeature where it would need what this engine cannot write.
     """
-    delta_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
-    configuration = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
+    asked = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
+    given_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
+    delta_schema, mapping = _mapped(uri, given_schema, asked, clock)
+    configuration = {key: value for key, value in {**asked, **mapping}.items() if not key.startswith(FEATURE_PREFIX)}
     TableProperties(configuration, uri).validate()
     metadata = Metadata(
         id=clock.unique_id(),
@@ -47,9 +58,38 @@ def new_table(
         configuration=configuration,
         created_time=clock.now_ms(),
     )
-    protocol = protocol_for(delta_schema, configuration)
+    protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
     return protocol, metadata
+
+
+def _mapped(
+    uri: str, schema: StructType, properties: Mapping[str, str], clock: Clock
+) -> tuple[StructType, dict[str, str]]:
+    """The schema with ids and physical names where the properties ask for column mapping, and what to note of them.
+
+    Raises InvalidProperty for a mode that there is none of, SchemaMismatch for a name that only mapped tables may have.
+    """
+    mode = properties.get(MODE_PROPERTY, NO_MAPPING).lower()
+    if mode not in MODES:
+        raise InvalidProperty(
+            f"{uri}: the property {MODE_PROPERTY} is {properties[MODE_PROPERTY]!r}; it may be {', '.join(MODES)}.",
+            table=uri,
+            name=MODE_PROPERTY,
+            value=properties[MODE_PROPERTY],
+        )
+    if mode == NO_MAPPING:
+        forbidden = forbidden_names(schema)
+        if forbidden:
+            raise SchemaMismatch(
+                f"{uri}: the names {forbidden} hold a space, a tab, a line end or one of ,;{{}}()=, which only tables "
+                f'with column mapping may have. Rename the columns, or set {MODE_PROPERTY} = "name".',
+                table=uri,
+                columns=forbidden,
+            )
+        return without_mapping(schema), {}
+    mapped, last = assign(schema, lambda: f"col-{clock.unique_id()}")
+    return mapped, {MODE_PROPERTY: mode, MAX_ID_PROPERTY: str(last)}
 
 
 def _partition_columns(uri: str, schema: StructType, partition_by: Sequence[str]) -> list[str]:

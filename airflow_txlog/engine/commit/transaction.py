@@ -30,11 +30,11 @@ from airflow_txlog.engine.log.actions import (
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.table.column_mapping import table_schema
 from airflow_txlog.engine.table.features import check_writable
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
-from airflow_txlog.engine.table.schema import parse_schema
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.errors import InvalidCommit
@@ -88,6 +88,11 @@ class Transaction:
     def read_version(self) -> int:
         """The snapshot's version; -1 for a table that does not exist yet."""
         return -1 if self.snapshot is None else self.snapshot.version
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """The table's metadata as this transaction leaves it; None for a new table that was given none."""
+        return self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
 
     # --- what was read ----------------------------------------------------------------------------------------------
 
@@ -259,7 +264,7 @@ class Transaction:
         return self.snapshot is not None and not changes and may_skip_empty(attempt.operation, attempt.isolation)
 
     def _attempt(self, operation: str, never_rebases: bool) -> Attempt:
-        metadata = self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
+        metadata = self.metadata
         level = SERIALIZABLE
         if metadata is not None:
             level = TableProperties(metadata.configuration, self._store.root).isolation_level
@@ -290,7 +295,7 @@ class Transaction:
     def _read_schema(self, metadata: Metadata | None) -> StructType:
         if self.snapshot is not None:
             return self.snapshot.delta_schema
-        return StructType(()) if metadata is None else parse_schema(metadata.schema_string)
+        return StructType(()) if metadata is None else table_schema(metadata, self._store.root)
 
     def _in_commit_timestamp(self, metadata: Metadata | None) -> int | None:
         if metadata is None or not TableProperties(metadata.configuration, self._store.root).in_commit_timestamps:

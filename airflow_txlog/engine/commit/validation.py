@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, Remove
+from airflow_txlog.engine.table.column_mapping import (
+    MAX_ID_PROPERTY,
+    MODE_PROPERTY,
+    NO_MAPPING,
+    highest_id,
+    mapping_error,
+    mapping_mode,
+    partition_keys,
+    table_schema,
+)
 from airflow_txlog.engine.table.files import file_key, path_of_key
 from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.schema import parse_schema
 from airflow_txlog.errors import (
     AppendOnlyViolation,
     DuplicateActions,
@@ -23,6 +34,7 @@ from airflow_txlog.errors import (
 def validate(attempt: Attempt) -> None:
     """Raises an InvalidInput error for the first rule that the attempt breaks."""
     _check_metadata(attempt)
+    _check_column_mapping(attempt)
     _check_duplicates(attempt)
     _check_transactions(attempt)
     _check_append_only(attempt)
@@ -41,6 +53,32 @@ def _check_metadata(attempt: Attempt) -> None:
     if attempt.new_protocol is None:
         raise InvalidCommit(
             f"{attempt.table}: the first commit of a table must hold its protocol, and this one holds none.",
+            table=attempt.table,
+        )
+
+
+def _check_column_mapping(attempt: Attempt) -> None:
+    """New metadata keeps what files and statistics were written under: the mode, names and ids that are never reused.
+
+    Source: protocol, "Writer Requirements for Column Mapping".
+    """
+    metadata, before = attempt.new_metadata, attempt.current_metadata
+    if metadata is None:
+        return
+    mode = mapping_mode(metadata.configuration, attempt.table)
+    found = None
+    if before is not None and mode != mapping_mode(before.configuration, attempt.table):
+        found = f"{MODE_PROPERTY} would change to {mode!r}, which this engine does not do to a table that exists"
+    elif mode != NO_MAPPING:
+        schema = parse_schema(metadata.schema_string or "")
+        last = metadata.configuration.get(MAX_ID_PROPERTY, "")
+        least = 0 if before is None else int(before.configuration.get(MAX_ID_PROPERTY, "0"))
+        found = mapping_error(schema)
+        if found is None and (not last.isdigit() or int(last) < max(highest_id(schema), least)):
+            found = f"{MAX_ID_PROPERTY} is {last!r}, and must be a number that no column has gone beyond"
+    if found is not None:
+        raise InvalidCommit(
+            f"{attempt.table}: {found}. Nothing was committed, because values would turn up under another column.",
             table=attempt.table,
         )
 
@@ -88,8 +126,10 @@ def _check_append_only(attempt: Attempt) -> None:
 
 
 def _check_partitions(attempt: Attempt) -> None:
-    columns = attempt.new_metadata.partition_columns if attempt.new_metadata else attempt.partition_columns
-    expected = set(columns)
+    metadata = attempt.new_metadata
+    schema = attempt.schema if metadata is None else table_schema(metadata, attempt.table)
+    columns = attempt.partition_columns if metadata is None else metadata.partition_columns
+    expected = set(partition_keys(schema, columns))
     for add in attempt.adds:
         if set(add.partition_values) != expected:
             raise PartitionMismatch(

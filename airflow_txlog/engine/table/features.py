@@ -12,27 +12,30 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.column_mapping import MODE_PROPERTY, NO_MAPPING
+from airflow_txlog.engine.table.type_widening import TYPE_CHANGES_KEY, check_type_changes
 from airflow_txlog.engine.table.types import Primitive, StructField, StructType, walk_fields, walk_types
-from airflow_txlog.errors import UnsupportedFeature
+from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
 # Reader features that need nothing of a reader beyond what this engine does for every table.
-READABLE = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+READABLE = frozenset({"columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck"})
 
 # Reader features that are a duty only where something uses them: a property or a field (see `_active_features`), a live
 # file with a deletion vector (`check_files`), a checkpoint of the new form (refused by engine/log when one is needed).
-READABLE_WHILE_UNUSED = frozenset(
-    {"columnMapping", "deletionVectors", "typeWidening", "typeWidening-preview", "v2Checkpoint"}
-)
+READABLE_WHILE_UNUSED = frozenset({"deletionVectors", "v2Checkpoint"})
 
 # Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
 # asks for V2 checkpoints may still be written without them.
 WRITABLE = frozenset(
     {
         "appendOnly",
+        "columnMapping",
         "deletionVectors",
         "domainMetadata",
         "inCommitTimestamp",
         "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
     }
@@ -44,14 +47,11 @@ WRITABLE_WHILE_UNUSED = frozenset(
         "allowColumnDefaults",
         "changeDataFeed",
         "checkConstraints",
-        "columnMapping",
         "generatedColumns",
         "icebergCompatV1",
         "icebergCompatV2",
         "identityColumns",
         "invariants",
-        "typeWidening",
-        "typeWidening-preview",
     }
 )
 
@@ -87,7 +87,10 @@ def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str
 
 
 def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raises UnsupportedFeature, naming the feature, if rows of this table could be read wrongly here."""
+    """Raises UnsupportedFeature, naming the feature, if rows of this table could be read wrongly here.
+
+    CorruptTable where the metadata maps columns and the protocol does not allow it.
+    """
     if protocol.min_reader_version > MAX_READER_VERSION:
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if metadata.format.provider.lower() != "parquet":
@@ -98,6 +101,13 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         if name in READABLE or (name in READABLE_WHILE_UNUSED and name not in active & _READ_ACTIVE):
             continue
         raise _refusal(table, name, "read")
+    if "columnMapping" in active and "columnMapping" not in reader_features(protocol):
+        raise CorruptTable(
+            f"{table}: {MODE_PROPERTY} is set, and the protocol does not list columnMapping. Some readers obey such a "
+            "property and others do not, so nothing was read. Upgrade the protocol, or unset the property.",
+            table=table,
+        )
+    check_type_changes(schema, table)
 
 
 def check_files(files: pa.Table, table: str) -> None:
@@ -137,20 +147,47 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
     Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
     demands one.
     """
-    needs: list[str] = []
-    if Primitive.TIMESTAMP_NTZ in walk_types(schema):
-        needs.append("timestampNtz")
-    writer_only = []
-    if properties.get("delta.enableInCommitTimestamps", "").lower() == "true":
-        writer_only.append("inCommitTimestamp")
-    if not needs and not writer_only:
-        return Protocol(min_reader_version=1, min_writer_version=2)
+    both, writer_only = _needed_features(schema, properties)
+    if both | writer_only <= {"columnMapping"}:
+        return (
+            Protocol(min_reader_version=2, min_writer_version=5)
+            if both
+            else Protocol(min_reader_version=1, min_writer_version=2)
+        )
     return Protocol(
-        min_reader_version=3 if needs else 1,
+        min_reader_version=3 if both else 1,
         min_writer_version=7,
-        reader_features=sorted(needs) if needs else None,
-        writer_features=sorted({"appendOnly", "invariants", *needs, *writer_only}),
+        reader_features=sorted(both) if both else None,
+        writer_features=sorted({"appendOnly", "invariants"} | both | writer_only),
     )
+
+
+def _needed_features(schema: StructType, properties: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
+    """What a new table with this schema and these properties needs: features of readers and writers, of writers."""
+    active = {_CREATION_SWITCHES.get((name, value.lower())) for name, value in properties.items()}
+    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
+        active.add("columnMapping")
+    if Primitive.TIMESTAMP_NTZ in walk_types(schema):
+        active.add("timestampNtz")
+    active |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+    needed = frozenset(name for name in active if name is not None)
+    if needed & _NEED_DOMAINS:
+        needed |= {"domainMetadata"}
+    both = needed & (READABLE | READABLE_WHILE_UNUSED)
+    return both, needed - both
+
+
+# A property `delta.feature.<name>` asks for a feature by name when a table is created; it is not kept.
+FEATURE_PREFIX = "delta.feature."
+# Properties whose value, set at creation, asks for a feature.
+_CREATION_SWITCHES = {
+    ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
+    ("delta.enableDeletionVectors", "true"): "deletionVectors",
+    ("delta.enableInCommitTimestamps", "true"): "inCommitTimestamp",
+    ("delta.enableRowTracking", "true"): "rowTracking",
+    ("delta.enableTypeWidening", "true"): "typeWidening",
+}
+_NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
 
 
 def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
@@ -161,7 +198,7 @@ def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
     for name, feature in _SWITCHES.items():
         if properties.get(name, "false").lower() == "true":
             yield feature
-    if properties.get("delta.columnMapping.mode", "none").lower() != "none":
+    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
         yield "columnMapping"
     for field in walk_fields(schema):
         yield from _active_in_field(field)
@@ -185,7 +222,7 @@ def _active_in_field(field: StructField) -> Iterator[str]:
         yield "invariants"
     if "delta.generationExpression" in names:
         yield "generatedColumns"
-    if "delta.typeChanges" in names:
+    if TYPE_CHANGES_KEY in names:
         yield "typeWidening"
     if any(name.startswith("delta.identity.") for name in names):
         yield "identityColumns"

@@ -129,7 +129,7 @@ def session_zone(name: str) -> datetime.tzinfo | None:
 
 def _strings_of(column: pa.ChunkedArray, member: StructField, spelled: str) -> pa.ChunkedArray:
     strings = pc.map_lookup(column, pa.scalar(member.physical_name), "first")
-    if spelled != member.physical_name:
+    if spelled != member.name and member.physical_name == member.name:
         # The list of partition columns may spell the name in another case than the schema, and writers have followed
         # either.
         strings = pc.coalesce(strings, pc.map_lookup(column, pa.scalar(spelled), "first"))

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.datafiles.physical import MODE_KEY
 from airflow_txlog.engine.table.types import (
     MAX_DECIMAL_PRECISION,
     ArrayType,
@@ -188,6 +189,8 @@ _TO_ARROW: dict[Primitive, pa.DataType] = {
 _JSON_KEYS = "txlog.json"
 # What the Arrow libraries themselves leave in field metadata; it describes a file or an Arrow type, not the column.
 _ARROW_OWN_PREFIXES = ("PARQUET:", "ARROW:")
+# How a table that exists maps its columns is not what a new one shall do.
+_MAPPING_MARK = MODE_KEY.decode()
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
@@ -323,5 +326,5 @@ def _metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, An
     return {
         key: msgspec.json.decode(value) if key in encoded else value
         for key, value in text.items()
-        if not key.startswith(_ARROW_OWN_PREFIXES)
+        if key != _MAPPING_MARK and not key.startswith(_ARROW_OWN_PREFIXES)
     }

@@ -19,6 +19,7 @@ from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table import schema as delta
 from airflow_txlog.engine.table.features import check_files, check_readable
 from airflow_txlog.engine.table.layers import FileLayers
@@ -86,13 +87,17 @@ class Snapshot:
 
     @cached_property
     def delta_schema(self) -> delta.StructType:
-        """The schema as the log states it, partition columns included."""
-        return delta.parse_schema(self.metadata.schema_string)
+        """The schema as the log states it, partition columns included; its names are the logical ones."""
+        return column_mapping.table_schema(self.metadata, self.uri)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The schema in Arrow's types: timestamps in microseconds, UTC."""
-        return delta.to_arrow(self.delta_schema)
+        """The schema in Arrow's types: timestamps in microseconds, UTC.
+
+        Where the table has column mapping, the fields say how data files hold them (`datafiles/physical`).
+        """
+        mode = column_mapping.mapping_mode(self.metadata.configuration, self.uri)
+        return column_mapping.arrow_schema(self.delta_schema, mode)
 
     @property
     def num_files(self) -> int:

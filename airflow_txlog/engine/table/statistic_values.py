@@ -39,11 +39,11 @@ _MAX_CHAR = chr(0x10FFFF)
 def bound_reader(member: StructField) -> Reader | None:
     """How texts of this column's statistics are read, or None where none is believed.
 
-    None for boolean, binary, void and nested columns; for char and collated ones, which do not compare by bytes; for
-    one that has another physical name; and for a column whose type was changed in a way that we do not know.
+    None for boolean, binary, void and nested columns; for char and collated ones, which do not compare by bytes; and
+    for a column whose type was changed in a way that we do not know.
     Source: soundness, A5 and A4.
     """
-    if member.is_char or member.is_collated or member.physical_name != member.name:
+    if member.is_char or member.is_collated:
         return None
     reader = _reader_of(member.type)
     if reader is None or not member.is_widened:

@@ -104,10 +104,8 @@ class _Column:
         # A collation of a struct's member may be noted on any field above it.
         if any(member.is_collated for member in members):
             self.reader = None
-        # A whole struct has no statistics of its own, only its members have; and what another physical name means in
-        # statistics, writers have not agreed upon.
-        renamed = any(member.physical_name != member.name for member in members)
-        self.keys = () if renamed or isinstance(self.type, StructType) else tuple(member.name for member in members)
+        # A whole struct has no statistics of its own, only its members have.
+        self.keys = () if isinstance(self.type, StructType) else tuple(member.physical_name for member in members)
         self.attributes: tuple[str, ...] = ()
 
     def bounds(self, statistics: _Statistics) -> ColumnBounds:

@@ -95,7 +95,10 @@ class StructField:
 
     @property
     def physical_name(self) -> str:
-        """The name in partition values, statistics and Parquet files. Source: protocol, "Column Mapping"."""
+        """The name in partition values, statistics and Parquet files, in a schema made by `column_mapping`.
+
+        Source: protocol, "Column Mapping".
+        """
         return str(self.metadata.get(_PHYSICAL_NAME_KEY, self.name))
 
     @property
