@@ -87,21 +87,39 @@ def test_a_rule_of_the_table_that_we_do_not_enforce_makes_it_read_only(feature: 
         writable(LEGACY, what)
 
 
+MAPPED = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+
+
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_column_mapping_is_refused_where_it_is_used_and_accepted_where_it_is_not(mode: str) -> None:
+def test_column_mapping_is_honoured_where_the_protocol_lists_it(mode: str) -> None:
     writable(LEGACY, metadata())
-    with pytest.raises(errors.UnsupportedFeature, match="columnMapping"):
-        readable(LEGACY, metadata({"delta.columnMapping.mode": mode}))
-    # Even where the protocol forgot to say so: reading by the wrong names would give null columns.
-    with pytest.raises(errors.UnsupportedFeature, match="columnMapping"):
+    writable(LEGACY, metadata({"delta.columnMapping.mode": mode}, **MAPPED))
+    writable(features("columnMapping", reader=True), metadata({"delta.columnMapping.mode": mode}, **MAPPED))
+    # Where the protocol forgot to say so, some readers go by the one names and some by the others.
+    with pytest.raises(errors.CorruptTable, match="columnMapping"):
         readable(Protocol(min_reader_version=1, min_writer_version=2), metadata({"delta.columnMapping.mode": mode}))
 
 
-def test_type_widening_is_refused_where_a_column_was_widened() -> None:
-    protocol = features("typeWidening", reader=True)
-    writable(protocol, metadata())
-    with pytest.raises(errors.UnsupportedFeature, match="typeWidening"):
-        readable(protocol, metadata(**{"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}))
+@pytest.mark.parametrize("name", ["typeWidening", "typeWidening-preview"])
+def test_type_widening_is_honoured(name: str) -> None:
+    changes = [{"fromType": "integer", "toType": "long", "tableVersion": 3}]
+    writable(features(name, reader=True), metadata(**{"delta.typeChanges": changes}))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("long", "integer"), ("long", "double"), ("integer", "float"), ("string", "binary")]
+)
+def test_a_change_of_type_that_the_protocol_does_not_list_is_refused(before: str, after: str) -> None:
+    changes = [{"fromType": before, "toType": after}]
+    with pytest.raises(errors.UnsupportedFeature, match=f"from {before} to {after}") as caught:
+        readable(features("typeWidening", reader=True), metadata(**{"delta.typeChanges": changes}))
+    assert caught.value.feature == "typeWidening"
+
+
+@pytest.mark.parametrize("changes", ["?", [{"fromType": "integer"}], [3]])
+def test_a_change_of_type_that_says_nothing_is_a_corrupt_table(changes: Any) -> None:
+    with pytest.raises(errors.CorruptTable, match=r"typeChanges"):
+        readable(features("typeWidening", reader=True), metadata(**{"delta.typeChanges": changes}))
 
 
 @pytest.mark.parametrize(("reader", "writer"), [(4, 7), (99, 7), (1, 8)])
@@ -121,6 +139,39 @@ def test_a_new_table_asks_for_the_lowest_protocol_that_it_needs() -> None:
     timed = protocol_for(parse_schema(metadata().schema_string), {"delta.enableInCommitTimestamps": "true"})
     assert (timed.min_reader_version, timed.min_writer_version) == (1, 7)
     assert timed.reader_features is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "reader", "writer", "both", "writer_only"),
+    [
+        ({"delta.columnMapping.mode": "name"}, 2, 5, None, None),
+        ({"delta.enableDeletionVectors": "true"}, 3, 7, ["deletionVectors"], []),
+        ({"delta.enableDeletionVectors": "false"}, 1, 2, None, None),
+        ({"delta.checkpointPolicy": "v2"}, 3, 7, ["v2Checkpoint"], []),
+        ({"delta.checkpointPolicy": "classic"}, 1, 2, None, None),
+        ({"delta.enableTypeWidening": "true"}, 3, 7, ["typeWidening"], []),
+        ({"delta.enableRowTracking": "true"}, 1, 7, None, ["domainMetadata", "rowTracking"]),
+        ({"delta.feature.domainMetadata": "supported"}, 1, 7, None, ["domainMetadata"]),
+        ({"delta.feature.timestampNtz": "supported"}, 3, 7, ["timestampNtz"], []),
+        (
+            {"delta.columnMapping.mode": "id", "delta.enableInCommitTimestamps": "true"},
+            3,
+            7,
+            ["columnMapping"],
+            ["inCommitTimestamp"],
+        ),
+    ],
+)
+def test_a_property_that_asks_for_a_feature_asks_for_its_protocol(
+    properties: dict[str, str], reader: int, writer: int, both: list[str] | None, writer_only: list[str] | None
+) -> None:
+    found = protocol_for(parse_schema(metadata().schema_string or ""), properties)
+    assert (found.min_reader_version, found.min_writer_version) == (reader, writer)
+    assert found.reader_features == both
+    if writer_only is None:
+        assert found.writer_features is None
+    else:
+        assert found.writer_features == sorted({"appendOnly", "invariants", *(both or []), *writer_only})
 
 
 def test_a_live_deletion_vector_is_refused_before_a_row_is_read(golden_folder: Path, tmp_path: Path) -> None:

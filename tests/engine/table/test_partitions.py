@@ -206,6 +206,12 @@ def test_columns_are_typed_under_the_schema_s_spelling():
     assert list(typed_partition_columns(table, SCHEMA, ["day", "k"], only=["K", "x"])) == ["k"]
 
 
+def test_a_null_partition_value_of_a_mapped_column_is_not_sought_under_its_logical_name():
+    # The names were exchanged: what stands under `k` belongs to another column.
+    typed = typed_partition_columns(files({"Day": None, "col-1": None, "k": "7"}), SCHEMA, ["Day", "k"])
+    assert typed["k"].values.to_pylist() == [None]
+
+
 def test_a_partition_column_outside_the_schema_is_an_error():
     with pytest.raises(UnknownColumn):
         typed_partition_columns(files({}), SCHEMA, ["nope"])

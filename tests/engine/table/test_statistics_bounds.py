@@ -293,7 +293,6 @@ def test_impossible_counts_are_unknown():
     [
         {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"},
         {"__COLLATIONS": {"c": "spark.UTF8_LCASE"}},
-        {"delta.columnMapping.physicalName": "col-1"},
         {"delta.typeChanges": [{"fromType": "geometry", "toType": "string"}]},
         {"delta.typeChanges": "?"},
     ],
@@ -302,6 +301,14 @@ def test_a5_a_column_that_does_not_compare_as_its_statistics_do_is_unknown(metad
     stats = {"numRecords": 1, "minValues": {"c": "a", "col-1": "a"}, "maxValues": {"c": "b", "col-1": "b"}}
     one = found(Primitive.STRING, stats, metadata=metadata)
     assert (one.lower.to_pylist(), one.upper.to_pylist()) == ([None], [None])
+
+
+def test_statistics_of_a_mapped_column_stand_under_its_physical_name():
+    stats = {"numRecords": 1, "minValues": {"c": "x", "col-1": "a"}, "maxValues": {"c": "y", "col-1": "b"}}
+    one = found(Primitive.STRING, stats, metadata={"delta.columnMapping.physicalName": "col-1"})
+    assert (one.lower.to_pylist(), one.upper.to_pylist()) == (["a"], ["c"])
+    other = found(Primitive.STRING, stats, metadata={"delta.columnMapping.physicalName": "col-2"})
+    assert (other.lower.to_pylist(), other.upper.to_pylist()) == ([None], [None])
 
 
 def test_a5_a_widened_column_is_read_in_either_type():
