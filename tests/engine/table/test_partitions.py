@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.partitioning import partition_string
@@ -74,6 +74,7 @@ columns = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(columns)
 def test_every_value_is_read_back_from_its_partition_string(column):
     arrow, values = column
@@ -83,6 +84,7 @@ def test_every_value_is_read_back_from_its_partition_string(column):
     assert back.values.to_pylist() == array.to_pylist()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_every_instant_is_read_back_also_outside_the_years_of_datetime(microseconds):
     array = pa.array(microseconds, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
