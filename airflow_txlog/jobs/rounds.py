@@ -62,9 +62,11 @@ def run_rounds(
     Raises the last round's conflict when no round is left, and every other error at once.
     """
     limit = 1 + context.spec.conflict_rounds
+    # One table for all rounds: the next one reads only the commits that it lost to.
+    table = Table(open_store(context.root))
     for number in range(1, limit + 1):
         try:
-            return _round(context, plan, begin_absent, number, clock)
+            return _round(context, table, plan, begin_absent, number, clock)
         except _WORTH_ANOTHER_ROUND as error:
             if number == limit or not error.retryable:
                 raise
@@ -74,12 +76,14 @@ def run_rounds(
     raise AssertionError("a round returns or raises")
 
 
-def _round(context: JobContext, plan: Plan, begin_absent: BeginAbsent | None, number: int, clock: Clock) -> Outcome:
-    tx, table = _begin(context, begin_absent)
+def _round(
+    context: JobContext, table: Table, plan: Plan, begin_absent: BeginAbsent | None, number: int, clock: Clock
+) -> Outcome:
+    tx = _begin(context, table, begin_absent)
     # The application transaction comes before anything else: found means done, whatever conflict led here.
     if context.spec.application is not None:
         tx.read_application(context.spec.application.app_id)
-        done = None if tx.snapshot is None or table is None else done_in(table.store, tx.snapshot, context.spec)
+        done = None if tx.snapshot is None else done_in(table.store, tx.snapshot, context.spec)
         if done is not None:
             return Outcome(
                 change=None,
@@ -109,12 +113,11 @@ def _round(context: JobContext, plan: Plan, begin_absent: BeginAbsent | None, nu
     )
 
 
-def _begin(context: JobContext, begin_absent: BeginAbsent | None) -> tuple[Transaction, Table | None]:
-    table = Table(open_store(context.root))
+def _begin(context: JobContext, table: Table, begin_absent: BeginAbsent | None) -> Transaction:
     with context.step("open"):
         try:
-            return table.begin(), table
+            return table.begin()
         except TableNotFound:
             if begin_absent is None:
                 raise
-    return begin_absent(), None
+    return begin_absent()

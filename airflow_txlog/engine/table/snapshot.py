@@ -6,7 +6,7 @@ A snapshot never changes; `refresh` gives a newer one. It holds no open file, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table import schema as delta
+from airflow_txlog.engine.table.changes import VersionChanges, changes_between
 from airflow_txlog.engine.table.features import check_files, check_readable
 from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
@@ -153,6 +154,15 @@ class Snapshot:
             self.partition_columns,
             trust_statistics=self.table_properties.trust_statistics,
         )
+
+    def changes_since(self, version: int) -> Iterator[VersionChanges]:
+        """What each commit after `version` did, up to this snapshot's version, ascending; -1: from the first on.
+
+        One listing at once, and one read for each commit when it is asked for. Raises VersionNotFound (earliest,
+        latest) where `version` is later than this snapshot or the log was cleaned past it, LogGap, TableReplaced,
+        CorruptCommit.
+        """
+        return changes_between(self._store, version, self.version, self.commit_file)
 
     def refresh(self, version: int | None = None, *, own: Sequence[OwnCommit] = ()) -> Snapshot:
         """The latest version, or `version` (not before this one), reading only the commits that are not known yet.

@@ -1,0 +1,147 @@
+"""What each commit after a version did: for a reader that follows a table and wants no version twice or left out.
+
+The invariant: the commits come ascending and without a gap, or an error says what is missing; nothing else is read.
+Source: protocol, "Delta Log Entries".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_txlog.engine.log.actions import (
+    Add,
+    Cdc,
+    Commit,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    SetTransaction,
+)
+from airflow_txlog.engine.log.names import commit_name, version_prefix
+from airflow_txlog.engine.log.tail import LogTail, list_tail
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.errors import LogGap, TableReplaced, VersionNotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionChanges:
+    """What one commit did. Lists keep the order of its file."""
+
+    version: int
+    timestamp_ms: int
+    """Milliseconds since the epoch: the in-commit timestamp, else the commit file's time, which grows by a millisecond
+    at least from each version to the next."""
+    info: Mapping[str, Any]
+    """commitInfo as it was written; empty where the commit has none."""
+    adds: list[Add]
+    removes: list[Remove]
+    cdc: list[Cdc]
+    metadata: Metadata | None
+    """The new metadata (schema, properties), None where it did not change."""
+    protocol: Protocol | None
+    """The new protocol, None where it did not change."""
+    transactions: list[SetTransaction]
+    domains: list[DomainMetadata]
+
+    @property
+    def operation(self) -> str | None:
+        """What the writer called it: WRITE, DELETE, MERGE, OPTIMIZE, …; None where it did not say."""
+        name = self.info.get("operation")
+        return name if isinstance(name, str) else None
+
+    @property
+    def data_change(self) -> bool:
+        """Whether rows were added or removed; False for a compaction, a change of properties, a record in the log."""
+        return any(add.data_change for add in self.adds) or any(remove.data_change for remove in self.removes)
+
+
+def changes_between(store: Store, start: int, end: int, end_file: FileInfo | None) -> Iterator[VersionChanges]:
+    """The commits after version `start` up to `end` inclusive, ascending; each is read when it is asked for.
+
+    `end_file` is the commit file of `end` as it was seen. The log is listed at once, so that what it no longer holds is
+    told before anything is yielded.
+
+    Raises VersionNotFound (earliest, latest) where `start` is later than `end` or the log was cleaned past it, LogGap
+    where a commit between is missing, TableReplaced where the log is another one, CorruptCommit.
+    """
+    if not -1 <= start <= end:
+        raise _not_found(store.root, start, None, end)
+    if start == end:
+        return iter(())
+    # From `start` itself, whose file's time the next one's follows.
+    tail = list_tail(store, max(start, 0))
+    if tail.commits.get(end) != end_file and end_file is not None:
+        raise TableReplaced(
+            f"{store.root}: {end_file.path} is not the file that version {end} was read from, so the table was dropped "
+            "and created again, or its log was rewritten. Nothing was read. Open the table again.",
+            table=store.root,
+        )
+    _check_complete(tail, start, end)
+    return _read(store, tail, start, end)
+
+
+def _check_complete(tail: LogTail, start: int, end: int) -> None:
+    held = [version for version in range(start + 1, end + 1) if version in tail.commits]
+    if len(held) == end - start:
+        return
+    if held == list(range(end - len(held) + 1, end + 1)):
+        # Cleaned from the front, as log cleanup does.
+        raise _not_found(tail.table, start, held[0] if held else None, end)
+    missing = next(version for version in range(start + 1, end + 1) if version not in tail.commits)
+    raise _gap(tail.table, missing, start)
+
+
+def _read(store: Store, tail: LogTail, start: int, end: int) -> Iterator[VersionChanges]:
+    before = tail.commits.get(start)
+    file_time_ms = -1 if before is None else before.modified_ms
+    for version in range(start + 1, end + 1):
+        file = tail.commits[version]
+        try:
+            data = store.read(file.path)
+        except FileNotFoundError as error:
+            raise _gap(store.root, version, start) from error
+        file_time_ms = max(file.modified_ms, file_time_ms + 1)
+        yield _changes(decode_commit(version, data, file.path), file_time_ms)
+
+
+def _changes(commit: Commit, file_time_ms: int) -> VersionChanges:
+    info = commit.info or {}
+    in_commit_ms = info.get("inCommitTimestamp")
+    return VersionChanges(
+        version=commit.version,
+        timestamp_ms=in_commit_ms if isinstance(in_commit_ms, int) else file_time_ms,
+        info=info,
+        adds=commit.adds,
+        removes=commit.removes,
+        cdc=commit.cdc,
+        metadata=commit.metadata,
+        protocol=commit.protocol,
+        transactions=commit.transactions,
+        domains=commit.domains,
+    )
+
+
+def _not_found(table: str, version: int, earliest: int | None, latest: int) -> VersionNotFound:
+    held = "" if earliest is None else f", and the log holds the commits from version {earliest} on"
+    return VersionNotFound(
+        f"VersionNotFound: the changes after version {version} of {table} were asked for; the snapshot is of version "
+        f"{latest}{held}. Start again from a snapshot, and follow the table from there.",
+        table=table,
+        version=version,
+        earliest=earliest,
+        latest=latest,
+    )
+
+
+def _gap(table: str, missing: int, start: int) -> LogGap:
+    return LogGap(
+        f"LogGap: {commit_name(missing)} of {table} is missing, and the changes after version {start} cannot be told "
+        "without it. Start again from a snapshot, and follow the table from there.",
+        table=table,
+        path=f"{version_prefix(missing)}.json",
+        version=missing,
+    )
