@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from airflow_txlog.engine.clock import Clock
+from airflow_txlog.engine.commit.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.column_mapping import (
     MAX_ID_PROPERTY,
@@ -48,6 +49,7 @@ def new_table(
     given_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
     delta_schema, mapping = _mapped(uri, given_schema, asked, clock)
     configuration = {key: value for key, value in {**asked, **mapping}.items() if not key.startswith(FEATURE_PREFIX)}
+    configuration |= materialized_columns(configuration, clock.unique_id)
     TableProperties(configuration, uri).validate()
     metadata = Metadata(
         id=clock.unique_id(),

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_txlog import __version__
 from airflow_txlog.engine.commit.attempt import Attempt
+from airflow_txlog.engine.commit.row_tracking import preserved_tags
 
 ENGINE_INFO = f"airflow_txlog/{__version__}"
 
@@ -42,8 +43,9 @@ def commit_info(
     info["operationMetrics"] = _texts(metrics)
     if user_metadata is not None:
         info["userMetadata"] = user_metadata
-    if tags:
-        info["tags"] = dict(tags)
+    all_tags = {**(tags or {}), **preserved_tags(attempt)}
+    if all_tags:
+        info["tags"] = all_tags
     info["engineInfo"] = ENGINE_INFO
     info["txnId"] = txn_id
     return info

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
-
 from airflow_txlog.engine.commit.attempt import Attempt
-from airflow_txlog.engine.commit.isolation import ROW_TRACKING_DOMAIN
-from airflow_txlog.engine.log.actions import Add, Commit, DomainMetadata
-from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.commit.row_tracking import high_water_mark, number_rows
+from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.errors import CorruptTable, InvalidCommit
+from airflow_txlog.errors import CorruptTable
 
 
 def rebase(attempt: Attempt, winner: Commit) -> Attempt:
@@ -42,40 +39,8 @@ def _after_timestamp(attempt: Attempt, winner: Commit) -> Attempt:
 
 
 def _after_row_ids(attempt: Attempt, winner: Commit) -> Attempt:
-    winners_mark = _high_water(winner.domains)
-    if attempt.row_id_high_water is None or winners_mark is None:
+    if attempt.row_id_high_water is None:
         return attempt
-    next_id = winners_mark + 1
-    numbered: list[Add] = []
-    for add in attempt.adds:
-        # An id above the mark that we read is one that we handed out, and the winner handed out the same.
-        if add.base_row_id is None or add.base_row_id > attempt.row_id_high_water:
-            add = msgspec.structs.replace(add, base_row_id=next_id)
-            next_id += _num_records(add, attempt.table)
-        if add.default_row_commit_version == winner.version:
-            add = msgspec.structs.replace(add, default_row_commit_version=winner.version + 1)
-        numbered.append(add)
-    others = tuple(domain for domain in attempt.domains if domain.domain != ROW_TRACKING_DOMAIN)
-    mark = DomainMetadata(
-        domain=ROW_TRACKING_DOMAIN,
-        configuration=msgspec.json.encode({"rowIdHighWaterMark": next_id - 1}).decode(),
-        removed=False,
-    )
-    return replace(attempt, adds=tuple(numbered), domains=(*others, mark), row_id_high_water=winners_mark)
-
-
-def _high_water(domains: list[DomainMetadata]) -> int | None:
-    for domain in domains:
-        if domain.domain == ROW_TRACKING_DOMAIN:
-            return int(msgspec.json.decode(domain.configuration)["rowIdHighWaterMark"])
-    return None
-
-
-def _num_records(add: Add, table: str) -> int:
-    records = record_count(add.stats)
-    if records is None:
-        raise InvalidCommit(
-            f"{table}: row tracking numbers the rows of {add.path}, so its statistics must hold numRecords.",
-            table=table,
-        )
-    return records
+    winners_mark = high_water_mark(winner.domains, attempt.table)
+    mark = attempt.row_id_high_water if winners_mark is None else winners_mark
+    return number_rows(attempt, mark, winner.version + 1)

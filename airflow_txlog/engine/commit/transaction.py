@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
+from airflow_txlog.engine.commit.clustering import check_clustered_files, check_clustering, clustering_columns
 from airflow_txlog.engine.commit.info import commit_info
 from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
+from airflow_txlog.engine.commit.row_tracking import with_row_ids
 from airflow_txlog.engine.commit.validation import validate
 from airflow_txlog.engine.log.actions import (
     Add,
@@ -83,6 +85,7 @@ class Transaction:
         self._removed_ms = clock.now_ms()
         if snapshot is not None:
             check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
+            check_clustering(snapshot)
 
     @property
     def read_version(self) -> int:
@@ -238,6 +241,8 @@ class Transaction:
             )
         attempt = self._attempt(operation, never_rebases)
         validate(attempt)
+        known = () if self.snapshot is None else self.snapshot.state.domains.values()
+        check_clustered_files(attempt, clustering_columns([*attempt.domains, *known], attempt.table))
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)
             return self.read_version
@@ -290,6 +295,7 @@ class Transaction:
             prepared_ms=self._clock.now_ms(),
             in_commit_timestamp_ms=self._in_commit_timestamp(metadata),
         )
+        unlevelled = with_row_ids(unlevelled, self.snapshot)
         return replace(unlevelled, isolation=effective_isolation(level, operation, unlevelled.actions()))
 
     def _read_schema(self, metadata: Metadata | None) -> StructType:

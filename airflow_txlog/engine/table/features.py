@@ -29,10 +29,13 @@ READABLE_WHILE_UNUSED = frozenset({"deletionVectors", "v2Checkpoint"})
 WRITABLE = frozenset(
     {
         "appendOnly",
+        "checkpointProtection",
+        "clustering",
         "columnMapping",
         "deletionVectors",
         "domainMetadata",
         "inCommitTimestamp",
+        "rowTracking",
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
@@ -127,6 +130,9 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
         raise _refusal(table, name, "write")
+    # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol tells.
+    if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
+        raise _refusal(table, "rowTracking", "write")
 
 
 def check_protocol_writable(protocol: Protocol, table: str) -> None:

@@ -122,6 +122,16 @@ class TableProperties:
         return self._get("delta.enableInCommitTimestamps", _parse_bool, False)
 
     @property
+    def row_tracking(self) -> bool:
+        """Whether rows keep stable ids; the feature may be supported without it."""
+        return self._get("delta.enableRowTracking", _parse_bool, False) and not self.row_tracking_suspended
+
+    @property
+    def row_tracking_suspended(self) -> bool:
+        """Whether no ids are handed out although the feature is there: a step on the way of dropping it."""
+        return self._get("delta.rowTrackingSuspended", _parse_bool, False)
+
+    @property
     def num_indexed_columns(self) -> int:
         """How many leading leaf columns get statistics; -1 is all."""
         return self._get("delta.dataSkippingNumIndexedCols", _parse_indexed_columns, 32)

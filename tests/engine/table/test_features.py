@@ -60,7 +60,7 @@ def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> N
     assert not caught.value.retryable
 
 
-@pytest.mark.parametrize("name", ["rowTracking", "clustering", "icebergCompatV3", "collations", "anythingNew"])
+@pytest.mark.parametrize("name", ["icebergCompatV3", "collations", "materializePartitionColumns", "anythingNew"])
 def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name: str) -> None:
     readable(features(name), metadata())
     with pytest.raises(errors.UnsupportedFeature, match=name) as caught:

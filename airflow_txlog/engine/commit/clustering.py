@@ -1,0 +1,119 @@
+"""Clustered tables: every file that is added tells the bounds of the clustering columns.
+
+The columns stand in the domain `delta.clustering`, by physical name. We append to clustered tables and rewrite their
+files; we cluster none, so a file of ours names no clusteringProvider, and the engine that clusters will take it up.
+The invariant: a table whose properties keep our statistics away from a clustering column is refused before anything is
+staged. Source: protocol, "Clustered Table".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from airflow_txlog.engine.commit.attempt import Attempt
+from airflow_txlog.engine.log.actions import Add, DomainMetadata
+from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.types import StructField, StructType
+from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
+
+CLUSTERING_DOMAIN = "delta.clustering"
+
+Path = tuple[str, ...]
+
+
+class _Clustering(msgspec.Struct, rename="camel"):
+    clustering_columns: list[list[str]]
+
+
+class _Stats(msgspec.Struct, rename="camel"):
+    num_records: int
+    null_count: dict[str, object] = {}
+
+
+def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[Path, ...]:
+    """The clustering columns as paths of physical names; none where the table is not clustered. Raises CorruptTable."""
+    for domain in domains:
+        if domain.domain == CLUSTERING_DOMAIN:
+            if domain.removed:
+                return ()
+            try:
+                found = msgspec.json.decode(domain.configuration, type=_Clustering).clustering_columns
+            except msgspec.DecodeError as error:
+                raise CorruptTable(
+                    f"{table}: the domain {CLUSTERING_DOMAIN} does not tell the clustering columns: {error}.",
+                    table=table,
+                ) from error
+            return tuple(tuple(path) for path in found)
+    return ()
+
+
+def check_clustering(snapshot: Snapshot) -> None:
+    """Raises UnsupportedFeature where files written by the table's own properties would lack a needed statistic."""
+    wanted = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
+    if not wanted:
+        return
+    leaves = list(_leaves(snapshot.delta_schema, (), ()))
+    named = snapshot.table_properties.stats_columns
+    if named is not None:
+        paths = [tuple(name.split(".")) for name in named]
+        indexed = {physical for logical, physical in leaves if any(logical[: len(path)] == path for path in paths)}
+    else:
+        count = snapshot.table_properties.num_indexed_columns
+        indexed = {physical for _, physical in (leaves if count < 0 else leaves[:count])}
+    missing = [".".join(path) for path in wanted if path not in indexed]
+    if missing:
+        raise UnsupportedFeature(
+            f"{snapshot.uri} is clustered by {missing}, and its properties keep statistics of that column from being "
+            "written: files of ours would break the table's rule. Nothing was staged. Name the column in "
+            "delta.dataSkippingStatsColumns, or raise delta.dataSkippingNumIndexedCols.",
+            table=snapshot.uri,
+            feature="clustering",
+            needed_to="write",
+        )
+
+
+def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
+    """Raises InvalidCommit for an added file whose statistics do not speak of a clustering column."""
+    wanted = list(columns)
+    for add in attempt.adds if wanted else ():
+        told = _null_counts(add)
+        for path in wanted:
+            if told is None or not _holds(told, path):
+                raise InvalidCommit(
+                    f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
+                    "numRecords and tell that column's nulls and bounds. Nothing was committed.",
+                    table=attempt.table,
+                )
+
+
+def _null_counts(add: Add) -> Mapping[str, object] | None:
+    if not add.stats:
+        return None
+    try:
+        return msgspec.json.decode(add.stats, type=_Stats).null_count
+    except msgspec.DecodeError:
+        return None
+
+
+def _holds(tree: Mapping[str, object], path: Path) -> bool:
+    node: object = tree
+    for name in path:
+        if not isinstance(node, dict) or name not in node:
+            return False
+        node = node[name]
+    return isinstance(node, int)
+
+
+def _leaves(struct: StructType, logical: Path, physical: Path) -> Iterator[tuple[Path, Path]]:
+    for field in struct.fields:
+        names = (*logical, field.name), (*physical, _physical_name(field))
+        if isinstance(field.type, StructType):
+            yield from _leaves(field.type, *names)
+        else:
+            yield names
+
+
+def _physical_name(field: StructField) -> str:
+    return str(field.metadata.get("delta.columnMapping.physicalName", field.name))
