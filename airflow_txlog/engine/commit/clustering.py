@@ -15,7 +15,7 @@ import msgspec
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
 from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.engine.table.types import StructField, StructType
+from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
 
 CLUSTERING_DOMAIN = "delta.clustering"
@@ -108,12 +108,8 @@ def _holds(tree: Mapping[str, object], path: Path) -> bool:
 
 def _leaves(struct: StructType, logical: Path, physical: Path) -> Iterator[tuple[Path, Path]]:
     for field in struct.fields:
-        names = (*logical, field.name), (*physical, _physical_name(field))
+        names = (*logical, field.name), (*physical, field.physical_name)
         if isinstance(field.type, StructType):
             yield from _leaves(field.type, *names)
         else:
             yield names
-
-
-def _physical_name(field: StructField) -> str:
-    return str(field.metadata.get("delta.columnMapping.physicalName", field.name))
