@@ -128,12 +128,28 @@ def session_zone(name: str) -> datetime.tzinfo | None:
 
 
 def _strings_of(column: pa.ChunkedArray, member: StructField, spelled: str) -> pa.ChunkedArray:
-    strings = pc.map_lookup(column, pa.scalar(member.physical_name), "first")
+    strings = _looked_up(column, member.physical_name)
     if spelled != member.name and member.physical_name == member.name:
         # The list of partition columns may spell the name in another case than the schema, and writers have followed
         # either.
-        strings = pc.coalesce(strings, pc.map_lookup(column, pa.scalar(spelled), "first"))
+        strings = pc.coalesce(strings, _looked_up(column, spelled))
     return strings
+
+
+def _looked_up(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """The value of the key in every map, null where it has none."""
+    return pa.chunked_array([_looked_up_in(chunk, name) for chunk in column.chunks], pa.string())
+
+
+def _looked_up_in(maps: pa.MapArray, name: str) -> pa.Array:
+    # Where every map holds the key once and nothing else (one partition column), its values are the answer as they are.
+    if len(maps) and not maps.null_count:
+        first, end = maps.offsets[0].as_py(), maps.offsets[len(maps)].as_py()
+        keys = maps.keys.slice(first, end - first)
+        one_each = pc.equal(pc.subtract(maps.offsets.slice(1), maps.offsets.slice(0, len(maps))), 1)
+        if one_each.true_count == len(maps) and pc.equal(keys, name).true_count == len(maps):
+            return maps.items.slice(first, end - first)
+    return pc.map_lookup(maps, pa.scalar(name), "first")
 
 
 # --- one string ------------------------------------------------------------------------------------------------------

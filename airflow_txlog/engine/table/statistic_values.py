@@ -158,10 +158,10 @@ def _on_grid(lower: Decimal, upper: Decimal, precision: int, scale: int) -> Boun
 def _string(text: bytes) -> Bound | None:
     """Exclusive above. A maximum may be the beginning of the real one (cut after 32 characters, or after 64 bytes)."""
     value = _json_string(text)
-    return None if value is None else (value, _first_after(value))
+    return None if value is None else (value, first_after(value))
 
 
-def _first_after(prefix: str) -> str | None:
+def first_after(prefix: str) -> str | None:
     """The smallest string greater than all that begin with `prefix`, or None where there is no such string."""
     kept = prefix.rstrip(_MAX_CHAR)
     if not kept:

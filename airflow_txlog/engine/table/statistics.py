@@ -17,6 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.table.schema import DataType, Primitive, StructField, StructType, array_of, arrow_type
+from airflow_txlog.engine.table.statistic_columns import (
+    AskedColumn,
+    ParsedStatistics,
+    Side,
+    can_parse,
+    parse_columns,
+)
 from airflow_txlog.engine.table.statistic_values import Bound, Reader, bound_reader
 from airflow_txlog.errors import UnknownColumn
 
@@ -72,13 +79,18 @@ def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPat
     """
     columns = [_Column(path, _members(schema, path)) for path in column_paths]
     decoder = _decoder(columns)
+    asked = _asked_together(columns)
     parts: dict[ColumnPath, list[ColumnBounds]] = {column.path: [] for column in columns}
     # At least once, so that no files give empty arrays of the right types.
     for start in range(0, max(len(files), 1), _FILES_AT_ONCE):
         part = files.slice(start, _FILES_AT_ONCE)
-        statistics = _Statistics.read(decoder, part)
+        parsed = None if asked is None else _parsed(part, asked)
+        statistics = _Statistics.read(decoder, part) if parsed is None else None
         for column in columns:
-            parts[column.path].append(column.bounds(statistics))
+            if parsed is not None:
+                parts[column.path].append(column.parsed_bounds(parsed))
+            elif statistics is not None:
+                parts[column.path].append(column.bounds(statistics))
     return {path: _joined(found) for path, found in parts.items()}
 
 
@@ -88,6 +100,24 @@ def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:
         name = ".".join(path)
         raise UnknownColumn(f"The table has no column {name!r}.", column=name, columns=schema.names)
     return found
+
+
+_Parsed: TypeAlias = tuple[ParsedStatistics, pa.BooleanArray]
+
+
+def _asked_together(columns: list[_Column]) -> list[AskedColumn] | None:
+    """All columns as ones to be parsed together, each key once; None where one cannot be."""
+    asked = [column.asked for column in columns]
+    found = {each.key: each for each in asked if each is not None}
+    return None if not found or None in asked else list(found.values())
+
+
+def _parsed(files: pa.Table, asked: list[AskedColumn]) -> _Parsed | None:
+    """The statistics of these files, and where rows may be deleted without the statistics saying so."""
+    statistics = parse_columns(_array(files.column("stats")), asked)
+    if statistics is None:
+        return None
+    return statistics, pc.or_(statistics.is_loose, _array(pc.is_valid(files.column("deletion_vector"))))
 
 
 # --- from JSON -------------------------------------------------------------------------------------------------------
@@ -100,6 +130,7 @@ class _Column:
         self.path = path
         self.type = members[-1].type
         self.is_member = len(members) > 1
+        self.is_widened = members[-1].is_widened
         self.reader = bound_reader(members[-1])
         # A collation of a struct's member may be noted on any field above it.
         if any(member.is_collated for member in members):
@@ -114,15 +145,35 @@ class _Column:
         null_count = pa.nulls(len(lower), pa.int64())
         if self.keys and self.reader is not None:
             lower, upper = _both_or_neither(
-                self._texts(statistics.min_values), self._texts(statistics.max_values), self.reader, self.type
+                _side(self._texts(statistics.min_values), 0, self.reader, self.type),
+                _side(self._texts(statistics.max_values), 1, self.reader, self.type),
             )
         if self.keys and not self.is_member:
-            null_count = _null_count(self._texts(statistics.null_count), statistics)
+            counts = _counts(self._texts(statistics.null_count))
+            null_count = _null_count(counts, statistics.num_records, statistics.masks_rows)
+        return self._bounds(lower, upper, null_count, statistics.num_records)
+
+    @property
+    def asked(self) -> AskedColumn | None:
+        """How to ask for this column together with others; None where its texts are to be read one by one."""
+        if len(self.keys) != 1 or self.reader is None or self.is_widened or not can_parse(self.type):
+            return None
+        return AskedColumn(self.keys[0], self.type, self.reader)
+
+    def parsed_bounds(self, parsed: _Parsed) -> ColumnBounds:
+        """The bounds of this column where it was parsed together with others."""
+        statistics, masks_rows = parsed
+        column = statistics.columns[self.keys[0]]
+        lower, upper = _both_or_neither(column.lower, column.upper)
+        null_count = _null_count(column.null_count, statistics.num_records, masks_rows)
+        return self._bounds(lower, upper, null_count, statistics.num_records)
+
+    def _bounds(self, lower: pa.Array, upper: pa.Array, null_count: pa.Array, num_records: pa.Array) -> ColumnBounds:
         return ColumnBounds(
             lower=lower,
             upper=upper,
             null_count=null_count,
-            num_records=statistics.num_records,
+            num_records=num_records,
             upper_is_exclusive=self.type is Primitive.STRING,
             may_hold_nan=self.type in (Primitive.FLOAT, Primitive.DOUBLE),
         )
@@ -220,34 +271,29 @@ def _counts(texts: list[bytes]) -> pa.Array:
 # --- to bounds -------------------------------------------------------------------------------------------------------
 
 
-def _both_or_neither(
-    lower_texts: list[bytes], upper_texts: list[bytes], reader: Reader, data_type: DataType
-) -> tuple[pa.Array, pa.Array]:
+def _both_or_neither(lower: Side, upper: Side) -> tuple[pa.Array, pa.Array]:
     """The bounds, where no side is given as something that is no bound (a NaN spoils the other side too), and where
     they do not contradict each other."""
-    lower, lower_is_bad = _side(lower_texts, 0, reader, data_type)
-    upper, upper_is_bad = _side(upper_texts, 1, reader, data_type)
-    contradict = pc.fill_null(pc.greater(lower, upper), False)
-    bad = pc.or_(pc.or_(lower_is_bad, upper_is_bad), contradict)
-    unknown = pa.scalar(None, lower.type)
-    return pc.if_else(bad, unknown, lower), pc.if_else(bad, unknown, upper)
+    contradict = pc.fill_null(pc.greater(lower.bounds, upper.bounds), False)
+    bad = pc.or_(pc.or_(lower.is_bad, upper.is_bad), contradict)
+    unknown = pa.scalar(None, lower.bounds.type)
+    return pc.if_else(bad, unknown, lower.bounds), pc.if_else(bad, unknown, upper.bounds)
 
 
-def _side(texts: list[bytes], side: int, reader: Reader, data_type: DataType) -> tuple[pa.Array, pa.Array]:
+def _side(texts: list[bytes], side: int, reader: Reader, data_type: DataType) -> Side:
     """One side's bounds, and where its text is no value of the type. Each distinct text is read once."""
     distinct = list(dict.fromkeys(text for text in texts if text not in _ABSENT))
     read: dict[bytes, Bound | None] = dict.fromkeys(_ABSENT, _NO_BOUND)
     read.update(zip(distinct, reader(distinct), strict=True))
     pairs = [read[text] for text in texts]
     bad = pa.array([pair is None for pair in pairs], pa.bool_())
-    return array_of([None if pair is None else pair[side] for pair in pairs], data_type), bad
+    return Side(array_of([None if pair is None else pair[side] for pair in pairs], data_type), bad)
 
 
-def _null_count(texts: list[bytes], statistics: _Statistics) -> pa.Array:
-    counts = _counts(texts)
-    all_rows = pc.fill_null(pc.equal(counts, statistics.num_records), False)
-    known = pc.or_(all_rows, pc.or_(pc.equal(counts, 0), pc.invert(statistics.masks_rows)))
-    possible = pc.fill_null(pc.less_equal(counts, statistics.num_records), True)
+def _null_count(counts: pa.Array, num_records: pa.Array, masks_rows: pa.BooleanArray) -> pa.Array:
+    all_rows = pc.fill_null(pc.equal(counts, num_records), False)
+    known = pc.or_(all_rows, pc.or_(pc.equal(counts, 0), pc.invert(masks_rows)))
+    possible = pc.fill_null(pc.less_equal(counts, num_records), True)
     return pc.if_else(pc.and_(known, possible), counts, pa.scalar(None, pa.int64()))
 
 

@@ -1,0 +1,205 @@
+"""Statistics parsed together are what each of them says by itself, or are not parsed together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_txlog.engine.log.actions import Add, DeletionVector
+from airflow_txlog.engine.log.columns import adds_to_table
+from airflow_txlog.engine.table import statistics
+from airflow_txlog.engine.table.schema import Primitive, StructField, StructType
+from airflow_txlog.engine.table.statistic_columns import AskedColumn, parse_columns
+from airflow_txlog.engine.table.statistic_values import bound_reader
+from airflow_txlog.engine.table.statistics import ColumnBounds, bounds
+
+TYPES = {
+    "b": Primitive.BYTE,
+    "i": Primitive.INTEGER,
+    "l": Primitive.LONG,
+    "f": Primitive.FLOAT,
+    "d": Primitive.DOUBLE,
+    "s": Primitive.STRING,
+    "t": Primitive.DATE,
+    "z": Primitive.TIMESTAMP,
+    "n": Primitive.TIMESTAMP_NTZ,
+}
+SCHEMA = StructType(tuple(StructField(name, kind, True, {}) for name, kind in TYPES.items()))
+
+NUMBERS = ["0", "-0", "7", "-128", "127", "128", "2147483648", "9223372036854775807", "9223372036854775808"]
+NUMBERS += ["-9223372036854775808", "1.0", "1e3", "1E-2", "-0.0", "0.1", "0.10000000149011612", "1e999", "1e00001"]
+NUMBERS += ["16777217", "9007199254740993", "340282350000000000000000000000000000000", "01", "1.", "+1", "NaN", "1e400"]
+STRINGS = ['"a"', '""', '"a\\n"', '"\\u0000"', '"\\ud83d\\ude00"', '"\\ud800"', '"é"', f'"{chr(0x10FFFF)}"', '"NaN"']
+STRINGS += [f'"z{chr(0x10FFFF)}"', f'"{chr(0xD7FF)}"', '"{"', '"}"', '"2024-02-29"', '"2023-02-29"', '"0001-01-01"']
+STRINGS += ['"2024-01-01T10:00:00.123Z"', '"2024-01-01T10:00:00"', '"2024-01-01 10:00:00+02:00"', '"12"']
+OTHERS = ["null", "true", "[]", "{}", '{"l":1}', "[1", "{", ""]
+VALUE = st.sampled_from(NUMBERS + STRINGS + OTHERS)
+COUNT = st.sampled_from(["0", "5", "9", "-1", "1.0", "null", '"5"', "1000000000000000000", "99999999999999999999"])
+KEY = st.sampled_from([*TYPES, "x", "\\u006c"])
+
+VALUES = st.lists(st.tuples(KEY, VALUE), max_size=3).map(lambda pairs: object_text(pairs))
+COUNTS = st.lists(st.tuples(KEY, COUNT), max_size=3).map(lambda pairs: object_text(pairs))
+MEMBERS = st.one_of(
+    st.tuples(st.just("numRecords"), COUNT),
+    st.tuples(st.sampled_from(["minValues", "maxValues"]), st.one_of(VALUES, VALUE)),
+    st.tuples(st.just("nullCount"), st.one_of(COUNTS, COUNT)),
+    st.tuples(st.just("tightBounds"), st.sampled_from(["true", "false", "null", "1"])),
+    st.tuples(st.just("unknown"), VALUE),
+)
+WILD = st.lists(MEMBERS, max_size=5).map(lambda pairs: object_text(pairs))
+ODD = st.sampled_from(
+    ["", " ", "{}{}", "{} {}", "{}\n{}", '{"numRecords":5}\n', '{"minValues":{"l":1}', ',"a":1}', "null", "[]", "{}x"]
+)
+TAME_VALUES = {
+    "b": st.integers(-128, 127).map(str),
+    "i": st.integers(-(2**31), 2**31 - 1).map(str),
+    "l": st.integers(-(2**63), 2**63 - 1).map(str),
+    "f": st.floats(allow_nan=False, allow_infinity=False, width=32).map(json.dumps),
+    "d": st.floats(allow_nan=False, allow_infinity=False).map(json.dumps),
+    "s": st.text(max_size=4).map(json.dumps),
+    "t": st.dates().map(lambda day: f'"{day.isoformat()}"'),
+    "z": st.datetimes().map(lambda moment: f'"{moment.isoformat(timespec="milliseconds")}Z"'),
+    "n": st.datetimes().map(lambda moment: f'"{moment.isoformat(timespec="milliseconds")}"'),
+}
+
+
+def object_text(pairs: list[tuple[str, str]]) -> str:
+    return "{" + ",".join(f'"{name}":{value}' for name, value in pairs) + "}"
+
+
+@st.composite
+def tame(draw: Any) -> str:
+    """Statistics as writers write them."""
+    names = draw(st.lists(st.sampled_from(list(TYPES)), unique=True))
+    lowest, highest = ([(name, draw(TAME_VALUES[name])) for name in names] for _ in range(2))
+    nulls = [(name, str(draw(st.integers(0, 9)))) for name in names]
+    members = [("numRecords", "9"), ("minValues", object_text(lowest)), ("maxValues", object_text(highest))]
+    return object_text([*members, ("nullCount", object_text(nulls))])
+
+
+def files_of(texts: list[str | None], masked: bool = False) -> pa.Table:
+    vector = DeletionVector(storage_type="u", path_or_inline_dv="x", offset=1, size_in_bytes=1, cardinality=1)
+    return adds_to_table(
+        [
+            Add(
+                path=str(number),
+                partition_values={},
+                size=1,
+                modification_time=1,
+                data_change=True,
+                stats=text,
+                deletion_vector=vector if masked and number % 2 else None,
+            )
+            for number, text in enumerate(texts)
+        ]
+    )
+
+
+def both_ways(files: pa.Table, names: list[str]) -> tuple[dict[Any, ColumnBounds], dict[Any, ColumnBounds]]:
+    paths = [(name,) for name in names]
+    together = bounds(files, SCHEMA, paths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_asked_together", lambda columns: None)
+        return together, bounds(files, SCHEMA, paths)
+
+
+def assert_equal(found: ColumnBounds, expected: ColumnBounds) -> None:
+    for field in dataclasses.fields(ColumnBounds):
+        a, b = getattr(found, field.name), getattr(expected, field.name)
+        assert (a.equals(b) and a.type == b.type) if isinstance(a, pa.Array) else a == b, (field.name, a, b)
+
+
+def check(texts: list[str | None], names: list[str], masked: bool = False) -> None:
+    together, one_by_one = both_ways(files_of(texts, masked), names)
+    for path, expected in one_by_one.items():
+        assert_equal(together[path], expected)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    texts=st.lists(st.one_of(st.none(), WILD, tame(), ODD), max_size=4),
+    names=st.lists(st.sampled_from(list(TYPES)), unique=True, min_size=1, max_size=3),
+    masked=st.booleans(),
+)
+def test_wild_statistics_read_together_are_what_each_says_by_itself(
+    texts: list[str | None], names: list[str], masked: bool
+) -> None:
+    check(texts, names, masked)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    texts=st.lists(st.one_of(st.none(), tame()), max_size=6), name=st.sampled_from(list(TYPES)), masked=st.booleans()
+)
+def test_tame_statistics_read_together_are_what_each_says_by_itself(
+    texts: list[str | None], name: str, masked: bool
+) -> None:
+    check(texts, [name], masked)
+
+
+@pytest.mark.parametrize("name", list(TYPES))
+def test_every_single_value_reads_the_same_both_ways(name: str) -> None:
+    for value in NUMBERS + STRINGS + OTHERS:
+        text = f'{{"numRecords":9,"minValues":{{"{name}":{value}}},"maxValues":{{"{name}":{value}}}}}'
+        check([text], [name])
+        check(['{"numRecords":1}', text, '{"minValues":{"l":1}}'], [name])
+
+
+def parsed(texts: list[str | None], *names: str) -> Any:
+    asked = []
+    for name in names:
+        reader = bound_reader(StructField(name, TYPES[name], True, {}))
+        assert reader is not None
+        asked.append(AskedColumn(name, TYPES[name], reader))
+    return parse_columns(pa.array(texts, pa.string()), asked)
+
+
+def test_what_writers_write_is_read_together() -> None:
+    """The property above would hold too if nothing ever were."""
+    texts = [
+        '{"numRecords":9,"minValues":{"l":1,"s":"ab"},"maxValues":{"l":9007199254740993,"s":"b"},"nullCount":{"l":2}}',
+        None,
+        "",
+        '{"numRecords":3,"tightBounds":false,"minValues":{"l":null}}',
+    ]
+    found = parsed(texts, "l", "s")
+    assert found.columns["l"].upper.bounds.to_pylist() == [9007199254740993, None, None, None]
+    assert found.columns["s"].upper.bounds.to_pylist() == ["c", None, None, None]
+    assert found.columns["l"].null_count.to_pylist() == [2, None, None, None]
+    assert found.num_records.to_pylist() == [9, None, None, 3]
+    assert found.is_loose.to_pylist() == [False, True, True, True]
+    dates = parsed(['{"minValues":{"t":"2024-02-29"},"maxValues":{"t":"no"}}'], "t").columns["t"]
+    assert (dates.lower.bounds[0].as_py().isoformat(), dates.upper.is_bad[0].as_py()) == ("2024-02-29", True)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["{}{}", "{}"],
+        ["{}{}", "\x00{}"],
+        ['{"minValues":{"l":1}', '{"a":1}}'],
+        ['{"minValues":{"l":1},"minValues":{"l":2}}'],
+        ['{"minValues":{"l":1,"l":2}}'],
+        ['{"minValues":{"l":1.0}}'],
+        ['{"minValues":{"l":9223372036854775808}}'],
+        ['{"minValues":\n{"l":1}}'],
+        ['{"minValues":{"l":"1"}}'],
+    ],
+)
+def test_the_least_oddity_ends_the_attempt(texts: list[str | None]) -> None:
+    assert parsed(texts, "l") is None
+
+
+def test_text_that_is_not_utf8_ends_the_attempt() -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\x08\0\0\0"), pa.py_buffer(b'{"a":"\xff"}'[:8])]
+    )
+    reader = bound_reader(StructField("l", Primitive.LONG, True, {}))
+    assert reader is not None
+    assert parse_columns(broken, [AskedColumn("l", Primitive.LONG, reader)]) is None
