@@ -17,7 +17,7 @@
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced
     │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing
     │   └── CorruptTable               the log or a data file is not what the protocol demands
-    │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile
+    │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile · CorruptDeletionVector
     │       └── LogGap                 a version of the log is missing
     ├── UnsupportedFeature · UnsupportedStore
     ├── InvalidInput                   the caller's mistake, found before anything was staged
@@ -267,6 +267,14 @@ class CorruptCheckpoint(CorruptTable):
 
 class CorruptDataFile(CorruptTable):
     """A data file is missing, has another size or row count than its add action says, or is not Parquet."""
+
+
+class CorruptDeletionVector(CorruptTable):
+    """A deletion vector is missing, or is not what its descriptor says: which rows are deleted cannot be told."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "vector")
+
+    vector: str | None
 
 
 class LogGap(CorruptTable):

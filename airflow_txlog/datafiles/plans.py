@@ -17,8 +17,10 @@ import pyarrow as pa
 from airflow_txlog.datafiles.locations import read_bytes
 from airflow_txlog.datafiles.reading import DataFile
 
-# One row a data file. `positions` is `positions.pack`; `row_ids` (int64) and `clauses` (uint8), little-endian, belong
-# to the positions one by one. Columns named `constant:<column>` follow: the partition values, typed.
+# One row a data file. `masked` is the bitmap of the rows that its deletion vector masks, as `masks.MaskedRows` reads
+# it: spelled out, a billion masked rows would not fit a driver. `positions` is `positions.pack`, of rows that are not
+# masked; `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them one by one. Columns named
+# `constant:<column>` follow: the partition values, typed.
 PLAN_FIELDS = [
     pa.field("index", pa.int64(), nullable=False),
     pa.field("location", pa.string(), nullable=False),
@@ -26,6 +28,7 @@ PLAN_FIELDS = [
     pa.field("num_records", pa.int64()),
     pa.field("directory", pa.string()),
     pa.field("partition_values", pa.map_(pa.string(), pa.string())),
+    pa.field("masked", pa.large_binary()),
     pa.field("positions", pa.large_binary()),
     pa.field("row_ids", pa.large_binary()),
     pa.field("clauses", pa.large_binary()),
@@ -45,6 +48,7 @@ class PlannedFile:
     file: DataFile
     directory: str
     partition_values: dict[str, str | None]
+    masked: bytes | None
     positions: bytes | None
     row_ids: bytes | None
     clauses: bytes | None
@@ -77,6 +81,7 @@ def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
             file=DataFile(location=value["location"], size_bytes=value["size_bytes"], num_records=value["num_records"]),
             directory=value["directory"] or "",
             partition_values=dict(value["partition_values"] or []),
+            masked=value["masked"],
             positions=value["positions"],
             row_ids=value["row_ids"],
             clauses=value["clauses"],

@@ -62,18 +62,15 @@ class PositionCursor:
         self._next = end
         return first, end
 
-    def without(self, start: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the batch that no position names, in order."""
-        first, end = self.inside(start, batch.num_rows)
+    def keep(self, start: int, length: int) -> pa.BooleanArray | None:
+        """Which of the `length` rows from `start` on no position names; None where all of them are kept."""
+        first, end = self.inside(start, length)
         if first == end:
-            return batch
-        if end - first == batch.num_rows:
-            return batch.slice(0, 0)
-        keep = bytearray(b"\x01") * batch.num_rows
+            return None
+        keep = bytearray(b"\x01") * length
         for position in self._positions[first:end]:
             keep[position - start] = 0
-        mask = pa.Array.from_buffers(pa.uint8(), batch.num_rows, [None, pa.py_buffer(keep)])
-        return batch.filter(mask.cast(pa.bool_()))
+        return pa.Array.from_buffers(pa.uint8(), length, [None, pa.py_buffer(keep)]).cast(pa.bool_())
 
     def only(self, start: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
         """The rows of the batch that a position names, in order, and the range of their indexes (see `inside`)."""

@@ -1,4 +1,4 @@
-"""Copies of data files without some of their rows, faithful in everything else.
+"""Copies of data files without some of their rows, faithful in everything else. Rows that a deletion vector masks go.
 
 A copy keeps the source file's own schema (absent columns stay absent, old types stay old), field ids, footer metadata,
 codecs, working dictionaries and row groups. Only timestamps change their form: INT96, milliseconds and a wrong zone
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array
+from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
 from airflow_txlog.datafiles.output import RowGroupWriter
 from airflow_txlog.datafiles.physical import find_in_file
 from airflow_txlog.datafiles.positions import PositionCursor
@@ -34,8 +35,9 @@ def copy_without(
     parquet: pq.ParquetFile,
     positions: bytes,
     writer: RowGroupWriter,
+    masked: MaskedRows | None = None,
 ) -> int:
-    """Write to `writer` the rows of the file that `positions` does not name; the number of rows left out.
+    """Write to `writer` the rows of the file that neither names; the number of rows left out.
 
     `positions`: ascending, distinct, as `positions.pack` gives them. `writer` must have been made with `copy_schema`
     and `copy_options` of the same file. Raises what `read_batches` raises, and CorruptDataFile for a column that does
@@ -46,7 +48,11 @@ def copy_without(
     group_ends = set(_row_group_ends(parquet))
     dropped = 0
     for start, batch in read_batches(file, parquet):
-        kept = cursor.without(start, batch)
+        # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
+        keep = cursor.keep(start, batch.num_rows)
+        if masked is not None:
+            keep = kept_by_both(keep, masked.keep(start, batch.num_rows))
+        kept = batch if keep is None else batch.filter(keep)
         dropped += batch.num_rows - kept.num_rows
         if kept.num_rows:
             writer.write(_normalised(file, kept, schema))

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file
+from airflow_txlog.datafiles.masks import masked_rows
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
@@ -66,8 +67,8 @@ class ScanTask:
     """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
 
     Columns: those of `schema`, then, where asked, the row's address (int64), and for each position the row id (int64)
-    and the clause (uint8 as int32) that the plan has beside it. `rows` says which rows: all, or only those at the
-    plan's positions.
+    and the clause (uint8 as int32) that the plan has beside it. `rows` says which rows: all that no deletion vector
+    masks, or only those at the plan's positions. An address counts the rows as the file has them, masked ones too.
     """
 
     bins: Bins
@@ -108,6 +109,7 @@ class ScanTask:
         cursor = PositionCursor(planned.positions or b"")
         with open_data_file(planned.file) as parquet:
             groups = _groups_with_positions(planned, parquet) if self.rows == "only" else None
+            masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
             names = names_in_file(planned.file, parquet, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
@@ -115,17 +117,26 @@ class ScanTask:
                     if end > first:
                         yield self._output(planned, chosen, None, (first, end))
                 else:
-                    yield self._output(planned, batch, start, None)
+                    keep = None if masked is None else masked.keep(start, batch.num_rows)
+                    yield self._output(planned, batch, start, None, keep)
 
     def _output(
-        self, planned: PlannedFile, batch: pa.RecordBatch, start: int | None, chosen: tuple[int, int] | None
+        self,
+        planned: PlannedFile,
+        batch: pa.RecordBatch,
+        start: int | None,
+        chosen: tuple[int, int] | None,
+        keep: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
+        rows = batch if keep is None else batch.filter(keep)
         try:
-            columns = columns_of_file(batch, self.schema, planned.constants)
+            columns = columns_of_file(rows, self.schema, planned.constants)
         except ColumnMismatch as error:
             raise corrupt_column(planned.file, error) from error
         if self.with_address and start is not None:
-            columns.append(addresses(planned.index, start, batch.num_rows))
+            # Numbered as the file has its rows, and only then filtered (soundness A19).
+            numbers = addresses(planned.index, start, batch.num_rows)
+            columns.append(numbers if keep is None else numbers.filter(keep))
         if chosen is not None and self.with_row_id:
             columns.append(_slice(planned.row_ids, pa.int64(), chosen))
         if chosen is not None and self.with_clause:
@@ -135,7 +146,10 @@ class ScanTask:
 
 @dataclass(frozen=True, kw_only=True)
 class RewriteTask:
-    """Copies of data files without the plan's positions, for a numbered range like a scan's; one record a file."""
+    """Copies of data files without the plan's positions, and without the rows that their deletion vectors mask.
+
+    For a numbered range like a scan's; one record a file. A copy of which no row is left is not made.
+    """
 
     bins: Bins
     layout: Layout
@@ -152,6 +166,7 @@ class RewriteTask:
         writer: RowGroupWriter | None = None
         try:
             with open_data_file(planned.file) as parquet:
+                masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
                 options = copy_options(parquet)
                 path = self._path(planned, attempt, options["compression"])
                 schema = copy_schema(parquet, self.layout.schema)
@@ -162,7 +177,7 @@ class RewriteTask:
                     key_values=copy_key_values(parquet),
                     statistics=self.layout.statistics_for(schema),
                 )
-                copy_without(planned.file, parquet, planned.positions or b"", writer)
+                copy_without(planned.file, parquet, planned.positions or b"", writer, masked)
             closed = writer.close()
         except TxlogError as error:
             if writer is not None:

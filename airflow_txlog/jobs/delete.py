@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.files import live_row_counts, vectors_of
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.find import FoundRows, files_outside, find_rows
@@ -80,8 +80,7 @@ def _change(
 ) -> Change:
     touched = candidates.to_scan.take(pa.array(sorted(found.positions), pa.int64()))
     removed = pa.concat_tables([candidates.whole, touched])
-    counts = [record_count(stats) for stats in candidates.whole.column("stats").to_pylist()]
-    deleted = known_sum([*counts, found.num_rows])
+    deleted = known_sum([*live_row_counts(candidates.whole), found.num_rows])
     return Change(
         operation="DELETE",
         parameters={"predicate": predicate_parameter([_told(context, condition)])},
@@ -108,7 +107,7 @@ def _metrics(context: JobContext, removed: pa.Table, staged: Sequence[StagedFile
         "numCopiedRows": sum(file.num_records for file in staged),
         "numAddedChangeFiles": 0,
         "numDeletionVectorsAdded": 0,
-        "numDeletionVectorsRemoved": 0,
+        "numDeletionVectorsRemoved": len(vectors_of(removed)),
         "numDeletionVectorsUpdated": 0,
         "executionTimeMs": sum(context.step_ms(name) for name in ("plan", "find", "rewrite")),
         "scanTimeMs": context.step_ms("find"),

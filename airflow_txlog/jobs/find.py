@@ -42,7 +42,7 @@ class FoundRows:
 
     def partly(self, scanned: FilePlan) -> list[int]:
         """The files in which rows were found and that keep some row; one that keeps none is removed, not copied."""
-        counts = scanned.table.column("num_records").to_pylist()
+        counts = scanned.live_row_counts()
         return [number for number, positions in self.positions.items() if counts[number] != len(positions)]
 
     def plan(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.engine.table.predicate import target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.clauses import Clauses, Sides, check_clauses
@@ -39,7 +40,6 @@ _NEVER = (
     "numTargetRowsNotMatchedBySourceDeleted",
     "numTargetChangeFilesAdded",
     "numTargetDeletionVectorsAdded",
-    "numTargetDeletionVectorsRemoved",
     "numTargetDeletionVectorsUpdated",
 )
 
@@ -254,6 +254,7 @@ class _Merge:
             "numTargetRowsMatchedUpdated": updated,
             "numTargetRowsMatchedDeleted": deleted,
             **dict.fromkeys(_NEVER, 0),
+            "numTargetDeletionVectorsRemoved": len(vectors_of(touched)),
             "numOutputRows": inserted + updated + copied,
             "numTargetFilesAdded": len(staged),
             "numTargetFilesRemoved": touched.num_rows,

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.locations import location_of, open_output
+from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.physical import is_mapped
 from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
@@ -50,6 +51,15 @@ class FilePlan:
     def num_files(self) -> int:
         return int(self.table.num_rows)
 
+    def live_row_counts(self) -> list[int | None]:
+        """Rows of each file that its deletion vector leaves; None where it is not known how many the file has."""
+        records = self.table.column("num_records").to_pylist()
+        masks = self.table.column("masked").to_pylist()
+        return [
+            count if count is None or mask is None else count - MaskedRows(mask, "of the plan").num_rows
+            for count, mask in zip(records, masks, strict=True)
+        ]
+
     def take(self, rows: Sequence[int]) -> FilePlan:
         """The plan of these rows, in this order."""
         return FilePlan(table=self.table.take(pa.array(rows, pa.int64())), schema=self.schema)
@@ -64,8 +74,9 @@ class FilePlan:
 def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
     """The plan of a snapshot's files (rows of a table `FILES`), indexed in their order.
 
-    `time_zone` is what partition values without a zone are read in. Raises CorruptTable for a partition value that is
-    not one of its type.
+    `time_zone` is what partition values without a zone are read in. Deletion vectors are read here, on the driver, and
+    checked before anything is staged. Raises CorruptTable for a partition value that is not one of its type, and
+    CorruptDeletionVector.
     """
     partition_columns = snapshot.partition_columns
     typed = typed_partition_columns(files, snapshot.delta_schema, partition_columns, time_zone=time_zone)
@@ -78,6 +89,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
         "num_records": [record_count(row["stats"]) for row in rows],
         "directory": [_directory(snapshot, value) for value in values],
         "partition_values": [list(value.items()) for value in values],
+        "masked": [None if masked is None else masked.data for masked in snapshot.masked_rows(files)],
         "positions": [None] * len(rows),
         "row_ids": [None] * len(rows),
         "clauses": [None] * len(rows),

@@ -22,7 +22,7 @@ from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode, table_schema
-from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.files import live_row_counts
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import StructType, parse_schema
 from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
@@ -168,7 +168,7 @@ class _Write:
             if scope is not None:
                 parameters["predicate"] = scope
                 metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
-                deleted = known_sum([record_count(stats) for stats in target.replaced.column("stats").to_pylist()])
+                deleted = known_sum(live_row_counts(target.replaced))
                 if deleted is not None:
                     metrics["numDeletedRows"] = deleted
         num_files = 0 if tx.snapshot is None else tx.snapshot.num_files

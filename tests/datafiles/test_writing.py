@@ -29,7 +29,8 @@ from airflow_txlog.datafiles.tasks import (
     staged_or_error,
 )
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
-from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, SchemaMismatch, TxlogError
+from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
+from tests.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
 
@@ -275,6 +276,42 @@ def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -
     bare = ScanTask(bins=all_of(plan(files)), schema=pa.schema([]), rows="only", with_row_id=True, with_clause=True)
     found = [row for batch in bare(numbers(1)) for row in batch.to_pylist()]
     assert [(row["_txlog_row"], row["_txlog_clause"]) for row in found] == list(zip(ids, clauses, strict=True))
+
+
+def test_a19_a_scan_leaves_out_masked_rows_and_addresses_count_them(tmp_path: Path) -> None:
+    files = two_files(tmp_path)
+    files[0] |= {"masked": bitmap([0, 3, 4, 9])}
+    files[1] |= {"masked": bitmap(range(10), "runs")}
+    for schema in (pa.schema([("id", pa.int64())]), pa.schema([])):
+        task = ScanTask(bins=all_of(plan(files)), schema=schema, with_address=True)
+        rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
+        assert [row["_txlog_address"] for row in rows] == [1, 2, 5, 6, 7, 8]
+        assert [row.get("id") for row in rows] == ([1, 2, 5, 6, 7, 8] if schema.names else [None] * 6)
+
+
+def test_a_copy_has_neither_masked_rows_nor_those_at_the_positions(tmp_path: Path) -> None:
+    files = two_files(tmp_path)
+    files[0] |= {"masked": bitmap([0, 3, 4, 9]), "positions": pack([1, 5])}
+    files[1] |= {"masked": bitmap(range(8)), "positions": pack([8, 9])}
+    (copied,) = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
+    assert isinstance(copied, StagedFile)
+    assert pq.read_table(copied.location).column("id").to_pylist() == [2, 6, 7, 8]
+    stats = json.loads(copied.stats)
+    assert (stats["numRecords"], stats["minValues"]["id"], stats["maxValues"]["id"]) == (4, 2, 8)
+    assert stats.get("tightBounds", True) is True
+
+
+@pytest.mark.parametrize("broken", [bitmap([10]), bitmap([1, 2])[:-1], b"no bitmap"])
+def test_a_bitmap_that_does_not_fit_its_file_stops_a_scan_and_a_copy(tmp_path: Path, broken: bytes) -> None:
+    files = two_files(tmp_path)[:1]
+    files[0] |= {"masked": broken}
+    with pytest.raises(TaskFailed) as caught:
+        list(ScanTask(bins=all_of(plan(files)), schema=SCHEMA)(numbers(1)))
+    assert isinstance(error_in(str(caught.value)), CorruptDeletionVector)
+    before = files_under(tmp_path)
+    (failed,) = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
+    assert isinstance(failed, CorruptDeletionVector)
+    assert files_under(tmp_path) == before
 
 
 def test_an_error_of_a_scan_can_be_read_back_from_any_text(tmp_path: Path) -> None:

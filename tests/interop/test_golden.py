@@ -31,8 +31,6 @@ REFUSED: dict[str, tuple[type[errors.TxlogError], str]] = {
     "deltalog-invalid-protocol-version": (errors.UnsupportedFeature, "reader version 99"),
     "deltalog-state-reconstruction-from-checkpoint-missing-protocol": (errors.CorruptCheckpoint, "protocol"),
     "deltalog-state-reconstruction-without-metadata": (errors.CorruptTable, "metaData"),
-    "dv-partitioned-with-checkpoint": (errors.UnsupportedFeature, "deletionVectors"),
-    "log-replay-dv-key-cases": (errors.UnsupportedFeature, "deletionVectors"),
     "no-delta-log-folder": (errors.TableNotFound, "no-delta-log-folder"),
     "versions-not-contiguous": (errors.LogGap, "00000000000000000001"),
 }

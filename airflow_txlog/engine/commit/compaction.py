@@ -13,7 +13,7 @@ from dataclasses import replace
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, Commit, Remove
 from airflow_txlog.engine.log.paths import canonical_path
-from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.files import live_rows, record_count
 
 
 def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
@@ -28,8 +28,9 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
     actions: list[Add | Remove] = [*winner.adds, *winner.removes]
     if any(action.data_change for action in actions):
         return False
-    removed = [_live_rows(attempt.reads.unmatched.get(_path(remove, attempt)), remove) for remove in winner.removes]
-    added = [_live_rows(record_count(add.stats), add) for add in winner.adds]
+    unmatched = attempt.reads.unmatched
+    removed = [live_rows(unmatched.get(_path(remove, attempt)), remove.deletion_vector) for remove in winner.removes]
+    added = [live_rows(record_count(add.stats), add.deletion_vector) for add in winner.adds]
     if None in removed or None in added:
         return False
     return sum(filter(None, removed)) == sum(filter(None, added))
@@ -38,7 +39,8 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
 def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
     """The attempt with the moved files in the place of those that they were moved from."""
     gone = {_path(remove, attempt) for remove in winner.removes}
-    came = {_path(add, attempt): _live_rows(record_count(add.stats), add) for add in winner.adds}
+    # As the files have them: what a deletion vector masks is subtracted where a winner removes the file again.
+    came = {_path(add, attempt): record_count(add.stats) for add in winner.adds}
     reads = attempt.reads
     unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}
     return replace(
@@ -49,9 +51,3 @@ def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
 
 def _path(action: Add | Remove, attempt: Attempt) -> str:
     return canonical_path(action.path, attempt.table)
-
-
-def _live_rows(records: int | None, action: Add | Remove) -> int | None:
-    if records is None:
-        return None
-    return records - (action.deletion_vector.cardinality if action.deletion_vector else 0)

@@ -1,20 +1,49 @@
-"""Where the deletion vectors of files are stored.
+"""Deletion vectors: where they are stored, and which rows they mask.
 
-Only the place is told here; what a vector masks is read elsewhere. The invariant: a vector whose place cannot be told
-is an error, because whoever deletes files must know every one that is still needed.
-Source: protocol, "Deletion Vector Descriptor Schema" and "Derived Fields".
+The invariants: a vector whose place cannot be told is an error, because whoever deletes files must know every one that
+is still needed; and a vector that is not exactly what its descriptor says is an error, because believing a part of it
+would bring deleted rows back. Nothing here writes one.
+Source: protocol, "Deletion Vectors", "Deletion Vector Descriptor Schema" and "Deletion Vector Format".
 """
 
 from __future__ import annotations
 
+import base64
+import errno
+import re
 import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from airflow_txlog.engine.log.paths import canonical_path
-from airflow_txlog.errors import CorruptTable
+import pyarrow as pa
 
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_DIGITS = {character: value for value, character in enumerate(_Z85)}
+from airflow_txlog.datafiles.locations import location_of, open_input
+from airflow_txlog.datafiles.masks import MaskedRows, corrupt_vector
+from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.log.paths import canonical_path, is_inside
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.errors import CorruptTable, UnsupportedStore
+
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_B85 = bytes.maketrans(_Z85, _B85)
+_Z85_TEXT = re.compile(f"[{re.escape(_Z85.decode())}]*")
 _UUID_CHARACTERS = 20
+
+_FILE_VERSION = 1
+# Around every bitmap in a file: its size before it, a checksum behind it.
+_SIZE_BYTES = 4
+_CHECKSUM_BYTES = 4
+# Two vectors that lie so near to each other are read in one request, with what is between them.
+_GAP_BYTES = 1024 * 1024
+# Of so much at most, so that the memory of a read is bounded.
+_SPAN_BYTES = 64 * 1024 * 1024
+_FILES_AT_ONCE = 16
+_NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+
+_Range = tuple[int, int]
 
 
 def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | None:
@@ -27,10 +56,12 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
     """
     if storage_type == "i":
         return None
-    if storage_type == "p":
+    if storage_type == "p" and path_or_inline_dv:
         return canonical_path(path_or_inline_dv, root)
-    prefix, encoded = path_or_inline_dv[:-_UUID_CHARACTERS], path_or_inline_dv[-_UUID_CHARACTERS:]
-    name = _decode_uuid(encoded) if storage_type == "u" else None
+    # A checkpoint may have lost what every descriptor has.
+    place = path_or_inline_dv or ""
+    prefix, encoded = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
+    name = _decode_z85(encoded) if storage_type == "u" and len(encoded) == _UUID_CHARACTERS else None
     if name is None:
         raise CorruptTable(
             f"CorruptTable: {root} names a deletion vector {storage_type!r} {path_or_inline_dv!r}, "
@@ -38,19 +69,180 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
             table=root,
         )
     # The prefix is a directory name, not a URI: nothing in it is encoded.
-    return f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin"
+    file_name = f"deletion_vector_{uuid.UUID(bytes=name)}.bin"
+    return f"{prefix}/{file_name}" if prefix else file_name
 
 
-def _decode_uuid(encoded: str) -> uuid.UUID | None:
-    """Sixteen bytes from twenty characters of Z85: four bytes, big-endian, from every five."""
-    if len(encoded) != _UUID_CHARACTERS or not all(character in _DIGITS for character in encoded):
+def decode_vector(
+    data: bytes, *, source: str = "in memory", cardinality: int | None = None, num_records: int | None = None
+) -> pa.Int64Array:
+    """The positions that a serialized bitmap (magic number included) masks: ascending, distinct, as int64.
+
+    `cardinality` and `num_records` (rows of the data file), where given, must agree with it; they bound the memory that
+    the answer takes. Raises CorruptDeletionVector.
+    """
+    return _checked(MaskedRows(data, source), cardinality, num_records).positions()
+
+
+def read_vector(store: Store, vector: DeletionVector, num_records: int | None = None) -> pa.Int64Array:
+    """The positions that a vector masks: ascending, distinct, as int64. Raises as `read_vectors`."""
+    return next(iter(read_vectors(store, [(vector, num_records)]))).positions()
+
+
+def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[MaskedRows]:
+    """What each of the vectors masks, in the same order; beside each the rows of its data file, None where unknown.
+
+    Each file of vectors is opened once, and neighbours in it are read together. Everything is checked: sizes,
+    checksums, the number of rows, their order, and that they lie in the data file.
+
+    Raises CorruptDeletionVector (also where a file is missing), CorruptTable for one that lies nobody knows where,
+    UnsupportedStore for one in a file system that this installation does not know.
+    """
+    by_file: dict[str, set[_Range]] = {}
+    for vector, _ in wanted:
+        _check_descriptor(vector, store.root)
+        path = vector_file(vector.storage_type, vector.path_or_inline_dv, store.root)
+        if path is not None:
+            by_file.setdefault(path, set()).add(_range(vector))
+    bitmaps = _read_files(store, by_file)
+    return [_masked_rows(store.root, vector, num_records, bitmaps) for vector, num_records in wanted]
+
+
+def _check_descriptor(vector: DeletionVector, root: str) -> None:
+    required = (vector.storage_type, vector.path_or_inline_dv, vector.size_in_bytes, vector.cardinality)
+    if None in required or vector.size_in_bytes < 0 or vector.cardinality < 0:
+        raise corrupt_vector(f"{vector.path_or_inline_dv!r} of {root}", f"its descriptor is {vector}")
+
+
+def _masked_rows(
+    root: str, vector: DeletionVector, num_records: int | None, bitmaps: dict[tuple[str, _Range], bytes]
+) -> MaskedRows:
+    path = vector_file(vector.storage_type, vector.path_or_inline_dv, root)
+    if path is None:
+        source = f"{vector.path_or_inline_dv!r} (inline) of {root}"
+        data = _decode_inline(vector, source)
+    else:
+        offset, _ = _range(vector)
+        source = f"{path} at byte {offset} of {root}"
+        data = bitmaps[path, _range(vector)]
+    return _checked(MaskedRows(data, source), vector.cardinality, num_records)
+
+
+def _checked(masked: MaskedRows, cardinality: int | None, num_records: int | None) -> MaskedRows:
+    if cardinality is not None and masked.num_rows != cardinality:
+        raise corrupt_vector(masked.source, f"it masks {masked.num_rows} rows, and its descriptor says {cardinality}")
+    masked.check(num_records)
+    return masked
+
+
+# --- inline -----------------------------------------------------------------------------------------------------------
+
+
+def _decode_inline(vector: DeletionVector, source: str) -> bytes:
+    data = _decode_z85(vector.path_or_inline_dv)
+    if data is None:
+        raise corrupt_vector(source, "it is no text of Z85")
+    # Z85 knows whole groups of four bytes; the size says how many of them are meant.
+    if not 0 <= len(data) - vector.size_in_bytes < 4:
+        raise corrupt_vector(source, f"it has {len(data)} bytes, and its descriptor says {vector.size_in_bytes}")
+    return data[: vector.size_in_bytes]
+
+
+def _decode_z85(text: str) -> bytes | None:
+    """Four bytes from every five characters; None where the text is not Z85. Source: ZeroMQ RFC 32."""
+    if len(text) % 5 or _Z85_TEXT.fullmatch(text) is None:
         return None
-    words = bytearray()
-    for start in range(0, _UUID_CHARACTERS, 5):
-        value = 0
-        for character in encoded[start : start + 5]:
-            value = value * 85 + _DIGITS[character]
-        if value >= 2**32:
-            return None
-        words += value.to_bytes(4, "big")
-    return uuid.UUID(bytes=bytes(words))
+    try:
+        return base64.b85decode(text.encode().translate(_TO_B85))
+    except ValueError:  # five characters that say more than four bytes can hold
+        return None
+
+
+# --- in files ---------------------------------------------------------------------------------------------------------
+
+
+def _range(vector: DeletionVector) -> _Range:
+    """Offset and size of a vector's bitmap. Without an offset it is the first of its file, after the version."""
+    return (1 if vector.offset is None else vector.offset), vector.size_in_bytes
+
+
+def _read_files(store: Store, by_file: dict[str, set[_Range]]) -> dict[tuple[str, _Range], bytes]:
+    if not by_file:
+        return {}
+    with ThreadPoolExecutor(min(len(by_file), _FILES_AT_ONCE)) as pool:
+        files = pool.map(lambda item: _read_file(store, *item), by_file.items())
+        return {key: data for found in files for key, data in found}
+
+
+def _read_file(store: Store, path: str, ranges: Iterable[_Range]) -> list[tuple[tuple[str, _Range], bytes]]:
+    source = f"{path} of {store.root}"
+    ordered = sorted(ranges)
+    with _open(store, path, source) as file:
+        size_bytes = file.seek(0, 2)
+        for offset, length in ordered:
+            if offset < 1 or length < 0 or offset + _SIZE_BYTES + length + _CHECKSUM_BYTES > size_bytes:
+                raise corrupt_vector(
+                    f"{path} at byte {offset} of {store.root}",
+                    f"its {length} bytes do not lie in its file, which has {size_bytes}",
+                )
+        found = []
+        # The version of the file stands before everything, and is read with whatever is near.
+        for span in _spans([(0, 1), *((offset, _SIZE_BYTES + size + _CHECKSUM_BYTES) for offset, size in ordered)]):
+            start, end = span
+            file.seek(start)
+            data = file.read(end - start)
+            if len(data) != end - start:
+                raise corrupt_vector(source, "its file became shorter while it was read")
+            if start == 0 and data[0] != _FILE_VERSION:
+                raise corrupt_vector(source, f"its file is of version {data[0]}, and it should be {_FILE_VERSION}")
+            found += [
+                ((path, each), _bitmap(data, each[0] - start, each[1], f"{path} at byte {each[0]} of {store.root}"))
+                for each in ordered
+                if start <= each[0] < end
+            ]
+        return found
+
+
+def _open(store: Store, path: str, source: str) -> Any:
+    try:
+        if is_inside(path):
+            return store.open_input(path)
+        # A shallow clone names the vectors of its source, as it names its data files.
+        return open_input(location_of(store.root, path))[0]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise corrupt_vector(source, "the table names its file, and it is not there") from error
+    except (OSError, ValueError) as error:
+        # What no file can be called: a folder, a name that is too long or leaves the table, an unknown scheme.
+        if isinstance(error, OSError) and error.errno not in (None, *_NO_FILE):
+            raise
+        raise corrupt_vector(source, f"its file cannot be opened: {error}") from error
+    except ImportError as error:
+        raise UnsupportedStore(
+            f"UnsupportedStore: deletion vector {source} lies in a file system that this installation does not know: "
+            f"{error}. Nothing was read.",
+            uri=path,
+        ) from error
+
+
+def _spans(pieces: Iterable[_Range]) -> Iterator[_Range]:
+    """Start and end of what is read at once, from ascending (start, length): each piece lies in one span."""
+    start, end = 0, 0
+    for offset, length in pieces:
+        if offset - end > _GAP_BYTES or (offset + length - start > _SPAN_BYTES and offset >= end):
+            yield start, end
+            start = offset
+        end = max(end, offset + length)
+    yield start, end
+
+
+def _bitmap(data: bytes, at: int, size_bytes: int, source: str) -> bytes:
+    """The bitmap that begins at `at`, after its size and before its checksum."""
+    stated = int.from_bytes(data[at : at + _SIZE_BYTES], "big")
+    if stated != size_bytes:
+        raise corrupt_vector(source, f"its file says that it has {stated} bytes, and its descriptor {size_bytes}")
+    start = at + _SIZE_BYTES
+    bitmap = data[start : start + size_bytes]
+    checksum = int.from_bytes(data[start + size_bytes : start + size_bytes + _CHECKSUM_BYTES], "big")
+    if zlib.crc32(bitmap) != checksum:
+        raise corrupt_vector(source, f"its checksum is {zlib.crc32(bitmap):#010x}, and its file says {checksum:#010x}")
+    return bitmap

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import pyarrow as pa
-
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.column_mapping import MODE_PROPERTY, NO_MAPPING
 from airflow_txlog.engine.table.type_widening import TYPE_CHANGES_KEY, check_type_changes
@@ -18,11 +16,20 @@ from airflow_txlog.engine.table.types import Primitive, StructField, StructType,
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
 # Reader features that need nothing of a reader beyond what this engine does for every table.
-READABLE = frozenset({"columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck"})
+READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "vacuumProtocolCheck",
+    }
+)
 
-# Reader features that are a duty only where something uses them: a property or a field (see `_active_features`), a live
-# file with a deletion vector (`check_files`), a checkpoint of the new form (refused by engine/log when one is needed).
-READABLE_WHILE_UNUSED = frozenset({"deletionVectors", "v2Checkpoint"})
+# Reader features that are a duty only where something uses them: a property or a field (see `_active_features`), a
+# checkpoint of the new form (refused by engine/log when one is needed).
+READABLE_WHILE_UNUSED = frozenset({"v2Checkpoint"})
 
 # Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
 # asks for V2 checkpoints may still be written without them.
@@ -111,13 +118,6 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
             table=table,
         )
     check_type_changes(schema, table)
-
-
-def check_files(files: pa.Table, table: str) -> None:
-    """Raises UnsupportedFeature if one of these live files carries a deletion vector."""
-    vectors = files.column("deletion_vector")
-    if vectors.null_count < len(vectors):
-        raise _refusal(table, "deletionVectors", "read")
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:

@@ -1,4 +1,4 @@
-"""What tells one data file from another, and how many rows it holds.
+"""What tells one data file from another, which rows of it are masked, and how many rows it holds.
 
 A file is known by its key: the canonical path together with the id of its deletion vector. Two actions speak of the
 same file exactly when their keys are equal.
@@ -40,6 +40,32 @@ def file_keys(files: pa.Table, root: str) -> pa.Array:
     at = pc.binary_join_element_wise("@", offset.cast(pa.string()), "")
     suffix = pc.binary_join_element_wise(_SEPARATOR, kind, path, pc.fill_null(at, ""), "")
     return pc.binary_join_element_wise(paths, pc.fill_null(suffix, ""), "")
+
+
+def vectors_of(files: pa.Table) -> dict[int, DeletionVector]:
+    """The deletion vectors of a `FILES` table by row number, ascending; rows without one are left out."""
+    column = files.column("deletion_vector")
+    if column.null_count == len(column):
+        return {}
+    numbers = pc.indices_nonzero(pc.is_valid(column))
+    vectors = column.take(numbers).to_pylist()
+    return {number: DeletionVector(**vector) for number, vector in zip(numbers.to_pylist(), vectors, strict=True)}
+
+
+def live_row_counts(files: pa.Table) -> list[int | None]:
+    """Rows of each file of a `FILES` table that no deletion vector masks, in order; None where it is not known."""
+    counts = [record_count(stats) for stats in files.column("stats").to_pylist()]
+    for number, vector in vectors_of(files).items():
+        counts[number] = live_rows(counts[number], vector)
+    return counts
+
+
+def live_rows(records: int | None, vector: DeletionVector | None) -> int | None:
+    """Of so many rows of a file, those that its deletion vector leaves; None where that is not known."""
+    if records is None or vector is None:
+        return records
+    # A vector that masks more rows than there are is corrupt, and found to be when it is read.
+    return records - vector.cardinality if vector.cardinality <= records else None
 
 
 class _Stats(msgspec.Struct, rename="camel"):

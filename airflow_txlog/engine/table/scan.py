@@ -24,7 +24,8 @@ from airflow_txlog.errors import UnknownColumn
 def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows that satisfy the predicate (None: every row), with these columns (None: all), in no order.
 
-    Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, UnsupportedFeature.
+    Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, CorruptDeletionVector,
+    UnsupportedFeature.
     """
     wanted = _selected(snapshot, columns)
     needed = wanted if predicate is None else _with_columns_of(snapshot, wanted, predicate)
@@ -64,7 +65,8 @@ def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Itera
     target = nullable_schema(schema)
     stored = [field for field in schema if field.name not in constants]
     rows = files.select(["path", "size", "stats"]).to_pylist()
-    for index, row in enumerate(rows):
+    masks = snapshot.masked_rows(files)
+    for index, (row, masked) in enumerate(zip(rows, masks, strict=True)):
         file = DataFile(
             location=location_of(snapshot.uri, store_path(row["path"], snapshot.uri)),
             size_bytes=row["size"],
@@ -72,8 +74,12 @@ def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Itera
         )
         values = {name: column[index] for name, column in constants.items()}
         with open_data_file(file) as parquet:
-            for _, batch in read_batches(file, parquet, names_in_file(file, parquet, stored)):
-                yield _converted(batch, target, values, file)
+            if masked is not None:
+                masked.check_inside(parquet.metadata.num_rows)
+            for start, batch in read_batches(file, parquet, names_in_file(file, parquet, stored)):
+                # A deletion vector counts the rows as the file has them (soundness A19).
+                keep = None if masked is None else masked.keep(start, batch.num_rows)
+                yield _converted(batch if keep is None else batch.filter(keep), target, values, file)
 
 
 def _converted(

@@ -12,17 +12,20 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.compacted import read_commits
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
+from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table import schema as delta
 from airflow_txlog.engine.table.changes import VersionChanges, changes_between
-from airflow_txlog.engine.table.features import check_files, check_readable
+from airflow_txlog.engine.table.features import check_readable
+from airflow_txlog.engine.table.files import record_count, vectors_of
 from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
 from airflow_txlog.engine.table.properties import TableProperties
@@ -164,6 +167,19 @@ class Snapshot:
         """
         return changes_between(self._store, version, self.version, self.commit_file)
 
+    def masked_rows(self, files: pa.Table) -> list[MaskedRows | None]:
+        """Of each of these files (rows of a table `FILES`), in order: the rows that its deletion vector masks, if any.
+
+        Each file of vectors is read once. Raises what `read_vectors` raises.
+        """
+        vectors = vectors_of(files)
+        stats = files.column("stats").take(pa.array(list(vectors), pa.int64())).to_pylist()
+        wanted = [(vector, record_count(text)) for vector, text in zip(vectors.values(), stats, strict=True)]
+        found: list[MaskedRows | None] = [None] * files.num_rows
+        for number, masked in zip(vectors, read_vectors(self._store, wanted), strict=True):
+            found[number] = masked
+        return found
+
     def refresh(self, version: int | None = None, *, own: Sequence[OwnCommit] = ()) -> Snapshot:
         """The latest version, or `version` (not before this one), reading only the commits that are not known yet.
 
@@ -267,8 +283,6 @@ def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[i
     # Without a schema only the log can be looked at; whoever asks for the schema is told.
     schema = delta.StructType(()) if state.metadata.schema_string is None else snapshot.delta_schema
     check_readable(state.protocol, state.metadata, schema, store.root)
-    if state.files.may_have_vectors:
-        check_files(state.live, store.root)
     return snapshot
 
 

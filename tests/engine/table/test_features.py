@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +171,6 @@ def test_a_property_that_asks_for_a_feature_asks_for_its_protocol(
         assert found.writer_features is None
     else:
         assert found.writer_features == sorted({"appendOnly", "invariants", *(both or []), *writer_only})
-
-
-def test_a_live_deletion_vector_is_refused_before_a_row_is_read(golden_folder: Path, tmp_path: Path) -> None:
-    source = golden_folder / "dv-partitioned-with-checkpoint"
-    if not source.is_dir():
-        pytest.skip("this golden table is not here")
-    with pytest.raises(errors.UnsupportedFeature, match="deletionVectors"):
-        Table.open(shutil.copytree(source, tmp_path / "t"))
 
 
 def test_a_refused_table_stages_nothing(tmp_path: Path) -> None:
