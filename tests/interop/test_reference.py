@@ -24,23 +24,11 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 NAMES = sorted(path.parent.name for path in REFERENCE.glob("*/expected.json"))
 
 # What this engine refuses, and the words that name the reason. Versions without that reason must read all the same.
-VECTORS = (errors.UnsupportedFeature, '"deletionVectors"')
-MAPPING = (errors.UnsupportedFeature, '"columnMapping"')
-WIDENING = (errors.UnsupportedFeature, '"typeWidening"')
 CALENDAR = (errors.UnsupportedFeature, "Julian calendar")
 REFUSED: dict[str, tuple[type[errors.TxlogError], str]] = {
-    "checkpoint_v2_with_vectors_and_domains": (errors.UnsupportedFeature, "v2Checkpoint"),
-    "iceberg_compatible": MAPPING,
     "legacy_calendar": CALENDAR,
     "legacy_calendar_int96": CALENDAR,
-    "mapping_by_name_later": MAPPING,
-    "mapping_with_vectors": MAPPING,
-    "restored": VECTORS,
     "variant": (errors.UnsupportedFeature, "type 'variant'"),
-    "vectors": VECTORS,
-    "vectors_by_merge": VECTORS,
-    "vectors_partitioned": VECTORS,
-    "widened_nested": WIDENING,
 }
 
 # The properties that DESCRIBE DETAIL shows and that are no part of the metadata's configuration.

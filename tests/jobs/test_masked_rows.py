@@ -146,8 +146,8 @@ def test_a_merge_equals_plain_spark_on_the_rows_that_are_left(tmp_path: Path, sp
     spark_view(spark, "visible_rows", visible)
     # The source meets rows that are there, rows that are masked, and rows that never were.
     source = (
-        "SELECT id, date'2024-05-05' AS day, concat('new', id) AS name, CAST(-id AS DOUBLE) AS amount, id % 3 = 0 AS gone"
-        " FROM range(20, 220, 4)"
+        "SELECT id, date'2024-05-05' AS day, concat('new', id) AS name, CAST(-id AS DOUBLE) AS amount, "
+        "id % 3 = 0 AS gone FROM range(20, 220, 4)"
     )
     clauses = [
         {"when": "matched", "then": "delete", "condition": "s.gone"},
@@ -163,7 +163,8 @@ def test_a_merge_equals_plain_spark_on_the_rows_that_are_left(tmp_path: Path, sp
             f"""
             SELECT coalesce(t.id, s.id) AS id, coalesce(t.day, s.day) AS day,
               coalesce(s.name, t.name) AS name,
-              CASE WHEN s.id IS NULL THEN t.amount WHEN t.id IS NULL THEN s.amount ELSE t.amount + s.amount END AS amount
+              CASE WHEN s.id IS NULL THEN t.amount WHEN t.id IS NULL THEN s.amount
+                ELSE t.amount + s.amount END AS amount
             FROM visible_rows t FULL OUTER JOIN ({source}) s ON t.id = s.id
             WHERE t.id IS NULL OR s.id IS NULL OR NOT s.gone
             """
@@ -205,7 +206,10 @@ def test_a_source_that_is_a_table_with_masked_rows_gives_those_that_are_left(
     target = make_table(tmp_path / "other", rows(1, start=999))
     committed(run(spark, "write", target, source={"table": table.uri}))
     assert ids(target) == sorted([*ids(table), 999])
-    counted = {"sql": "SELECT count(*) AS id, NULL AS day, 'n' AS name, 0D AS amount FROM v", "views": {"v": {"table": table.uri}}}
+    counted = {
+        "sql": "SELECT count(*) AS id, NULL AS day, 'n' AS name, 0D AS amount FROM v",
+        "views": {"v": {"table": table.uri}},
+    }
     committed(run(spark, "write", target, source=counted, mode="overwrite"))
     assert ids(target) == [135]
 

@@ -60,11 +60,6 @@ class _Rows:
         return found
 
     @cached_property
-    def has_vectors(self) -> bool:
-        vectors = self.table.column("deletion_vector")
-        return bool(vectors.null_count < len(vectors))
-
-    @cached_property
     def batches(self) -> list[pa.RecordBatch]:
         return [batch for batch in self.table.to_batches() if batch.num_rows]
 
@@ -207,11 +202,6 @@ class FileLayers:
     def count(self) -> int:
         """How many files there are, without looking at them."""
         return sum(layer.count for layer in self._layers)
-
-    @property
-    def may_have_vectors(self) -> bool:
-        """False where no file has a deletion vector; known for what an earlier version shares with this one."""
-        return any(layer.rows.has_vectors for layer in self._layers)
 
     @cached_property
     def table(self) -> pa.Table:
