@@ -131,7 +131,12 @@ def test_merge_updates_deletes_and_inserts(tmp_path: Path, spark: SparkSession, 
                 {
                     "when": "not_matched",
                     "then": "insert",
-                    "values": {"id": "s.id", "the day": "s.d", "b": "s.text", "point": "named_struct('y', 1L, 'x', 2L)"},
+                    "values": {
+                        "id": "s.id",
+                        "the day": "s.d",
+                        "b": "s.text",
+                        "point": "named_struct('y', 1L, 'x', 2L)",
+                    },
                 },
             ],
             partition_predicate="`the day` = date'2024-01-01'",
@@ -177,9 +182,7 @@ def test_a_write_that_creates_a_mapped_table_takes_any_name(tmp_path: Path, spar
     source = {"sql": "SELECT id, id % 2 AS `p, q`, named_struct('x y', id) AS `s;` FROM range(4)"}
     properties = {"delta.columnMapping.mode": mode}
     committed(
-        run(
-            spark, "write", tmp_path / "t", source=source, create=True, partition_by=["p, q"], properties=properties
-        )
+        run(spark, "write", tmp_path / "t", source=source, create=True, partition_by=["p, q"], properties=properties)
     )
     table = Table.open(tmp_path / "t")
     check(table, *[{"id": k, "p, q": k % 2, "s;": {"x y": k}} for k in range(4)])
