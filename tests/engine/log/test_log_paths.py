@@ -29,7 +29,7 @@ def test_what_encode_path_writes_is_read_back_as_the_same_file(path: str) -> Non
 
 
 @given(RELATIVE)
-def test_a_file_has_one_key_whichever_way_its_path_is_written(path: str) -> None:
+def test_c7_a_file_has_one_key_whichever_way_its_path_is_written(path: str) -> None:
     """Protocol notes, section 5: "/x/y" equals "file:/x/y", percent-decoded."""
     wire = encode_path(path)
     ways = [

@@ -81,7 +81,7 @@ def test_a_remove_wins_over_an_older_add_and_an_add_over_an_older_remove() -> No
     assert tombstones(state) == {"b"}
 
 
-def test_one_path_with_two_deletion_vectors_is_two_files() -> None:
+def test_a1_one_path_with_two_deletion_vectors_is_two_files() -> None:
     state = state_of(commit(0, PROTOCOL, METADATA, add("a")), commit(1, remove("a"), add("a", "dv1")))
     assert live(state) == {file_key("a", _vector("dv1"), ROOT)}
     assert tombstones(state) == {"a"}
