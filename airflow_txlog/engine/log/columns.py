@@ -8,6 +8,7 @@ checkpoint or remove (soundness B8). Conversions walk column by column: never a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any
 
@@ -70,9 +71,9 @@ def adds_to_table(adds: Sequence[Add]) -> pa.Table:
             pa.array([add.stats for add in adds], pa.string()),
             _map_array([add.tags for add in adds]),
             _vector_array([add.deletion_vector for add in adds]),
-            pa.array([add.base_row_id for add in adds], pa.int64()),
-            pa.array([add.default_row_commit_version for add in adds], pa.int64()),
-            pa.array([add.clustering_provider for add in adds], pa.string()),
+            _often_absent([add.base_row_id for add in adds], pa.int64()),
+            _often_absent([add.default_row_commit_version for add in adds], pa.int64()),
+            _often_absent([add.clustering_provider for add in adds], pa.string()),
         ],
         schema=FILES,
     )
@@ -89,8 +90,8 @@ def removes_to_table(removes: Sequence[Remove]) -> pa.Table:
             _map_array([remove.partition_values for remove in removes]),
             pa.array([remove.size for remove in removes], pa.int64()),
             _vector_array([remove.deletion_vector for remove in removes]),
-            pa.array([remove.base_row_id for remove in removes], pa.int64()),
-            pa.array([remove.default_row_commit_version for remove in removes], pa.int64()),
+            _often_absent([remove.base_row_id for remove in removes], pa.int64()),
+            _often_absent([remove.default_row_commit_version for remove in removes], pa.int64()),
         ],
         schema=TOMBSTONES,
     )
@@ -172,19 +173,37 @@ def table_to_removes(files: pa.Table, deletion_timestamp: int, data_change: bool
     ]
 
 
+def nulls(count: int, data_type: pa.DataType) -> pa.Array:
+    """So many nulls. Up to 131,072 of them share one block of memory: most tables leave half of the columns empty."""
+    return _null_block(data_type).slice(0, count) if count <= _NULL_BLOCK else pa.nulls(count, data_type)
+
+
+_NULL_BLOCK = 131_072
+
+
+@cache
+def _null_block(data_type: pa.DataType) -> pa.Array:
+    return pa.nulls(_NULL_BLOCK, data_type)
+
+
 # --- Python values to columns ---------------------------------------------------------------------------------------
+
+
+def _often_absent(values: list[Any], data_type: pa.DataType) -> pa.Array:
+    return pa.array(values, data_type) if any(value is not None for value in values) else nulls(len(values), data_type)
 
 
 def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
     if not any(maps) and None not in maps:
         return pa.MapArray.from_arrays([0] * (len(maps) + 1), pa.array([], pa.string()), pa.array([], pa.string()))
     if not any(entry is not None for entry in maps):
-        return pa.nulls(len(maps), STRING_MAP)
-    ends = list(accumulate((len(entry) if entry else 0 for entry in maps), initial=0))
-    # A null where a row's offset should stand makes the row null; the last offset belongs to no row.
-    offsets = [None if entry is None else start for entry, start in zip(maps, ends[:-1], strict=True)] + ends[-1:]
+        return nulls(len(maps), STRING_MAP)
+    ends: list[int | None] = list(accumulate((len(entry) if entry else 0 for entry in maps), initial=0))
+    if None in maps:
+        # A null where a row's offset should stand makes the row null; the last offset belongs to no row.
+        ends = [None if entry is None else start for entry, start in zip(maps, ends[:-1], strict=True)] + ends[-1:]
     return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()),
+        pa.array(ends, pa.int32()),
         pa.array(list(chain.from_iterable(entry for entry in maps if entry)), pa.string()),
         pa.array(list(chain.from_iterable(entry.values() for entry in maps if entry)), pa.string()),
     )
@@ -192,7 +211,7 @@ def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
 
 def _vector_array(vectors: list[DeletionVector | None]) -> pa.Array:
     if not any(vector is not None for vector in vectors):
-        return pa.nulls(len(vectors), DELETION_VECTOR)
+        return nulls(len(vectors), DELETION_VECTOR)
     fields = [field.name for field in DELETION_VECTOR]
     return pa.array(
         [None if vector is None else {name: getattr(vector, name) for name in fields} for vector in vectors],

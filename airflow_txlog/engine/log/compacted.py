@@ -9,7 +9,7 @@ Source: protocol, "Log Compaction Files".
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -23,10 +23,11 @@ from airflow_txlog.errors import CorruptCommit
 log = logging.getLogger(__name__)
 
 
-def read_commits(store: Store, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> list[Commit]:
-    """The commits of the segment, ascending; a run of them may be one `Commit` that bears the version of its last.
+def read_commits(store: Store, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> Iterator[Commit]:
+    """The commits of the segment, newest first; a run of them may be one `Commit` that bears the version of its last.
 
-    The last one of the segment is always there by itself. Where it ends a compaction it comes twice, which changes
+    Each is read when it is asked for, so that one is in memory at a time. The first to come, the last one of the
+    segment, is always there by itself. Where it ends a compaction it comes twice, which changes
     nothing: its actions are the newest of that range. `known` are bytes of commits, by version, that were read before.
 
     Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
@@ -38,15 +39,14 @@ def read_commits(store: Store, segment: LogSegment, known: Mapping[int, bytes] |
         data = (known or {}).get(version)
         return decode_commit(version, store.read(info.path) if data is None else data, info.path)
 
-    commits: list[Commit] = []
-    ends_alone = True
-    for start, end, compaction in _shortest(first, segment.version, segment.compactions):
+    for start, end, compaction in reversed(_shortest(first, segment.version, segment.compactions)):
         compacted = None if compaction is None else _read_compacted(store, compaction)
-        ends_alone = compacted is None
-        commits += [read(version) for version in range(start, end + 1)] if compacted is None else [compacted]
-    if not ends_alone:
-        commits.append(read(segment.version))
-    return commits
+        if compacted is None:
+            yield from (read(version) for version in range(end, start - 1, -1))
+            continue
+        if end == segment.version:
+            yield read(segment.version)
+        yield compacted
 
 
 _Step = tuple[int, int, CompactedFile | None]

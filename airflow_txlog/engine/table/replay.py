@@ -8,8 +8,11 @@ Source: protocol, "Action Reconciliation".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import (
     Add,
@@ -26,21 +29,52 @@ from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.state import TableState
 from airflow_txlog.errors import CorruptTable
 
+_Action = TypeVar("_Action", Add, Remove)
+
+# So many actions are columns at once: an action as a Python object takes five times the room.
+_ACTIONS_AT_ONCE = 2048
+
+
+@dataclass(slots=True)
+class _Columns(Generic[_Action]):
+    """Actions on their way into columns."""
+
+    to_table: Callable[[Sequence[_Action]], pa.Table]
+    _tables: list[pa.Table] = field(default_factory=list)
+    _waiting: list[_Action] = field(default_factory=list)
+
+    def extend(self, actions: list[_Action]) -> None:
+        self._waiting += actions
+        if len(self._waiting) >= _ACTIONS_AT_ONCE:
+            self._tables.append(self.to_table(self._waiting))
+            self._waiting = []
+
+    def table(self) -> pa.Table:
+        """All of them, in the order in which they came."""
+        return pa.concat_tables([*self._tables, self.to_table(self._waiting)])
+
 
 @dataclass(slots=True)
 class _Newest:
     """What commits said, newest first; the first word on a subject stays."""
 
     seen: set[str] = field(default_factory=set)
-    adds: list[Add] = field(default_factory=list)
-    removes: list[Remove] = field(default_factory=list)
+    adds: _Columns[Add] = field(default_factory=lambda: _Columns(adds_to_table))
+    removes: _Columns[Remove] = field(default_factory=lambda: _Columns(removes_to_table))
+    in_commit_ms: int | None = None
+    """The in-commit timestamp of the newest commit."""
+    is_started: bool = False
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     transactions: dict[str, SetTransaction] = field(default_factory=dict)
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
 
     def look_at(self, commit: Commit, root: str) -> None:
-        seen, adds, removes = self.seen, self.adds, self.removes
+        if not self.is_started:
+            self.in_commit_ms, self.is_started = _in_commit_timestamp(commit.info), True
+        seen = self.seen
+        adds: list[Add] = []
+        removes: list[Remove] = []
         # A commit that adds and removes one key breaks the protocol; the add stands, so that no row is lost.
         for add in commit.adds:
             key = file_key(add.path, add.deletion_vector, root)
@@ -52,6 +86,8 @@ class _Newest:
             if key not in seen:
                 seen.add(key)
                 removes.append(remove)
+        self.adds.extend(adds)
+        self.removes.extend(removes)
         self.protocol = self.protocol or commit.protocol
         self.metadata = self.metadata or commit.metadata
         for transaction in commit.transactions:
@@ -73,14 +109,21 @@ class ReplayBase:
 
 
 def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: int, timestamp_ms: int) -> TableState:
-    """The state after `base` and then `commits` (ascending, contiguous), which end at `version`.
+    """`replay_newest_first` of commits that are there already, ascending."""
+    return replay_newest_first(base, reversed(commits), root=root, version=version, timestamp_ms=timestamp_ms)
 
-    Costs what the commits hold: what `base` holds is shared (see `layers`).
-    Raises CorruptTable where neither holds a protocol or metadata.
+
+def replay_newest_first(
+    base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int, timestamp_ms: int
+) -> TableState:
+    """The state after `base` and then `commits` (descending, contiguous), of which the first is `version`.
+
+    Costs what the commits hold: what `base` holds is shared (see `layers`). A commit is let go before the next is
+    taken. Raises CorruptTable where neither holds a protocol or metadata.
     Source: protocol, "Action Reconciliation".
     """
     newest = _Newest()
-    for commit in reversed(commits):
+    for commit in commits:
         newest.look_at(commit, root)
     protocol = newest.protocol or base.protocol
     metadata = newest.metadata or base.metadata
@@ -90,16 +133,15 @@ def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: i
             f"{root}: the log up to version {version} holds no {missing} action, so the table cannot be read.",
             table=root,
         )
-    in_commit_ms = _in_commit_timestamp(commits[-1].info) if commits else None
     return TableState(
         version=version,
         protocol=protocol,
         metadata=metadata,
         transactions={**base.transactions, **newest.transactions},
         domains={name: domain for name, domain in {**base.domains, **newest.domains}.items() if not domain.removed},
-        files=base.files.after(newest.seen, adds_to_table(newest.adds), root),
-        removed_files=base.removed_files.after(newest.seen, removes_to_table(newest.removes), root),
-        timestamp_ms=timestamp_ms if in_commit_ms is None else in_commit_ms,
+        files=base.files.after(newest.seen, newest.adds.table(), root),
+        removed_files=base.removed_files.after(newest.seen, newest.removes.table(), root),
+        timestamp_ms=timestamp_ms if newest.in_commit_ms is None else newest.in_commit_ms,
     )
 
 

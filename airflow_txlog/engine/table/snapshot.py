@@ -29,7 +29,7 @@ from airflow_txlog.engine.table.files import record_count, vectors_of
 from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
 from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
+from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay_newest_first
 from airflow_txlog.engine.table.state import TableState
 from airflow_txlog.errors import CorruptCheckpoint, LogGap, TableError
 
@@ -274,9 +274,9 @@ def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[i
     commits = read_commits(store, segment, known)
     commit_file = segment.commit_file
     timestamp_ms = 0 if commit_file is None else commit_file.modified_ms
-    state = replay(base, commits, root=store.root, version=segment.version, timestamp_ms=timestamp_ms)
+    state = replay_newest_first(base, commits, root=store.root, version=segment.version, timestamp_ms=timestamp_ms)
     # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
-    if not commits and commit_file is not None:
+    if not segment.commits and commit_file is not None:
         state = _with_in_commit_timestamp(store, state, commit_file)
     checkpoint_file = None if segment.checkpoint is None else segment.checkpoint.files[0]
     snapshot = Snapshot(store, state, commit_file, checkpoint_file)

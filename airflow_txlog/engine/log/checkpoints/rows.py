@@ -19,7 +19,7 @@ from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol,
 from airflow_txlog.engine.log.checkpoints.content import Found
 from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar
-from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES
+from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES, nulls
 from airflow_txlog.engine.log.parsed_partitions import partition_maps
 from airflow_txlog.engine.log.parsed_statistics import statistics_json
 
@@ -148,8 +148,10 @@ def _file_columns(rows: pa.StructArray, schema: pa.Schema, instants: frozenset[s
 def _column(rows: pa.StructArray, target: pa.Field) -> pa.Array:
     name = wire_name(target.name)
     if not _has_field(rows.type, name):
-        return pa.nulls(len(rows), target.type)
+        return nulls(len(rows), target.type)
     column = rows.field(name)
+    if column.null_count == len(column) and _is_of_kind_or_struct(column.type, target.type):
+        return nulls(len(rows), target.type)
     if target.type == DELETION_VECTOR:
         children = [_column(column, each) for each in DELETION_VECTOR]
         if pc.any(pc.and_(children[0].is_null(), column.is_valid())).as_py():
@@ -160,6 +162,10 @@ def _column(rows: pa.StructArray, target: pa.Field) -> pa.Array:
     if not _is_of_kind(column.type, target.type):
         raise pa.ArrowInvalid(f"{name} is of type {column.type}, not {target.type}")
     return column.cast(target.type)
+
+
+def _is_of_kind_or_struct(found: pa.DataType, wanted: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(found)) if wanted == DELETION_VECTOR else _is_of_kind(found, wanted)
 
 
 # Strings without the annotation that says so are plain bytes.
