@@ -102,6 +102,7 @@ class JobSpec:
     Python values.
     `annotations` (dag_id, task_id, run_id, map_index, try_number, …) go into the commit's tags and decide nothing.
     `conflict_rounds` bounds how often the job itself plans afresh after a conflict; 0: never.
+    `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `result_uri` is where the job puts its JobResult; null: nowhere.
 
     Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong.
@@ -116,6 +117,7 @@ class JobSpec:
     spark_conf: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
     conflict_rounds: int = 10
+    strict_writers: bool = False
 
     def __post_init__(self) -> None:
         want("operation", self.operation in ARGUMENTS, f"one of {sorted(ARGUMENTS)}", self.operation)
@@ -127,6 +129,7 @@ class JobSpec:
         plain("annotations", self.annotations)
         valid_rounds = is_int(self.conflict_rounds) and self.conflict_rounds >= 0
         want("conflict_rounds", valid_rounds, "an integer from 0 on", self.conflict_rounds)
+        want("strict_writers", isinstance(self.strict_writers, bool), "true or false", self.strict_writers)
         if self.application is not None:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
             want("application", self.operation in DATA_CHANGING, f"null: {self.operation} carries no transaction")

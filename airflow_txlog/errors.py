@@ -13,6 +13,7 @@
     ├── CommitStateUnknown             the put was not answered, and the log could not be read back
     ├── CommitContention               lost every race that the attempts allowed, without a conflict
     ├── CommitOverwritten              another writer replaced a commit that was acknowledged to us
+    ├── OverwritingWriter              the table has a writer that replaces commits, and strict_writers is on
     ├── TableError
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced
     │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing
@@ -201,6 +202,15 @@ class CommitOverwritten(TxlogError):
 
     table: str | None
     version: int | None
+    engine_info: str | None
+
+
+class OverwritingWriter(TxlogError):
+    """An engine that wrote the table lately replaces commits of others on this store, and the caller is strict."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "engine_info")
+
+    table: str | None
     engine_info: str | None
 
 

@@ -70,6 +70,12 @@ def _connection_type() -> dict[str, Any]:
                 "description": "Where jobs run unless the operator says otherwise.",
                 "schema": {"type": ["string", "null"], "enum": ["child", "in_process", None]},
             },
+            "strict_writers": {
+                "label": "Strict writers",
+                "description": "Refuse, and not only warn about, a table that was lately written by an engine whose "
+                "commits would replace ours on its store.",
+                "schema": {"type": ["boolean", "null"]},
+            },
         },
     }
 

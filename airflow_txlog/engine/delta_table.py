@@ -18,6 +18,7 @@ from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.creation import new_table
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction
+from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import Store, open_store
@@ -51,10 +52,19 @@ Uri = str | os.PathLike[str] | Store
 class Table:
     """A Delta table at a URI. Made by `open` or `create`."""
 
-    def __init__(self, store: Store, *, clock: Clock = SYSTEM_CLOCK, policy: CommitPolicy | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        policy: CommitPolicy | None = None,
+        strict_writers: bool = False,
+    ) -> None:
         self.store = store
         self._clock = clock
         self._policy = policy
+        self._strict_writers = strict_writers
+        self._writers_are_known = False
         self._recent = RecentTable(store)
 
     def __repr__(self) -> str:
@@ -71,12 +81,16 @@ class Table:
         *,
         clock: Clock = SYSTEM_CLOCK,
         policy: CommitPolicy | None = None,
+        strict_writers: bool = False,
     ) -> Table:
         """The table at `uri`, which must hold one that can be read here.
 
+        `strict_writers`: a transaction is refused (OverwritingWriter), and not only warned about, where an engine that
+        wrote the table lately would replace our commits on this store (docs/writers.md).
+
         Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
         """
-        table = Table(open_store(uri, storage_options), clock=clock, policy=policy)
+        table = Table(open_store(uri, storage_options), clock=clock, policy=policy, strict_writers=strict_writers)
         table.snapshot()
         return table
 
@@ -179,7 +193,8 @@ class Table:
         """A transaction on top of a version, the latest where none is named.
 
         Raises UnsupportedFeature, before anything is staged, where this engine may not write to the table;
-        CommitOverwritten where a commit that was acknowledged to this table is not there any more.
+        CommitOverwritten where a commit that was acknowledged to this table is not there any more; OverwritingWriter
+        under `strict_writers`.
         """
         return self._transaction(self.snapshot(version))
 
@@ -222,6 +237,9 @@ class Table:
         return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing)
 
     def _transaction(self, snapshot: Snapshot | None) -> Transaction:
+        if snapshot is not None and not self._writers_are_known:
+            check_writers(self.store, snapshot.version, strict=self._strict_writers)
+            self._writers_are_known = True
         return Transaction(
             self.store, snapshot, clock=self._clock, policy=self._policy, on_committed=self._after_commit
         )

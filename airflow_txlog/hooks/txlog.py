@@ -1,8 +1,9 @@
 """TxlogHook: tables by name under a connection's base, opened for reading, and jobs run with an explicit key.
 
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
-to, and in `extra` `spark_conf` (settings of every job) and `runner`. It holds no secret: credentials belong to the
-process that runs the job. Invariant: nothing is read, neither a connection nor a table, before a method is called.
+to, and in `extra` `spark_conf` (settings of every job), `runner` and `strict_writers` (see docs/writers.md). It holds
+no secret: credentials belong to the process that runs the job. Invariant: nothing is read, neither a connection nor a
+table, before a method is called.
 A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
@@ -74,6 +75,11 @@ class TxlogHook(BaseHook):
         """The runner that the connection asks for, or None where it does not say."""
         return self._extra.get("runner") or None
 
+    @property
+    def strict_writers(self) -> bool:
+        """Whether a table with a writer that would replace our commits is refused, and not only warned about."""
+        return str(self._extra.get("strict_writers", "")).lower() == "true"
+
     def table_uri(self, table: str) -> str:
         """The full URI of a table: as it is when it is absolute or a URI, else under the connection's base."""
         if "://" in table or table.startswith(("/", "file:")) or self.base_uri is None:
@@ -110,7 +116,7 @@ class TxlogHook(BaseHook):
 
         uri = self.table_uri(table)
         if uri not in self._tables:
-            self._tables[uri] = Table(open_store(uri))
+            self._tables[uri] = Table(open_store(uri), strict_writers=self.strict_writers)
         return self._tables[uri]
 
     def run(
@@ -139,6 +145,7 @@ class TxlogHook(BaseHook):
             application=ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True),
             spark_conf={**self.spark_conf, **(spark_conf or {})},
             time_zone=time_zone,
+            strict_writers=self.strict_writers,
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner
         return chosen.run(spec, log=self.log.info)

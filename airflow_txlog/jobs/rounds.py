@@ -63,7 +63,7 @@ def run_rounds(
     """
     limit = 1 + context.spec.conflict_rounds
     # One table for all rounds: the next one reads only the commits that it lost to.
-    table = Table(open_store(context.root))
+    table = Table(open_store(context.root), strict_writers=context.spec.strict_writers)
     for number in range(1, limit + 1):
         try:
             return _round(context, table, plan, begin_absent, number, clock)

@@ -116,6 +116,7 @@ class TxlogOperator(BaseOperator):
             time_zone=self.time_zone,
             annotations=annotations_of(context),
             conflict_rounds=self.conflict_rounds,
+            strict_writers=hook.strict_writers,
         )
         application = self.application(context, table_uri)
         if application is not None:

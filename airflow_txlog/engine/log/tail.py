@@ -133,7 +133,7 @@ def _overwritten(table: str, version: int, found: bytes | None) -> CommitOverwri
     return CommitOverwritten(
         f"CommitOverwritten: version {version} of {table} was acknowledged to us, and {what}: our rows of that version "
         "are not in the table. A writer whose put is not conditional replaces commits (Spark with its default log "
-        'store on S3 or on a local disk; see "Writers beside us" in docs/writers.md). Stop that writer, open the '
+        "store on S3 or on a local disk; see docs/writers.md). Stop that writer, open the "
         "table again, and repeat what version "
         f"{version} did; its data files are still there until a VACUUM.",
         table=table,

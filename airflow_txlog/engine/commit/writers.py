@@ -1,0 +1,82 @@
+"""Who else writes this table, and whether that engine's commits could replace ours (soundness A15).
+
+The invariant: the decision is a pure function of the kind of store and of the names that engines left in their commits;
+it is asked once a table, before its first write, and only on a store where the answer can be yes.
+Source: docs/writers.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.errors import OverwritingWriter
+
+log = logging.getLogger(__name__)
+
+# How many of the newest commits are asked who wrote them.
+COMMITS_ASKED = 5
+
+_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+
+
+def store_kind(root: str) -> str:
+    """What kind of store a table's root is on: "s3" for every spelling of it, else the scheme itself."""
+    scheme = urlsplit(root).scheme
+    return "s3" if scheme in _S3_SCHEMES else scheme
+
+
+def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
+    """The first of these engines whose commits replace others on this kind of store, or None.
+
+    On S3 that is Delta Lake for Spark: its default log store looks and then puts, and the one over DynamoDB keeps
+    commits where we cannot see them. An engine that does not name itself is not suspected.
+    """
+    if kind != "s3":
+        return None
+    return next((engine for engine in engines if engine is not None and _is_delta_on_spark(engine)), None)
+
+
+def _is_delta_on_spark(engine: str) -> bool:
+    return engine.startswith("Apache-Spark/") and "Delta-Lake/" in engine
+
+
+def check_writers(store: Store, version: int, *, strict: bool) -> None:
+    """Warn where one of the last commits up to `version` names an engine that would replace ours on this store.
+
+    Raises OverwritingWriter instead where `strict`, and CorruptCommit. Asks the store nothing where no engine would.
+    """
+    kind = store_kind(store.root)
+    if kind != "s3":
+        return
+    engine = overwriting_engine(kind, last_engines(store, version))
+    if engine is None:
+        return
+    message = (
+        f"{store.root} was lately written by {engine}, whose commits on this store replace those of others without "
+        "notice: a commit of ours may vanish after it was acknowledged. See docs/writers.md. "
+    )
+    if strict:
+        raise OverwritingWriter(
+            f"{message}Nothing was written. Let one engine write this table, or leave strict_writers off to be warned.",
+            table=store.root,
+            engine_info=engine,
+        )
+    log.warning("%sLet one engine write this table; strict_writers=True refuses instead.", message)
+
+
+def last_engines(store: Store, version: int) -> list[str | None]:
+    """Who wrote the last commits up to `version`, newest first; fewer where the log no longer holds them."""
+    engines: list[str | None] = []
+    for number in range(version, max(-1, version - COMMITS_ASKED), -1):
+        try:
+            data = store.read(commit_name(number))
+        except FileNotFoundError:
+            break
+        engine = (decode_commit(number, data, commit_name(number)).info or {}).get("engineInfo")
+        engines.append(engine if isinstance(engine, str) else None)
+    return engines
