@@ -48,6 +48,14 @@ def _mode(name: str, value: Any) -> None:
     want(name, value in ("append", "overwrite"), '"append" or "overwrite"', value)
 
 
+def _vacuum_mode(name: str, value: Any) -> None:
+    want(name, value in ("full", "lite"), '"full" or "lite"', value)
+
+
+def _parallelism(name: str, value: Any) -> None:
+    want(name, is_int(value) and 1 <= value <= 256, "a whole number from 1 to 256", value)
+
+
 def _columns_or_null(name: str, value: Any) -> None:
     valid = value is None or (isinstance(value, list) and all(is_text(item) for item in value))
     want(name, valid, "a list of column names or null", value)
@@ -148,6 +156,9 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
         "retention_hours": (None, _hours_or_null),
         "dry_run": (False, _boolean),
         "check_retention": (True, _boolean),
+        "mode": ("full", _vacuum_mode),
+        "inventory": (None, _text_or_null),
+        "parallelism": (8, _parallelism),
     },
 }
 

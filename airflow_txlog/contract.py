@@ -88,7 +88,8 @@ class JobSpec:
     - delete: `predicate` (SQL text, or null for every row), `partition_predicate`, `parameters`
     - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `partition_predicate`, `parameters`
     - checkpoint: none
-    - vacuum: `retention_hours` (number or null: the table's), `dry_run` (false), `check_retention` (true)
+    - vacuum: `retention_hours` (number or null: the table's), `dry_run` (false), `check_retention` (true), `mode`
+      ("full" default, or "lite"), `inventory` (path or URI of a Parquet or CSV file, or null), `parallelism` (8)
 
     A SOURCE is a VIEW, or `{"sql": "SELECT …", "views": {name: VIEW}}`. A VIEW is `{"table": uri}` (one of our
     tables, with an optional `"version"`) or `{"format": "parquet"|"csv"|"json"|"orc", "path": uri or list of them,

@@ -16,7 +16,7 @@
     ├── OverwritingWriter              the table has a writer that replaces commits, and strict_writers is on
     ├── TableError
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced
-    │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing
+    │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing · CannotVacuumLite
     │   └── CorruptTable               the log or a data file is not what the protocol demands
     │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile · CorruptDeletionVector
     │       └── LogGap                 a version of the log is missing
@@ -255,6 +255,12 @@ class FilesMissing(TableError):
     """Files of an earlier version are gone, so that it cannot be restored whole. Nothing was committed."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "count", "examples")
+
+
+class CannotVacuumLite(TableError):
+    """The log no longer holds every commit since the last vacuum. A full vacuum can be run. Nothing was deleted."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "needed", "earliest")
 
 
 class CorruptTable(TableError):

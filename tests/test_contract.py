@@ -40,6 +40,8 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("checkpoint", {}),
     ("vacuum", {}),
     ("vacuum", {"retention_hours": 0, "dry_run": True, "check_retention": False}),
+    ("vacuum", {"mode": "lite", "parallelism": 32}),
+    ("vacuum", {"inventory": "/reports/today.parquet"}),
 ]
 
 INVALID: list[tuple[str, dict[str, Any], str]] = [
@@ -82,6 +84,9 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("vacuum", {"retention_hours": -1}, "arguments.retention_hours"),
     ("vacuum", {"dry_run": 1}, "arguments.dry_run"),
+    ("vacuum", {"mode": "light"}, "arguments.mode"),
+    ("vacuum", {"inventory": 7}, "arguments.inventory"),
+    ("vacuum", {"parallelism": 0}, "arguments.parallelism"),
     ("checkpoint", {"force": True}, "arguments.force"),
 ]
 

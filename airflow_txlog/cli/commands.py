@@ -139,16 +139,24 @@ def snapshot(table: Table, args: Namespace) -> Answer:
 
 
 def vacuum(table: Table, args: Namespace) -> Answer:
-    """`{"table", "dry_run", "num_files", "size_bytes", "deleted_files", "deleted_directories", "files": [URI]}`."""
+    """`{"table", "mode", "dry_run", "num_files", "size_bytes", "deleted_files", "deleted_directories", "files"}`."""
     if not args.dry_run:
         _confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
     hours = args.orphan_retention_hours
     more = {} if hours is None else {"orphan_retention": timedelta(hours=hours)}
     result = table.vacuum(
-        args.retention_hours, dry_run=args.dry_run, check_retention=not args.no_check_retention, **more
+        args.retention_hours,
+        dry_run=args.dry_run,
+        check_retention=not args.no_check_retention,
+        mode=args.mode,
+        inventory=args.inventory,
+        parallelism=args.parallelism,
+        on_progress=printing.say,
+        **more,
     )
     document = {
         "table": table.uri,
+        "mode": result.mode,
         "dry_run": result.dry_run,
         "num_files": len(result.files),
         "size_bytes": result.size_bytes,

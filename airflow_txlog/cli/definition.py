@@ -74,6 +74,9 @@ _VACUUM = (
         metavar="H",
         help="How long a file that no commit names is kept (default: 168, never below 24)",
     ),
+    _arg("--mode", choices=("full", "lite"), default="full", help="lite: by the log since the last vacuum, no listing"),
+    _arg("--inventory", metavar="FILE", help="A .parquet or .csv of path, modificationTime, size, isDir: no listing"),
+    _arg("--parallelism", type=_whole_number, default=8, metavar="N", help="How many deletes at once (default: 8)"),
     _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only tell what would go"),
     _YES,
 )

@@ -50,7 +50,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
             out.print(Text(f"{name + ':':<{width + 1}} {_cell(value)}"))
 
 
-def say(text: str) -> None:
+def say(text: object) -> None:
     """A sentence for people on standard error, where it disturbs no output."""
     print(text, file=sys.stderr, flush=True)
 

@@ -31,10 +31,20 @@ from airflow_txlog.engine.table.time_travel import Moment, moment_text, parse_mo
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.engine.upkeep.checks import Finding, check
+from airflow_txlog.engine.upkeep.deleting import PARALLELISM
 from airflow_txlog.engine.upkeep.history import history
 from airflow_txlog.engine.upkeep.log_cleanup import LogCleanup, clean_after_checkpoint, clean_log
 from airflow_txlog.engine.upkeep.restore import restore
-from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_MS, VacuumResult, vacuum
+from airflow_txlog.engine.upkeep.vacuum import (
+    ORPHAN_RETENTION_MS,
+    InventorySource,
+    OnProgress,
+    VacuumMode,
+    VacuumRequest,
+    VacuumResult,
+    VacuumState,
+    vacuum,
+)
 from airflow_txlog.errors import (
     InvalidInput,
     ProtocolChanged,
@@ -291,6 +301,10 @@ class Table:
         *,
         check_retention: bool = True,
         orphan_retention: timedelta = timedelta(milliseconds=ORPHAN_RETENTION_MS),
+        mode: VacuumMode = "full",
+        inventory: InventorySource | None = None,
+        parallelism: int = PARALLELISM,
+        on_progress: OnProgress | None = None,
     ) -> VacuumResult:
         """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
 
@@ -298,23 +312,37 @@ class Table:
         hours; None: delta.deletedFileRetentionDuration); a file that no action names may be one being staged, and goes
         only when it is older than `orphan_retention`, never under 24 hours. Recorded as VACUUM START and VACUUM END.
 
-        Raises RetentionTooShort where `retention` is below the table's and `check_retention` is on, InvalidInput for a
-        negative one, UnsupportedFeature where the table may not be written here.
+        `mode` "lite" lists nothing: it deletes what the log removed since the last vacuum. `inventory` (a table, or a
+        Parquet or CSV file, of path, modificationTime, size, isDir) proposes files in place of a listing; each is
+        looked up before it goes. `parallelism` deletes run at once; `on_progress` hears of them now and then.
+
+        Raises RetentionTooShort where `retention` is below the table's and `check_retention` is on, InvalidInput for
+        what cannot be meant, CannotVacuumLite where the log lacks commits since the last vacuum, UnsupportedFeature
+        where the table may not be written here, and what the store raises at a delete: the others go on.
         """
         tx = self.begin()
         assert tx.snapshot is not None
         snapshot = tx.snapshot
         return vacuum(
             self.store,
-            live=snapshot.state.live,
-            tombstones=snapshot.state.tombstones,
-            partition_columns=_directory_names(snapshot),
-            retention_ms=None if retention is None else _milliseconds(retention),
-            table_retention_ms=snapshot.table_properties.deleted_file_retention_ms,
-            check_retention=check_retention,
-            orphan_retention_ms=_milliseconds(orphan_retention),
-            dry_run=dry_run,
+            VacuumState(
+                version=snapshot.version,
+                live=snapshot.state.live,
+                tombstones=snapshot.state.tombstones,
+                partition_columns=_directory_names(snapshot),
+                retention_ms=snapshot.table_properties.deleted_file_retention_ms,
+            ),
+            VacuumRequest(
+                retention_ms=None if retention is None else _milliseconds(retention),
+                check_retention=check_retention,
+                orphan_retention_ms=_milliseconds(orphan_retention),
+                dry_run=dry_run,
+                mode=mode,
+                inventory=inventory,
+                parallelism=parallelism,
+            ),
             clock=self._clock,
+            on_progress=on_progress,
             on_start=lambda parameters, metrics: self._record("VACUUM START", parameters, metrics),
             on_end=lambda parameters, metrics: self._record("VACUUM END", parameters, metrics),
         )

@@ -32,7 +32,7 @@ def checkpoint(spec: JobSpec) -> JobResult:
 def vacuum(spec: JobSpec) -> JobResult:
     """Delete the files that no version inside the retention needs, or only count them in a dry run.
 
-    `details.files` are the first of them. Raises RetentionTooShort.
+    `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite.
     """
     start = time.perf_counter()
     table = Table.open(spec.table_uri)
@@ -42,6 +42,9 @@ def vacuum(spec: JobSpec) -> JobResult:
         None if hours is None else dt.timedelta(hours=hours),
         dry_run=spec.arguments["dry_run"],
         check_retention=spec.arguments["check_retention"],
+        mode=spec.arguments["mode"],
+        inventory=spec.arguments["inventory"],
+        parallelism=spec.arguments["parallelism"],
     )
     metrics = {"numFilesToDelete": len(done.files), "sizeOfDataToDelete": done.size_bytes}
     if not done.dry_run:
@@ -55,7 +58,7 @@ def vacuum(spec: JobSpec) -> JobResult:
         metrics=metrics,
         files={"removed": 0 if done.dry_run else done.deleted_files},
         steps=_steps(spec, start),
-        details={"files": sorted(done.files)[:PATHS_TOLD], "dry_run": done.dry_run},
+        details={"files": sorted(done.files)[:PATHS_TOLD], "dry_run": done.dry_run, "mode": done.mode},
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 from airflow_txlog.operators.base import TxlogOperator
 
@@ -15,11 +16,18 @@ class VacuumOperator(TxlogOperator):
     :param dry_run: only tell what would go.
     :param check_retention: refuse a retention below the table's own (RetentionTooShort). False takes it as given, and
         time travel to the versions that lose files ends.
+    :param mode: "full" lists every file of the table; "lite" lists none and deletes what the log removed since the last
+        vacuum, which is fast and never finds what a killed task left behind. CannotVacuumLite where the log no longer
+        reaches back to that vacuum.
+    :param inventory: a Parquet or CSV file (path or URI, templated) of path, modificationTime, size and isDir to take
+        in place of a listing; files that it names are looked up before they go.
+    :param parallelism: how many files are deleted at once.
 
     It carries no application transaction: a second run finds less to do. Other arguments: `TxlogOperator`.
     """
 
     operation: ClassVar[str] = "vacuum"
+    template_fields: Sequence[str] = (*TxlogOperator.template_fields, "inventory")
 
     def __init__(
         self,
@@ -27,6 +35,9 @@ class VacuumOperator(TxlogOperator):
         retention_hours: float | None = None,
         dry_run: bool = False,
         check_retention: bool = True,
+        mode: Literal["full", "lite"] = "full",
+        inventory: str | None = None,
+        parallelism: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -34,11 +45,17 @@ class VacuumOperator(TxlogOperator):
         # Not `self.dry_run`, which is a method of every Airflow operator.
         self.only_tell = dry_run
         self.check_retention = check_retention
+        self.mode = mode
+        self.inventory = inventory
+        self.parallelism = parallelism
 
     def job_arguments(self) -> dict[str, Any]:
-        """`retention_hours`, `dry_run`, `check_retention`."""
+        """`retention_hours`, `dry_run`, `check_retention`, `mode`, `inventory`, `parallelism`."""
         return {
             "retention_hours": self.retention_hours,
             "dry_run": self.only_tell,
             "check_retention": self.check_retention,
+            "mode": self.mode,
+            "inventory": self.inventory,
+            "parallelism": self.parallelism,
         }

@@ -114,7 +114,23 @@ def test_an_idempotency_key_is_templated() -> None:
 def test_a_vacuum_keeps_the_dry_run_of_every_operator() -> None:
     operator = VacuumOperator(task_id="vacuum", table_uri="/t", retention_hours=0, dry_run=True)
     assert callable(operator.dry_run)
-    assert rendered(operator).arguments == {"retention_hours": 0, "dry_run": True, "check_retention": True}
+    assert rendered(operator).arguments == {
+        "retention_hours": 0,
+        "dry_run": True,
+        "check_retention": True,
+        "mode": "full",
+        "inventory": None,
+        "parallelism": 8,
+    }
+
+
+def test_the_inventory_of_a_vacuum_is_templated() -> None:
+    operator = VacuumOperator(
+        task_id="vacuum", table_uri="/t", inventory="/reports/{{ run_id }}.parquet", parallelism=32
+    )
+    assert rendered(operator).arguments["inventory"] == "/reports/manual__1.parquet"
+    lite = VacuumOperator(task_id="lite", table_uri="/t", mode="lite")
+    assert rendered(lite).arguments["mode"] == "lite"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ that are gone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -47,6 +47,8 @@ class Deletion:
     deleted_files: int = 0
     deleted_bytes: int = 0
     failures: list[tuple[str, Exception]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What the store does not take for a file of the table, such as a path that leads through a symlink."""
 
     def check(self) -> None:
         """Raise the first failure as the store raised it, with a note that says how many there were."""
@@ -77,7 +79,7 @@ def delete_files(
             try:
                 store.delete(info.path)
             except Exception as error:
-                deletion.failures.append((info.path, error))
+                _fail(deletion, info, error)
             else:
                 _count(deletion, info)
             if on_file is not None:
@@ -113,27 +115,32 @@ def delete_files(
 
 
 def progress_log(
-    table: str, what: str, files: Iterable[FileInfo], deletion: Deletion, clock: Clock
-) -> Callable[[], Progress | None]:
-    """A function to call after every file: it logs, and returns, how far it is, now and then."""
-    listed = list(files)
-    total_bytes = sum(info.size_bytes for info in listed)
+    table: str,
+    what: str,
+    files: Sequence[FileInfo],
+    deletion: Deletion,
+    clock: Clock,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> Callable[[], None]:
+    """A function to call after every file: every so many files or seconds it logs how far it is, and tells it."""
+    total_bytes = sum(info.size_bytes for info in files)
     next_file, next_ms = PROGRESS_FILES, clock.now_ms() + PROGRESS_MS
 
-    def tell() -> Progress | None:
+    def tell() -> None:
         nonlocal next_file, next_ms
         now_ms = clock.now_ms()
         if deletion.deleted_files < next_file and now_ms < next_ms:
-            return None
+            return
         next_file, next_ms = deletion.deleted_files + PROGRESS_FILES, now_ms + PROGRESS_MS
         progress = Progress(
             deleted_files=deletion.deleted_files,
             deleted_bytes=deletion.deleted_bytes,
-            total_files=len(listed),
+            total_files=len(files),
             total_bytes=total_bytes,
         )
         log.info("%s of %s: %s", what, table, progress)
-        return progress
+        if on_progress is not None:
+            on_progress(progress)
 
     return tell
 
@@ -143,9 +150,17 @@ def _settle(deletion: Deletion, info: FileInfo, future: Future[None]) -> None:
     if error is None:
         _count(deletion, info)
     elif isinstance(error, Exception):
-        deletion.failures.append((info.path, error))
+        _fail(deletion, info, error)
     else:
         raise error
+
+
+def _fail(deletion: Deletion, info: FileInfo, error: Exception) -> None:
+    if isinstance(error, ValueError):
+        log.warning("%s was left alone: %s", info.path, error)
+        deletion.refused.append(info.path)
+    else:
+        deletion.failures.append((info.path, error))
 
 
 def _count(deletion: Deletion, info: FileInfo) -> None:
