@@ -278,7 +278,13 @@ class CorruptCommit(CorruptTable):
 
 
 class CorruptCheckpoint(CorruptTable):
-    """A checkpoint cannot be read, or lacks what every checkpoint holds."""
+    """A checkpoint cannot be read, or lacks what every checkpoint holds.
+
+    `damaged` is False for one that reads well and breaks the protocol: its writer is at fault, and no other file of
+    the log is believed in its place.
+    """
+
+    damaged: bool = True
 
 
 class CorruptDataFile(CorruptTable):

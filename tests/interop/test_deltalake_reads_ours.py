@@ -182,9 +182,9 @@ PARTITION_STRINGS = [
 
 def test_partition_values_with_anything_in_them(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("part one", pa.string())])
-    rows = pa.table({"id": range(len(PARTITION_STRINGS)), "part one": PARTITION_STRINGS}, schema=schema)
-    table = Table.create(uri, schema, ["part one"])
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("Part-Öne", pa.string())])
+    rows = pa.table({"id": range(len(PARTITION_STRINGS)), "Part-Öne": PARTITION_STRINGS}, schema=schema)
+    table = Table.create(uri, schema, ["Part-Öne"])
     append(table, rows)
     assert_both_read(uri, rows)
     version = table.checkpoint()

@@ -210,9 +210,10 @@ class Snapshot:
 def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     """The snapshot of `version`, or of the latest one.
 
-    A checkpoint that cannot be read is passed over, with a warning that names it, for another one of its version, an
-    earlier one or the first commit, and never for an earlier version of the table. Where nothing else leads to the
-    version, the error of the newest checkpoint is raised.
+    A checkpoint whose bytes cannot be read is passed over, with a warning that names it, for another one of its
+    version, an earlier one or the first commit, and never for an earlier version of the table. Where nothing else
+    leads to the version, the error of the newest checkpoint is raised; so it is where a checkpoint reads well and lacks
+    what the protocol demands, because then its writer cannot be trusted with the rest of the log either.
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
@@ -225,7 +226,7 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
         try:
             return _build(store, _checkpoint_base(store, segment), segment)
         except CorruptCheckpoint as error:
-            if segment.checkpoint is None or segment.checkpoint.path in unreadable:
+            if segment.checkpoint is None or segment.checkpoint.path in unreadable or not error.damaged:
                 raise
             log.warning("%s is passed over: %s", segment.checkpoint.path, error)
             unreadable[segment.checkpoint.path] = error

@@ -60,9 +60,8 @@ def check_top_level(store: Store, checkpoint: CheckpointFiles, found: Found) -> 
         needed["checkpointMetadata"] = len(found.checkpoint_metadata)
     for action, count in needed.items():
         if count != 1:
-            raise corrupt(
-                store, checkpoint.path, f"it holds {count} {action} actions, and every such checkpoint holds one"
-            )
+            why = f"it holds {count} {action} actions, and every such checkpoint holds one"
+            raise corrupt(store, checkpoint.path, why, damaged=False)
     for each in found.checkpoint_metadata:
         if each.version != checkpoint.version:
             raise corrupt(store, checkpoint.path, f"it says that it is of version {each.version}")
@@ -89,13 +88,14 @@ def content_of(store: Store, checkpoint: CheckpointFiles, found: Found) -> Check
     )
 
 
-def corrupt(store: Store, path: str, why: str) -> CorruptCheckpoint:
-    """The error of one unusable file of a checkpoint."""
+def corrupt(store: Store, path: str, why: str, *, damaged: bool = True) -> CorruptCheckpoint:
+    """The error of one unusable file of a checkpoint; `damaged=False` where it reads well and breaks the protocol."""
     return CorruptCheckpoint(
         f"CorruptCheckpoint: {path} of {store.root} cannot be read: {why}. Nothing was changed. Where the commits "
         "before it or an older checkpoint still exist, deleting the file lets the table be read from them.",
         table=store.root,
         path=path,
+        damaged=damaged,
     )
 
 
