@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
@@ -195,3 +197,23 @@ def test_a_log_without_a_schema_can_be_looked_at_and_neither_read_nor_written(tm
     for use in (table.to_arrow, table.begin, lambda: table.snapshot().schema):
         with pytest.raises(errors.CorruptTable, match="states no schema"):
             use()
+
+
+def checkpoint_file(table: Table) -> Path:
+    return Path(table.uri.removeprefix("file://"), "_delta_log", f"{table.checkpoint():020d}.checkpoint.parquet")
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_commits(table: Table) -> None:
+    version, file = table.snapshot().version, checkpoint_file(table)
+    file.write_bytes(file.read_bytes()[:-9])
+    assert Table.open(table.uri).snapshot().version == version
+
+
+@pytest.mark.parametrize("action", ["protocol", "metaData"])
+def test_a_checkpoint_that_reads_well_and_breaks_the_protocol_is_not_passed_over(table: Table, action: str) -> None:
+    file = checkpoint_file(table)
+    rows = pq.read_table(file)
+    pq.write_table(rows.filter(pc.is_null(rows.column(action))), file)
+    with pytest.raises(errors.CorruptCheckpoint, match=f"0 {action} actions") as caught:
+        Table.open(table.uri)
+    assert not caught.value.damaged
