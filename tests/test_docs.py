@@ -180,7 +180,7 @@ def accepts(check: Callable[..., None], protocol: Protocol) -> bool:
 @pytest.mark.parametrize("name", feature_rows())
 def test_the_protocol_page_tells_what_the_engine_does(name: str) -> None:
     read, write = feature_rows()[name]
-    in_reader_list = name in features.READABLE | features.READABLE_WHILE_UNUSED | OTHER_READER_FEATURES
+    in_reader_list = name in features.READABLE | OTHER_READER_FEATURES
     protocol = Protocol(
         min_reader_version=3 if in_reader_list else 1,
         min_writer_version=7,
@@ -193,5 +193,5 @@ def test_the_protocol_page_tells_what_the_engine_does(name: str) -> None:
 
 
 def test_the_protocol_page_names_every_feature_that_the_engine_knows() -> None:
-    known = features.READABLE | features.READABLE_WHILE_UNUSED | features.WRITABLE | features.WRITABLE_WHILE_UNUSED
+    known = features.READABLE | features.WRITABLE | features.WRITABLE_WHILE_UNUSED
     assert known - feature_rows().keys() == set()

@@ -7,10 +7,28 @@ Source: protocol, "Last Checkpoint File".
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import msgspec
 
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, MAX_VERSION
 from airflow_txlog.engine.store.base import Store
+
+
+class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the hint says of a V2 checkpoint, as delta-spark writes it: others need not read the top level then.
+
+    We never believe it: the checkpoint itself says the same.
+    """
+
+    path: str
+    """The name of the top level, in the log."""
+    size_in_bytes: int
+    modification_time: int
+    non_file_actions: Sequence[Mapping[str, Any]] | None = None
+    """Every action of the top level but those that name sidecars, each under its name."""
+    sidecar_files: Sequence[msgspec.Struct] | None = None
 
 
 class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -22,6 +40,7 @@ class LastCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     parts: int | None = None
     size_in_bytes: int | None = None
     num_of_add_files: int | None = None
+    v2_checkpoint: V2Hint | None = None
 
 
 # Of a hint only the version is used, so a wrong type anywhere else must not cost the hint.

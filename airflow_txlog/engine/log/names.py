@@ -67,6 +67,11 @@ def checkpoint_name(version: int) -> str:
     return f"{version_prefix(version)}.checkpoint.parquet"
 
 
+def v2_checkpoint_name(version: int, unique_id: str) -> str:
+    """Path of the top level, in Parquet, of one V2 checkpoint of a version, relative to the table."""
+    return f"{version_prefix(version)}.checkpoint.{unique_id}.parquet"
+
+
 def version_prefix(version: int) -> str:
     """What every file of a version begins with, relative to the table: the place to start a listing from."""
     if not 0 <= version <= MAX_VERSION:

@@ -23,13 +23,10 @@ READABLE = frozenset(
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
+        "v2Checkpoint",
         "vacuumProtocolCheck",
     }
 )
-
-# Reader features that are a duty only where something uses them: a property or a field (see `_active_features`), a
-# checkpoint of the new form (refused by engine/log when one is needed).
-READABLE_WHILE_UNUSED = frozenset({"v2Checkpoint"})
 
 # Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
 # asks for V2 checkpoints may still be written without them.
@@ -108,7 +105,7 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
     active = frozenset(_active_features(metadata, schema))
     # A field or property that switches a reader feature on binds even where the protocol forgot to list it.
     for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
-        if name in READABLE or (name in READABLE_WHILE_UNUSED and name not in active & _READ_ACTIVE):
+        if name in READABLE:
             continue
         raise _refusal(table, name, "read")
     if "columnMapping" in active and "columnMapping" not in reader_features(protocol):
@@ -141,7 +138,7 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
-    for name in sorted(reader_features(protocol) - READABLE - READABLE_WHILE_UNUSED):
+    for name in sorted(reader_features(protocol) - READABLE):
         raise _refusal(table, name, "read")
     for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED):
         raise _refusal(table, name, "write")
@@ -179,7 +176,7 @@ def _needed_features(schema: StructType, properties: Mapping[str, str]) -> tuple
     needed = frozenset(name for name in active if name is not None)
     if needed & _NEED_DOMAINS:
         needed |= {"domainMetadata"}
-    both = needed & (READABLE | READABLE_WHILE_UNUSED)
+    both = needed & READABLE
     return both, needed - both
 
 

@@ -71,6 +71,12 @@ def _parse_indexed_columns(text: str) -> int:
     return number
 
 
+def _parse_checkpoint_policy(text: str) -> str:
+    if text.strip().lower() in ("classic", "v2"):
+        return text.strip().lower()
+    raise ValueError("expected classic or v2")
+
+
 def _parse_isolation(text: str) -> str:
     for level in (SERIALIZABLE, WRITE_SERIALIZABLE):
         if text.strip().lower() == level.lower():
@@ -97,6 +103,20 @@ class TableProperties:
     def checkpoint_interval(self) -> int:
         """Commits between two automatic checkpoints."""
         return self._get("delta.checkpointInterval", _parse_positive, 10)
+
+    @property
+    def wants_v2_checkpoints(self) -> bool:
+        """Whether delta.checkpointPolicy asks for V2 checkpoints, which the protocol has to allow as well."""
+        return self._get("delta.checkpointPolicy", _parse_checkpoint_policy, "classic") == "v2"
+
+    @property
+    def checkpoint_statistics_as_json(self) -> bool:
+        return self._get("delta.checkpoint.writeStatsAsJson", _parse_bool, True)
+
+    @property
+    def checkpoint_statistics_as_struct(self) -> bool:
+        """Off unless asked for, as the protocol has it; on where there would otherwise be no statistics at all."""
+        return self._get("delta.checkpoint.writeStatsAsStruct", _parse_bool, not self.checkpoint_statistics_as_json)
 
     @property
     def deleted_file_retention_ms(self) -> int:

@@ -7,9 +7,16 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.log.actions import SetTransaction
-from airflow_txlog.engine.log.checkpoints import write_checkpoint
+from airflow_txlog.engine.log.checkpoints import (
+    AddForm,
+    CheckpointState,
+    write_checkpoint,
+    write_v2_checkpoint,
+)
 from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.table.features import reader_features
 from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.typed_columns import TypedColumns
 
 
 def is_due(version: int, interval: int) -> bool:
@@ -18,22 +25,44 @@ def is_due(version: int, interval: int) -> bool:
 
 
 def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
-    """Write the classic checkpoint of this version.
+    """Write a checkpoint of this version: V2 where delta.checkpointPolicy asks for it and the protocol allows it.
 
-    Left out: tombstones past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application
-    transactions past delta.setTransactionRetentionDuration.
+    Statistics go in as delta.checkpoint.writeStatsAsJson and delta.checkpoint.writeStatsAsStruct say. Left out are
+    tombstones past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions
+    past delta.setTransactionRetentionDuration.
     """
     now_ms = clock.now_ms()
-    state = snapshot.state
-    write_checkpoint(
-        store,
+    properties = snapshot.table_properties
+    state = CheckpointState(
         version=snapshot.version,
-        protocol=state.protocol,
-        metadata=state.metadata,
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
         transactions=_kept_transactions(snapshot, now_ms),
-        domains=dict(state.domains),
-        adds=state.live,
-        removes=kept_tombstones(state.tombstones, now_ms - snapshot.table_properties.deleted_file_retention_ms),
+        domains=snapshot.state.domains,
+        adds=snapshot.state.live,
+        removes=kept_tombstones(snapshot.state.tombstones, now_ms - properties.deleted_file_retention_ms),
+    )
+    if properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
+        write_v2_checkpoint(store, state, clock.unique_id, _form_of(snapshot))
+    else:
+        write_checkpoint(store, state, _form_of(snapshot))
+
+
+def _form_of(snapshot: Snapshot) -> AddForm:
+    properties = snapshot.table_properties
+    if not properties.checkpoint_statistics_as_struct:
+        return AddForm(with_json_statistics=properties.checkpoint_statistics_as_json)
+    typed = TypedColumns(
+        snapshot.delta_schema,
+        snapshot.partition_columns,
+        indexed_columns=properties.stats_columns,
+        num_indexed_columns=properties.num_indexed_columns,
+    )
+    # A value without a typed form would read as null where the structs are believed: then the log's own form it is.
+    if not typed.knows(snapshot.state.live):
+        return AddForm()
+    return AddForm(
+        with_json_statistics=properties.checkpoint_statistics_as_json, parsed=typed.fields, parse=typed.values
     )
 
 

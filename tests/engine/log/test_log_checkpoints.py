@@ -28,7 +28,14 @@ from airflow_txlog.engine.log.actions import (
     Remove,
     SetTransaction,
 )
-from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, rows, write_checkpoint, writing
+from airflow_txlog.engine.log.checkpoints import (
+    CheckpointContent,
+    CheckpointState,
+    read_checkpoint,
+    rows,
+    write_checkpoint,
+    writing,
+)
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.wire import decode_commit
@@ -52,7 +59,7 @@ def write(store: Store, adds: Sequence[Add] = (), removes: Sequence[Remove] = ()
     """The checkpoint of version 10, with what is given and little else."""
     values: dict[str, Any] = {"protocol": PROTOCOL, "metadata": METADATA, "transactions": {}, "domains": {}} | given
     files = values.pop("files", adds_to_table(adds))
-    write_checkpoint(store, version=10, adds=files, removes=removes_to_table(removes), **values)
+    write_checkpoint(store, CheckpointState(version=10, adds=files, removes=removes_to_table(removes), **values))
 
 
 def read(store: Store) -> CheckpointContent:
@@ -272,13 +279,15 @@ def test_deltalake_reads_a_table_of_which_only_our_checkpoint_is_left(tmp_path: 
     assert last.metadata is not None
     write_checkpoint(
         LocalStore(str(tmp_path / "copy")),
-        version=version,
-        protocol=last.protocol,
-        metadata=last.metadata,
-        transactions={"app": SetTransaction(app_id="app", version=7, last_updated=1)},
-        domains={},
-        adds=adds_to_table(list(live.values())),
-        removes=removes_to_table([Remove(path="gone", data_change=True, deletion_timestamp=5)]),
+        CheckpointState(
+            version=version,
+            protocol=last.protocol,
+            metadata=last.metadata,
+            transactions={"app": SetTransaction(app_id="app", version=7, last_updated=1)},
+            domains={},
+            adds=adds_to_table(list(live.values())),
+            removes=removes_to_table([Remove(path="gone", data_change=True, deletion_timestamp=5)]),
+        ),
     )
     for number in range(version):
         (tmp_path / "copy" / "_delta_log" / f"{number:020d}.json").unlink()

@@ -6,6 +6,14 @@ Source: protocol, "Checkpoints" and "Checkpoint Schema".
 
 from airflow_txlog.engine.log.checkpoints.content import CheckpointContent
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
-from airflow_txlog.engine.log.checkpoints.writing import write_checkpoint
+from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointState, write_checkpoint, write_v2_checkpoint
 
-__all__ = ["CheckpointContent", "read_checkpoint", "sidecars_of", "write_checkpoint"]
+__all__ = [
+    "AddForm",
+    "CheckpointContent",
+    "CheckpointState",
+    "read_checkpoint",
+    "sidecars_of",
+    "write_checkpoint",
+    "write_v2_checkpoint",
+]

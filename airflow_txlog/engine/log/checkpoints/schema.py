@@ -69,3 +69,17 @@ CHECKPOINT = pa.schema(
         ),
     ]
 )
+
+# Only in the top level of a V2 checkpoint.
+CHECKPOINT_METADATA = pa.field("checkpointMetadata", pa.struct([("version", pa.int64()), ("tags", STRING_MAP)]))
+SIDECAR = pa.field(
+    "sidecar",
+    pa.struct(
+        [
+            ("path", pa.string()),
+            ("sizeInBytes", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("tags", STRING_MAP),
+        ]
+    ),
+)

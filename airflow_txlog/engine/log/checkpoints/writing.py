@@ -1,26 +1,43 @@
-"""A classic checkpoint, written.
+"""A checkpoint, written: classic in one file, or V2 with its files in sidecars.
 
-The invariant: it goes in slices, so that memory is bounded by the slice, and it appears whole or not at all.
-Source: protocol, "Checkpoints" and "Checkpoint Schema".
+The invariant: it goes in slices, so that memory is bounded by the slice, and it appears whole or not at all. Of a V2
+checkpoint the top level, which alone makes it one, is written last: a writer that dies before leaves sidecars that
+nothing names, and a reader of the log sees nothing of them.
+Source: protocol, "Checkpoints", "V2 Spec" and "Checkpoint Schema"; delta-spark for the names of sidecars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_txlog.engine.log.checkpoints.schema import ADD, CHECKPOINT, REMOVE, VECTOR_TYPE, wire_name
-from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, write_hint
-from airflow_txlog.engine.log.names import checkpoint_name
-from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.log.checkpoints.schema import (
+    ADD,
+    CHECKPOINT,
+    CHECKPOINT_METADATA,
+    REMOVE,
+    SIDECAR,
+    VECTOR_TYPE,
+    wire_name,
+)
+from airflow_txlog.engine.log.checkpoints.sidecar import SIDECAR_DIRECTORY, CheckpointMetadata, Sidecar
+from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, V2Hint, write_hint
+from airflow_txlog.engine.log.names import checkpoint_name, v2_checkpoint_name, version_prefix
+from airflow_txlog.engine.store.base import FileInfo, Store
 
 _ROW_GROUP_ROWS = 65_536
+_SIDECAR_ROWS = 2 * _ROW_GROUP_ROWS
 
-_SMALL = ["protocol", "metaData", "txn", "domainMetadata"]
+# With more than so many actions the hint would cost its readers more than it saves them. Source: delta-spark.
+_HINT_ACTIONS = 30
+
+_Action = dict[str, msgspec.Struct]
+"""An action under its name."""
 
 # Paths and statistics are different in every row: a dictionary of them is work for nothing.
 _REPEATING = [
@@ -34,82 +51,200 @@ _REPEATING = [
 ]
 
 
-def write_checkpoint(
-    store: Store,
-    *,
-    version: int,
-    protocol: Protocol,
-    metadata: Metadata,
-    transactions: Mapping[str, SetTransaction],
-    domains: Mapping[str, DomainMetadata],
-    adds: pa.Table,
-    removes: pa.Table,
-) -> None:
-    """Write the classic checkpoint of `version`, and then the hint to it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddForm:
+    """What an add says of its file in a checkpoint beside the fields of the log."""
 
-    `adds` (schema FILES) are the live files; `removes` (schema TOMBSTONES) the tombstones that the caller still keeps.
+    with_json_statistics: bool = True
+    """delta.checkpoint.writeStatsAsJson."""
+    parsed: Sequence[pa.Field] = ()
+    """Further members of `add`: `stats_parsed`, `partitionValues_parsed`."""
+    parse: Callable[[pa.RecordBatch], Sequence[pa.Array]] | None = None
+    """The values of these members, in their order, for some rows of schema FILES."""
+
+    @property
+    def type(self) -> pa.StructType:
+        kept = [each for each in ADD if self.with_json_statistics or each.name != "stats"]
+        return pa.struct([*kept, *self.parsed])
+
+    def rows(self, files: pa.RecordBatch) -> pa.StructArray:
+        """Rows of schema FILES as add actions."""
+        values = self.parse(files) if self.parse is not None else ()
+        return _wire_rows(files, self.type, dict(zip((each.name for each in self.parsed), values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """What is to be written: the reconciled state of a version, as far as a checkpoint keeps it."""
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+    transactions: Mapping[str, SetTransaction]
+    domains: Mapping[str, DomainMetadata]
+    adds: pa.Table
+    """The live files, schema FILES."""
+    removes: pa.Table
+    """The tombstones that are still kept, schema TOMBSTONES."""
+
+
+def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddForm()) -> None:
+    """Write the classic checkpoint of the state's version, and then the hint to it.
+
     The commit of the version exists already. Two writers may write one version at the same time: both write the same
     state, and one of the two files stays, whole. Raises what the store raises; then the old state of the log stands.
     """
-    kept = [domain for domain in domains.values() if not domain.removed]
-    path = checkpoint_name(version)
-    with (
-        store.open_output(path) as output,
-        pq.ParquetWriter(output, CHECKPOINT, compression="snappy", use_dictionary=_REPEATING) as writer,
-    ):
-        writer.write_table(_small_actions(protocol, metadata, list(transactions.values()), kept))
-        for rows in _slices(removes):
-            writer.write_table(_actions(len(rows), remove=_wire_rows(rows, REMOVE)))
-        for rows in _slices(adds):
-            writer.write_table(_actions(len(rows), add=_wire_rows(rows, ADD)))
+    path = checkpoint_name(state.version)
+    small = _small_actions(state)
+    schema = _schema(form)
+    with store.open_output(path) as output, _writer(output, schema) as writer:
+        writer.write_table(_others(small, schema))
+        for name, rows in _files(state):
+            writer.write_table(_file_actions(name, rows, form, schema))
     info = store.stat(path)
     hint = LastCheckpoint(
-        version=version,
-        size=2 + len(transactions) + len(kept) + adds.num_rows + removes.num_rows,
+        version=state.version,
+        size=len(small) + state.adds.num_rows + state.removes.num_rows,
         size_in_bytes=None if info is None else info.size_bytes,
-        num_of_add_files=adds.num_rows,
+        num_of_add_files=state.adds.num_rows,
     )
     write_hint(store, hint)
 
 
-def _small_actions(
-    protocol: Protocol, metadata: Metadata, transactions: list[SetTransaction], domains: list[DomainMetadata]
-) -> pa.Table:
-    """Everything but the files, one row each."""
-    table = {
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-        # Lists where the version has feature lists, null where it does not: the protocol demands both.
-        "readerFeatures": (protocol.reader_features or []) if protocol.min_reader_version >= 3 else None,
-        "writerFeatures": (protocol.writer_features or []) if protocol.min_writer_version >= 7 else None,
-    }
-    rows = [
-        {"protocol": table},
-        {"metaData": msgspec.to_builtins(metadata)},
-        *({"txn": msgspec.to_builtins(each)} for each in transactions),
-        *({"domainMetadata": msgspec.to_builtins(each)} for each in domains),
+def write_v2_checkpoint(
+    store: Store, state: CheckpointState, unique_id: Callable[[], str], form: AddForm = AddForm()
+) -> None:
+    """Write a V2 checkpoint of the state's version: sidecars, then the top level, and then the hint to it.
+
+    The protocol of the table has the feature v2Checkpoint. `unique_id` gives fresh UUIDs, so that two writers of one
+    version never meet: both checkpoints stay, and say the same. Raises what the store raises, and FileNotFoundError
+    where a sidecar was deleted meanwhile; then the old state of the log stands, and sidecars that nothing names remain
+    for the log cleanup.
+    """
+    sidecars = _write_sidecars(store, state, unique_id, form)
+    about: _Action = {"checkpointMetadata": CheckpointMetadata(version=state.version)}
+    actions = [about, *_small_actions(state)]
+    path = v2_checkpoint_name(state.version, unique_id())
+    schema = _schema(form).append(CHECKPOINT_METADATA).append(SIDECAR)
+    with store.open_output(path) as output, _writer(output, schema) as writer:
+        named: list[_Action] = [{"sidecar": each} for each in sidecars]
+        writer.write_table(_others([*actions, *named], schema))
+    info = store.stat(path)
+    if info is None:
+        return
+    hint = LastCheckpoint(
+        version=state.version,
+        size=len(actions) + len(sidecars) + state.adds.num_rows + state.removes.num_rows,
+        size_in_bytes=info.size_bytes + sum(each.size_in_bytes for each in sidecars),
+        num_of_add_files=state.adds.num_rows,
+        v2_checkpoint=V2Hint(
+            path=_base_name(path),
+            size_in_bytes=info.size_bytes,
+            modification_time=info.modified_ms,
+            non_file_actions=actions if len(actions) <= _HINT_ACTIONS else None,
+            sidecar_files=sidecars if len(sidecars) <= _HINT_ACTIONS else None,
+        ),
+    )
+    write_hint(store, hint)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[], str], form: AddForm) -> list[Sidecar]:
+    """All adds and removes, in files of about `_SIDECAR_ROWS` actions; none where there is no file action."""
+    count = -(-(state.adds.num_rows + state.removes.num_rows) // _SIDECAR_ROWS)
+    schema = _schema(form, ("add", "remove"))
+    files = _files(state)
+    infos: list[FileInfo] = []
+    rest = next(files, None)
+    while rest is not None:
+        number = len(infos) + 1
+        # The names are the reference writer's; the counts in them are for people.
+        name = f"{_base_name(version_prefix(state.version))}.checkpoint.{number:010d}.{max(count, number):010d}"
+        path = f"{SIDECAR_DIRECTORY}/{name}.{unique_id()}.parquet"
+        with store.open_output(path) as output, _writer(output, schema) as writer:
+            written = 0
+            while rest is not None and (not written or written + len(rest[1]) <= _SIDECAR_ROWS):
+                writer.write_table(_file_actions(*rest, form, schema))
+                written += len(rest[1])
+                rest = next(files, None)
+        info = store.stat(path)
+        if info is None:
+            raise FileNotFoundError(f"{store.root}/{path}")
+        infos.append(info)
+    return [
+        Sidecar(path=_base_name(info.path), size_in_bytes=info.size_bytes, modification_time=info.modified_ms)
+        for info in infos
     ]
-    columns = {name: pa.array([row.get(name) for row in rows], CHECKPOINT.field(name).type) for name in _SMALL}
-    return _actions(len(rows), **columns)
 
 
-def _slices(files: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of one row group each, however small the chunks are that commits left in the table."""
-    for start in range(0, files.num_rows, _ROW_GROUP_ROWS):
-        yield from files.slice(start, _ROW_GROUP_ROWS).combine_chunks().to_batches()
+def _files(state: CheckpointState) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Every file action in batches of one row group each, removes first, with the name of the action."""
+    for name, files in (("remove", state.removes), ("add", state.adds)):
+        # However small the chunks are that commits left in the table.
+        for start in range(0, files.num_rows, _ROW_GROUP_ROWS):
+            for rows in files.slice(start, _ROW_GROUP_ROWS).combine_chunks().to_batches():
+                yield name, rows
 
 
-def _wire_rows(rows: pa.RecordBatch, struct: pa.StructType) -> pa.StructArray:
+def _file_actions(name: str, rows: pa.RecordBatch, form: AddForm, schema: pa.Schema) -> pa.Table:
+    actions = form.rows(rows) if name == "add" else _wire_rows(rows, REMOVE, {})
+    return _actions(len(rows), {name: actions}, schema)
+
+
+def _wire_rows(rows: pa.RecordBatch, struct: pa.StructType, more: Mapping[str, pa.Array]) -> pa.StructArray:
     by_name = dict(zip(map(wire_name, rows.schema.names), rows.columns, strict=True))
     by_name["dataChange"] = pa.repeat(pa.scalar(False), len(rows))
     vectors = by_name["deletionVector"]
     by_name["deletionVector"] = pa.StructArray.from_arrays(
         vectors.flatten(), fields=list(VECTOR_TYPE), mask=vectors.is_null()
     )
+    by_name.update(more)
     return pa.StructArray.from_arrays([by_name[each.name] for each in struct], fields=list(struct))
 
 
-def _actions(count: int, **columns: pa.Array) -> pa.Table:
-    """Rows of the checkpoint's schema, all columns null but those given."""
-    arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in CHECKPOINT]
-    return pa.table(arrays, schema=CHECKPOINT)
+# --- everything else ------------------------------------------------------------------------------------------------
+
+
+def _small_actions(state: CheckpointState) -> list[_Action]:
+    """Everything but the files."""
+    protocol = msgspec.structs.replace(
+        state.protocol,
+        # Lists where the version has feature lists, null where it does not: the protocol demands both.
+        reader_features=(state.protocol.reader_features or []) if state.protocol.min_reader_version >= 3 else None,
+        writer_features=(state.protocol.writer_features or []) if state.protocol.min_writer_version >= 7 else None,
+    )
+    actions: list[_Action] = [{"protocol": protocol}, {"metaData": state.metadata}]
+    actions += [{"txn": each} for each in state.transactions.values()]
+    actions += [{"domainMetadata": each} for each in state.domains.values() if not each.removed]
+    return actions
+
+
+def _others(actions: Sequence[_Action], schema: pa.Schema) -> pa.Table:
+    """Actions that are no file's, one row each."""
+    names = {name for action in actions for name in action}
+    rows = [msgspec.to_builtins(action) for action in actions]
+    columns = {name: pa.array([row.get(name) for row in rows], schema.field(name).type) for name in names}
+    return _actions(len(rows), columns, schema)
+
+
+# --- Parquet --------------------------------------------------------------------------------------------------------
+
+
+def _schema(form: AddForm, names: Sequence[str] = tuple(CHECKPOINT.names)) -> pa.Schema:
+    return pa.schema([(name, form.type if name == "add" else CHECKPOINT.field(name).type) for name in names])
+
+
+def _writer(output: object, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(output, schema, compression="snappy", use_dictionary=_REPEATING)
+
+
+def _actions(count: int, columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+    """Rows of the schema, all columns null but those given."""
+    arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in schema]
+    return pa.table(arrays, schema=schema)
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]
