@@ -1,9 +1,9 @@
 """RESTORE: make an earlier version the latest one again, by a new commit.
 
-What is restored is the content (the files that were live then, deletion vectors included) and the metadata (schema,
-partitioning, properties). What belongs to the log and not to one version stays as it is: the protocol, application
-transactions, domains, the table's id, and the properties that say how far the log has come. The invariant: no commit
-names a file that was not there a moment ago.
+What is restored is the content (the files that were live then, deletion vectors included), the metadata (schema,
+partitioning, properties) and the clustering columns. What belongs to the log and not to one version stays as it is: the
+protocol, application transactions, all other domains, the table's id, and the properties that say how far the log has
+come. The invariant: no commit names a file that was not there a moment ago.
 Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 """
 
@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.commit.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
@@ -75,6 +76,7 @@ def restore(
     tx.read_whole_table()
     if metadata != head.metadata:
         tx.set_metadata(metadata)
+    _restore_clustering(tx, head, target)
     tx.add(table_to_adds(coming, data_change=True))
     tx.remove(going)
     metrics = {
@@ -87,6 +89,15 @@ def restore(
     }
     asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
     return tx.commit("RESTORE", asked, metrics, never_rebases=True)
+
+
+def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:
+    """The clustering columns are part of how a version's files are laid out; every other domain is its owner's."""
+    now, then = (each.state.domains.get(CLUSTERING_DOMAIN) for each in (head, target))
+    if then is not None and then != now:
+        tx.set_domain(CLUSTERING_DOMAIN, then.configuration)
+    elif then is None and now is not None:
+        tx.set_domain(CLUSTERING_DOMAIN, now.configuration, removed=True)
 
 
 def _without(files: pa.Table, others: pa.Table, root: str) -> pa.Table:

@@ -20,7 +20,7 @@ from airflow_txlog.engine.store import FileInfo, MemoryStore, Store
 from airflow_txlog.engine.table.properties import DAY_MS, HOUR_MS
 from airflow_txlog.engine.upkeep import log_cleanup
 from airflow_txlog.engine.upkeep.log_cleanup import clean_log
-from airflow_txlog.errors import TimestampOutOfRange, VersionNotFound
+from airflow_txlog.errors import CorruptCheckpoint, TimestampOutOfRange, VersionNotFound
 from tests.conftest import ManualClock
 from tests.engine.rows import append, sorted_rows
 from tests.engine.upkeep.faults import DyingStore, dying
@@ -315,7 +315,7 @@ def test_a_sidecar_goes_once_it_is_old_and_no_checkpoint_names_it() -> None:
 def test_sidecars_stay_while_one_checkpoint_does_not_tell_its_own() -> None:
     history = v2_history()
     history.store.put(f"{version_prefix(17)}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a19.json", b"{torn")
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(CorruptCheckpoint):
         history.clean()
     assert len(sidecars(history)) == 4
     assert versions_of(history.log(), ".json")[0] == 15

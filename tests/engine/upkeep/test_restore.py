@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import DomainMetadata, Protocol
+from airflow_txlog.engine.log.actions import DeletionVector, DomainMetadata, Protocol
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.errors import (
@@ -273,3 +273,90 @@ def test_a_restore_meets_any_commit_that_lands_first(folder: Path) -> None:
     assert error.value.retryable
     assert table.snapshot().version == 4
     assert table.to_arrow().num_rows == 3
+
+
+def test_a_file_with_another_deletion_vector_is_another_file(folder: Path) -> None:
+    """Restoring across a vector takes the file as it was masked then: one add and one remove of the same path."""
+    from airflow_txlog.engine.log.columns import table_to_adds
+
+    table = grown(folder)
+    tx = table.begin()
+    tx.set_protocol(WITH_VECTORS)
+    tx.commit("UPGRADE PROTOCOL")
+    table = Table.open(str(folder))
+    plain = table_to_adds(table.snapshot().files("day = '2'"), data_change=True)[0]
+    gone = DeletionVector(storage_type="i", path_or_inline_dv="wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+                          size_in_bytes=40, cardinality=6)  # fmt: skip
+    tx = table.begin()
+    tx.remove(table.snapshot().files("day = '2'"))
+    tx.add(msgspec.structs.replace(plain, deletion_vector=gone))
+    tx.commit("DELETE")
+    lines = restored_lines(table, 4)
+    adds = [line["add"] for line in lines if "add" in line]
+    removes = [line["remove"] for line in lines if "remove" in line]
+    assert [(add["path"], add.get("deletionVector")) for add in adds] == [(plain.path, None)]
+    assert [remove["path"] for remove in removes] == [plain.path]
+    assert removes[0]["deletionVector"]["cardinality"] == 6
+    assert table.restore(version=5) == 7
+    assert table.snapshot().files("day = '2'").column("deletion_vector")[0].as_py()["cardinality"] == 6
+
+
+def restored_lines(table: Table, version: int) -> list[dict[str, Any]]:
+    version = table.restore(version=version)
+    return [json.loads(line) for line in table.store.read(commit_name(version)).splitlines()]
+
+
+def test_a_deletion_vector_whose_file_is_gone_counts_as_gone(folder: Path) -> None:
+    from airflow_txlog.engine.log.columns import table_to_adds
+
+    table = grown(folder)
+    tx = table.begin()
+    tx.set_protocol(WITH_VECTORS)
+    tx.commit("UPGRADE PROTOCOL")
+    table = Table.open(str(folder))
+    plain = table_to_adds(table.snapshot().files("day = '2'"), data_change=True)[0]
+    stored = DeletionVector(
+        storage_type="u", path_or_inline_dv="ab^-aqEH.-t@S}K{vb[*k^", offset=1, size_in_bytes=40, cardinality=6
+    )
+    tx = table.begin()
+    tx.remove(table.snapshot().files("day = '2'"))
+    tx.add(msgspec.structs.replace(plain, deletion_vector=stored))
+    tx.commit("DELETE")
+    tx = table.begin()
+    tx.remove(table.snapshot().files("day = '2'"))
+    tx.commit("DELETE")
+    with pytest.raises(FilesMissing) as error:
+        table.restore(version=5)
+    assert error.value.examples == [plain.path]
+    place = folder / "ab" / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    place.parent.mkdir()
+    place.write_bytes(b"x" * 60)
+    assert table.restore(version=5) == 7
+
+
+def test_the_clustering_columns_come_back_and_row_ids_stay(folder: Path) -> None:
+    """Row ids are the file's for ever; the clustering belongs to the version, and no other domain does."""
+    table = grown(folder)
+    tx = table.begin()
+    features = ["appendOnly", "clustering", "domainMetadata", "invariants", "rowTracking"]
+    tx.set_protocol(Protocol(min_reader_version=1, min_writer_version=7, writer_features=features))
+    tx.commit("UPGRADE PROTOCOL")
+    table = Table.open(str(folder))
+    append(table, [{"day": "5", "id": 5}])
+    ids = {row["path"]: row["base_row_id"] for row in table.snapshot().files("day = '5'").to_pylist()}
+    assert list(ids.values()) == [0]
+    tx = table.begin()
+    tx.set_domain("delta.clustering", '{"clusteringColumns":[["id"]]}')
+    tx.set_domain("mine", "{}")
+    tx.commit("CLUSTER BY")
+    tx = table.begin()
+    tx.remove(tx.read("day = '5'"))
+    tx.commit("DELETE")
+    high = table.snapshot().state.domains["delta.rowTracking"]
+    table.restore(version=5)
+    snapshot = Table.open(str(folder)).snapshot()
+    assert {row["path"]: row["base_row_id"] for row in snapshot.files("day = '5'").to_pylist()} == ids
+    assert snapshot.state.domains.keys() == {"delta.rowTracking", "mine"}
+    assert snapshot.state.domains["delta.rowTracking"] == high
+    table.restore(version=6)
+    assert "delta.clustering" in Table.open(str(folder)).snapshot().state.domains
