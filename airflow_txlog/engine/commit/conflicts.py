@@ -104,9 +104,9 @@ def check_added_files(attempt: Attempt, winner: Commit) -> None:
                 ConcurrentAppend,
                 attempt,
                 winner,
-                f"added {file_text(add)}, which may hold rows that this transaction read",
+                f"added {file_text(attempt, add)}, which may hold rows that this transaction read",
                 hint=_partition_hint(attempt),
-                **file_facts(add),
+                **file_facts(attempt, add),
             )
 
 
@@ -140,8 +140,8 @@ def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
                 ConcurrentDeleteRead,
                 attempt,
                 winner,
-                f"removed {file_text(remove)}, which this transaction read",
-                **file_facts(remove),
+                f"removed {file_text(attempt, remove)}, which this transaction read",
+                **file_facts(attempt, remove),
             )
 
 
@@ -154,8 +154,8 @@ def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
                 ConcurrentDeleteDelete,
                 attempt,
                 winner,
-                f"removed {file_text(remove)}, which this transaction removes too",
-                **file_facts(remove),
+                f"removed {file_text(attempt, remove)}, which this transaction removes too",
+                **file_facts(attempt, remove),
             )
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, Commit, Remove
+from airflow_txlog.engine.table.column_mapping import partition_keys
 from airflow_txlog.errors import CommitConflict
 
 C = TypeVar("C", bound=CommitConflict)
@@ -30,9 +31,9 @@ def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: s
     )
 
 
-def file_facts(action: Add | Remove) -> dict[str, Any]:
-    """The facts that name one file: its path and its partition."""
-    return {"path": action.path, "partition": dict(action.partition_values) if action.partition_values else None}
+def file_facts(attempt: Attempt, action: Add | Remove) -> dict[str, Any]:
+    """The facts that name one file: its path and its partition, by the names that the table's readers know."""
+    return {"path": action.path, "partition": _partition(attempt, action) or None}
 
 
 # A partition value may be anything, also a person's name: a log line needs enough of it to tell the partition.
@@ -43,9 +44,15 @@ def _cut(value: str | None) -> str | None:
     return value if value is None or len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
-def file_text(action: Add | Remove) -> str:
+def _partition(attempt: Attempt, action: Add | Remove) -> dict[str, str | None]:
+    columns = attempt.partition_columns
+    names = dict(zip(partition_keys(attempt.schema, columns), columns, strict=True))
+    return {names.get(key, key): value for key, value in (action.partition_values or {}).items()}
+
+
+def file_text(attempt: Attempt, action: Add | Remove) -> str:
     """The file, and the partition that it belongs to where it has one."""
-    values = action.partition_values or {}
+    values = _partition(attempt, action)
     if not values:
         return action.path
     place = "/".join(f"{name}={_cut(value)}" for name, value in values.items())

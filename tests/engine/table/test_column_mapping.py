@@ -254,8 +254,9 @@ def test_a_winner_in_another_partition_does_not_conflict_by_its_physical_names(t
     same.remove(same.read("part = 'b'"))
     append(table, [{"k": 3, "part": "b"}])
     assert disjoint.commit("DELETE") == 3
-    with pytest.raises(errors.ConcurrentAppend):
+    with pytest.raises(errors.ConcurrentAppend, match="partition part=b") as caught:
         same.commit("DELETE")
+    assert caught.value.facts["partition"] == {"part": "b"}
 
 
 def test_without_a_mode_what_is_left_of_a_mapping_means_nothing() -> None:

@@ -49,7 +49,19 @@ LEGACY = Protocol(min_reader_version=2, min_writer_version=6)
 
 
 @pytest.mark.parametrize(
-    "name", ["variantType", "variantShredding", "catalogManaged", "geospatial", "anythingNew", "coordinatedCommits"]
+    "name",
+    [
+        "adaptiveMetadata-preview",
+        "anythingNew",
+        "catalogManaged",
+        "catalogOwned-preview",
+        "coordinatedCommits",
+        "geospatial",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
+    ],
 )
 def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> None:
     with pytest.raises(errors.UnsupportedFeature, match=name) as caught:
@@ -59,7 +71,17 @@ def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> N
     assert not caught.value.retryable
 
 
-@pytest.mark.parametrize("name", ["icebergCompatV3", "collations", "materializePartitionColumns", "anythingNew"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "anythingNew",
+        "collations",
+        "collations-preview",
+        "coordinatedCommits-preview",
+        "icebergCompatV3",
+        "materializePartitionColumns",
+    ],
+)
 def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name: str) -> None:
     readable(features(name), metadata())
     with pytest.raises(errors.UnsupportedFeature, match=name) as caught:
