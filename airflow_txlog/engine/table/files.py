@@ -16,11 +16,22 @@ from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 # Separates path and deletion vector in a key; it can stand in neither.
 _SEPARATOR = "\x00"
 
+# How a path begins that may be absolute, empty, or hold "." segments.
+_UNPLAIN = frozenset(("", "/", "."))
+
 
 def file_key(path: str, vector: DeletionVector | None, root: str) -> str:
     """The identity of a data file: canonical path and, where it has one, the deletion vector's id."""
-    # Most paths are relative and hold nothing encoded; asking so is much cheaper than parsing a URI.
-    plain = "%" not in path and ":" not in path and not path.startswith(("/", "./"))
+    # Most paths are relative and hold nothing encoded; asking so is much cheaper than `canonical_path`. What is not
+    # plain beyond doubt is asked there: the same file in two spellings must never have two keys.
+    plain = (
+        path[:1] not in _UNPLAIN
+        and "%" not in path
+        and ":" not in path
+        and "/." not in path
+        and "//" not in path
+        and path[-1] != "/"
+    )
     key = path if plain else canonical_path(path, root)
     return key if vector is None else key + _SEPARATOR + vector.unique_id
 

@@ -5,6 +5,7 @@ It shares nothing with the engine. A predicate is a small tree; `truth` gives Tr
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -136,5 +137,7 @@ def _bound(value: Any, parameters: dict[str, Any]) -> str:
     if value is None:
         return "NULL"
     name = f"p{len(parameters)}"
-    parameters[name] = value
+    # A time without a zone is bound as text: bound as a datetime it would take the session's zone in Spark.
+    is_wall = isinstance(value, dt.datetime) and value.tzinfo is None
+    parameters[name] = value.isoformat(" ") if is_wall else value
     return f":{name}"

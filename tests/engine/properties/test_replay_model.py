@@ -22,7 +22,7 @@ from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
 from tests.engine.properties.histories import HISTORIES, REPEATABLE, Written, write
 
-WITH_VECTORS = False
+WITH_VECTORS = True
 _numbers = itertools.count()
 
 

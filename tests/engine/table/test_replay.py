@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metadata, Protocol, Remove, SetTransaction
+from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.files import file_key, file_keys
 from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
@@ -93,6 +94,16 @@ def test_a1_one_path_with_two_deletion_vectors_is_two_files() -> None:
 def test_one_file_in_two_spellings_is_one_file(spelling: str) -> None:
     state = state_of(commit(0, PROTOCOL, METADATA, add("a b")), commit(1, remove(spelling)))
     assert live(state) == set()
+
+
+@pytest.mark.parametrize(
+    "spelling", ["a.parquet", "./a.parquet", "x/../a.parquet", "x//..//a.parquet", "x/./../a.parquet"]
+)
+def test_a_path_has_one_key_whichever_way_it_is_asked(spelling: str) -> None:
+    """`file_key` of one action and `file_keys` of a column agree, also on segments that go up and nowhere."""
+    assert file_key(spelling, None, ROOT) == "a.parquet"
+    assert file_keys(adds_to_table([add(spelling)]), ROOT).to_pylist() == ["a.parquet"]
+    assert live(state_of(commit(0, PROTOCOL, METADATA, add(spelling)), commit(1, remove("a.parquet")))) == set()
 
 
 def test_adding_a_live_file_again_replaces_what_is_known_of_it() -> None:
