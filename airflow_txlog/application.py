@@ -10,12 +10,13 @@ from typing import Any
 
 from airflow_txlog.contract import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound
+from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
 # a log of a million commits; beyond it the result says `at_or_before`.
@@ -34,7 +35,8 @@ def find_done(spec: JobSpec) -> JobResult | None:
     """An "already_done" result when the table's log holds the transaction of `spec`, else None.
 
     The result carries the version and the metrics of the commit that did it, or `at_or_before` where the log no
-    longer tells. Raises IdempotencyKeyReused when what was done under the identity is not this work.
+    longer tells. Raises IdempotencyKeyReused when what was done under the identity is not this work, TransactionExpired
+    when the table may have forgotten it.
     """
     if spec.application is None:
         return None
@@ -46,10 +48,12 @@ def find_done(spec: JobSpec) -> JobResult | None:
     return done_in(table.store, snapshot, spec)
 
 
-def done_in(store: Store, snapshot: Snapshot, spec: JobSpec) -> JobResult | None:
+def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYSTEM_CLOCK) -> JobResult | None:
     """What `find_done` says, of a snapshot at hand."""
     wanted = spec.application
     recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
+    if wanted is not None and recorded is None:
+        _check_not_expired(snapshot, wanted, clock.now_ms())
     if wanted is None or recorded is None or recorded.version < wanted.version:
         return None
     if wanted.not_before_ms is not None and (recorded.last_updated or 0) < wanted.not_before_ms:
@@ -66,6 +70,27 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec) -> JobResult | None
         at_or_before=snapshot.version if commit is None else None,
         read_version=info.get("readVersion"),
         metrics=_metrics(info),
+    )
+
+
+def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_ms: int) -> None:
+    """That the table does not know a transaction means "not done" only while it cannot have forgotten it (B4).
+
+    An older number that is still there is no such case: a later one would have taken its place.
+    """
+    retention_ms = snapshot.table_properties.set_transaction_retention_ms
+    if retention_ms is None or wanted.first_tried_ms is None or now_ms - wanted.first_tried_ms < retention_ms:
+        return
+    raise TransactionExpired(
+        f"Table {snapshot.uri} does not know the application transaction {wanted.app_id!r}, but it forgets them after "
+        f"{retention_ms / 86_400_000:g} days (delta.setTransactionRetentionDuration), and this work was first tried "
+        f"{(now_ms - wanted.first_tried_ms) / 86_400_000:.1f} days ago: it may be done or not. Nothing was done now. "
+        "Look into the table's history for the run; where its work is missing, clear the task to have it done.",
+        table=snapshot.uri,
+        app_id=wanted.app_id,
+        version=wanted.version,
+        first_tried_ms=wanted.first_tried_ms,
+        retention_ms=retention_ms,
     )
 
 

@@ -14,7 +14,9 @@ What the job does with `JobSpec.application`, the application transaction (sound
    else the key was used for other work, which is `IdempotencyKeyReused`.
 3. `not_before_ms` (no state store to keep the number in): a transaction recorded before that moment belongs to an
    earlier life of the same run id, and is `IdempotencyKeyReused` too.
-4. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
+4. `first_tried_ms` (when the work was first tried, at the earliest): a table that forgets transactions sooner than that
+   (delta.setTransactionRetentionDuration) cannot tell that the work is not done, which is `TransactionExpired`.
+5. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
 """
 
 from __future__ import annotations
@@ -63,16 +65,15 @@ class ApplicationTransaction:
     version: int
     check_digest: bool = False
     not_before_ms: int | None = None
+    first_tried_ms: int | None = None
 
     def __post_init__(self) -> None:
         want("application.app_id", isinstance(self.app_id, str) and self.app_id != "", "a non-empty text")
         want("application.version", is_int(self.version) and self.version >= 0, "an integer from 0 on")
         want("application.check_digest", isinstance(self.check_digest, bool), "true or false")
-        want(
-            "application.not_before_ms",
-            self.not_before_ms is None or is_int(self.not_before_ms),
-            "milliseconds since the epoch, or null",
-        )
+        for name in ("not_before_ms", "first_tried_ms"):
+            value = getattr(self, name)
+            want(f"application.{name}", value is None or is_int(value), "milliseconds since the epoch, or null")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@
     │   ├── RetentionTooShort · InvalidProperty · InvalidJobSpec
     │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · SetTransactionVersionConflict
     │   ├── AppendOnlyViolation · ConstraintViolation · AmbiguousMerge
-    │   └── IdempotencyKeyReused
+    │   └── IdempotencyKeyReused · TransactionExpired
     └── JobError                       a job that failed outside our rules
         └── MissingResult              it ended, and left no result
 
@@ -420,6 +420,12 @@ class IdempotencyKeyReused(InvalidInput):
     """The idempotency key names work that was already done, and it is not this work."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "app_id", "version")
+
+
+class TransactionExpired(InvalidInput):
+    """The work was first tried so long ago that the table may have forgotten that it was done. Nothing was done now."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "app_id", "version", "first_tried_ms", "retention_ms")
 
 
 # --- outside our rules ----------------------------------------------------------------------------------------------

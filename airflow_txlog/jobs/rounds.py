@@ -83,7 +83,7 @@ def _round(
     # The application transaction comes before anything else: found means done, whatever conflict led here.
     if context.spec.application is not None:
         tx.read_application(context.spec.application.app_id)
-        done = None if tx.snapshot is None else done_in(table.store, tx.snapshot, context.spec)
+        done = None if tx.snapshot is None else done_in(table.store, tx.snapshot, context.spec, clock)
         if done is not None:
             return Outcome(
                 change=None,

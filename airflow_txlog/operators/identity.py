@@ -19,6 +19,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import InvalidJobSpec
 
 STATE_KEY = "txlog.transaction"
@@ -35,6 +36,7 @@ def application_transaction(
     context: Mapping[str, Any],
     recorded_version: Callable[[str], int | None],
     idempotency_key: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ApplicationTransaction:
     """The transaction that this try of this task carries.
 
@@ -56,16 +58,31 @@ def application_transaction(
     if "task_state_store" not in context:
         started = context["dag_run"].start_date
         not_before_ms = None if started is None else int(started.timestamp() * 1000)
-        return ApplicationTransaction(app_id=app_id, version=max_tries, not_before_ms=not_before_ms)
+        # When a later try's first one was is not kept anywhere; it was not before the run began.
+        return ApplicationTransaction(
+            app_id=app_id,
+            version=max_tries,
+            not_before_ms=not_before_ms,
+            first_tried_ms=not_before_ms if ti.try_number > 1 else clock.now_ms(),
+        )
     recorded = recorded_version(app_id)
     store = context["task_state_store"]
     kept = store.get(STATE_KEY)
     if isinstance(kept, dict) and kept.get("max_tries") == max_tries:
         # The id is kept with the number, so that a deployment renamed between two tries does not make new work.
-        return ApplicationTransaction(app_id=str(kept["app_id"]), version=int(kept["version"]))
+        return ApplicationTransaction(
+            app_id=str(kept["app_id"]), version=int(kept["version"]), first_tried_ms=kept.get("first_tried_ms")
+        )
     version = FIRST_VERSION if recorded is None else recorded + 1
-    store.set(STATE_KEY, {"app_id": app_id, "version": version, "max_tries": max_tries}, retention=NEVER_EXPIRE)
-    return ApplicationTransaction(app_id=app_id, version=version)
+    chosen = ApplicationTransaction(app_id=app_id, version=version, first_tried_ms=clock.now_ms())
+    keep = {
+        "app_id": app_id,
+        "version": version,
+        "max_tries": max_tries,
+        "first_tried_ms": chosen.first_tried_ms,
+    }
+    store.set(STATE_KEY, keep, retention=NEVER_EXPIRE)
+    return chosen
 
 
 def app_id_of(ti: Any) -> str:

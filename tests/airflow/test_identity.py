@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.application import find_done, recorded_version
+from airflow_txlog.application import done_in, find_done, recorded_version
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
 
 pytestmark = pytest.mark.airflow
 
@@ -67,7 +68,12 @@ def spec(table: Table) -> JobSpec:
 
 
 def identity(
-    table: Table, ti: Try, store: StateStore | None, key: str | None = None, run_started: dt.datetime | None = None
+    table: Table,
+    ti: Try,
+    store: StateStore | None,
+    key: str | None = None,
+    run_started: dt.datetime | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ApplicationTransaction:
     from airflow_txlog.operators.identity import application_transaction
 
@@ -81,7 +87,7 @@ def identity(
             start_date: dt.datetime | None = run_started
 
         context["dag_run"] = Run()
-    return application_transaction(context, lambda app_id: recorded_version(table.uri, app_id), key)
+    return application_transaction(context, lambda app_id: recorded_version(table.uri, app_id), key, clock)
 
 
 def commit(table: Table, spec: JobSpec, application: ApplicationTransaction) -> int:
@@ -133,7 +139,7 @@ def test_a10_clearing_a_task_repeats_it(table: Table, spec: JobSpec) -> None:
     first = identity(table, ti, store)
     commit(table, spec, first)
     second = identity(table, ti.cleared(), store)
-    assert second == replace(first, version=first.version + 1)
+    assert second == replace(first, version=first.version + 1, first_tried_ms=second.first_tried_ms)
     assert done(spec, second) is None
     # And a retry of the cleared task is a retry again.
     commit(table, spec, second)
@@ -291,3 +297,74 @@ def test_a_table_that_does_not_exist_yet_gives_the_first_number(memory_uri: str)
 def test_the_app_id_names_the_task_instance(table: Table) -> None:
     application = identity(table, Try(map_index=3), StateStore())
     assert application.app_id == "airflow_txlog/tests/load/a/scheduled__2024-01-01T00:00:00+00:00/3"
+
+
+# --- a table that forgets transactions (soundness B4) ---------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+def looked_up(table: Table, spec: JobSpec, application: ApplicationTransaction, clock: Any) -> JobResult | None:
+    return done_in(table.store, table.snapshot(), spec.replace(application=application), clock)
+
+
+@pytest.mark.parametrize("has_state_store", [True, False])
+def test_b4_a_retry_after_the_retention_does_not_take_forgotten_for_not_done(
+    table: Table, spec: JobSpec, clock: Any, has_state_store: bool
+) -> None:
+    """A table that we made forgets after 30 days; a checkpoint then drops the transaction."""
+    ti, store = Try(), StateStore() if has_state_store else None
+    started = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
+    first = identity(table, ti, store, run_started=started, clock=clock)
+    assert first.first_tried_ms == clock.now_ms()
+    assert looked_up(table, spec, first, clock) is None
+    clock.time_ms += 30 * DAY_MS - 1
+    second = identity(table, ti.retried(), store, run_started=started, clock=clock)
+    assert looked_up(table, spec, second, clock) is None
+    clock.time_ms += 1
+    third = identity(table, ti.retried(), store, run_started=started, clock=clock)
+    with pytest.raises(TransactionExpired) as caught:
+        looked_up(table, spec, third, clock)
+    assert not caught.value.retryable
+    assert (caught.value.app_id, caught.value.retention_ms) == (first.app_id, 30 * DAY_MS)
+    assert caught.value.first_tried_ms == first.first_tried_ms
+
+
+def test_b4_what_is_still_recorded_is_done_however_old_it_is(table: Table, spec: JobSpec, clock: Any) -> None:
+    store = StateStore()
+    first = identity(table, Try(), store, clock=clock)
+    version = commit(table, spec, first)
+    clock.time_ms += 400 * DAY_MS
+    found = looked_up(table, spec, identity(table, Try().retried(), store, clock=clock), clock)
+    assert found is not None
+    assert found.version == version
+
+
+def test_b4_a_task_that_was_cleared_is_new_work_of_now(table: Table, spec: JobSpec, clock: Any) -> None:
+    ti, store = Try(), StateStore()
+    identity(table, ti, store, clock=clock)
+    clock.time_ms += 400 * DAY_MS
+    again = identity(table, ti.cleared(), store, clock=clock)
+    assert again.first_tried_ms == clock.now_ms()
+    assert looked_up(table, spec, again, clock) is None
+
+
+def test_b4_a_table_that_never_forgets_is_believed(memory_uri: str, clock: Any) -> None:
+    from airflow_txlog.engine.log.actions import Metadata
+
+    table = Table(Table.create(f"{memory_uri}-x", pa.schema([("id", pa.int64())])).store)
+    metadata: Metadata = table.snapshot().metadata
+    configuration = {k: v for k, v in metadata.configuration.items() if k != "delta.setTransactionRetentionDuration"}
+    tx = table.begin()
+    tx.set_metadata(
+        Metadata(
+            id=metadata.id,
+            schema_string=metadata.schema_string,
+            partition_columns=[],
+            configuration=configuration,
+        )
+    )
+    tx.commit("UNSET TBLPROPERTIES")
+    spec = JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
+    old = ApplicationTransaction(app_id="a", version=1, first_tried_ms=0)
+    assert looked_up(table, spec, old, clock) is None

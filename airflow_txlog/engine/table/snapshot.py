@@ -113,7 +113,11 @@ class Snapshot:
         return sum(map(sum, (chunk.to_pylist() for chunk in self.state.live.column("size").chunks)))
 
     def application_version(self, app_id: str) -> int | None:
-        """The recorded version of an application transaction, or None where the table has none for this id."""
+        """The recorded version of an application transaction, or None where the table has none for this id.
+
+        One that delta.setTransactionRetentionDuration has expired is told as long as it is still there: recorded means
+        done, however long ago. None means "not done" only for work younger than that retention (soundness B4).
+        """
         transaction = self.state.transactions.get(app_id)
         return None if transaction is None else transaction.version
 
