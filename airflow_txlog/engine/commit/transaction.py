@@ -16,6 +16,7 @@ import pyarrow as pa
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
 from airflow_txlog.engine.commit.clustering import check_clustered_files, check_clustering, clustering_columns
+from airflow_txlog.engine.commit.in_commit_timestamps import with_in_commit_timestamp
 from airflow_txlog.engine.commit.info import commit_info
 from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
@@ -293,8 +294,8 @@ class Transaction:
             never_rebases=never_rebases,
             trust_statistics=self.snapshot is None or self.snapshot.table_properties.trust_statistics,
             prepared_ms=self._clock.now_ms(),
-            in_commit_timestamp_ms=self._in_commit_timestamp(metadata),
         )
+        unlevelled = with_in_commit_timestamp(unlevelled, -1 if self.snapshot is None else self.snapshot.timestamp_ms)
         unlevelled = with_row_ids(unlevelled, self.snapshot)
         return replace(unlevelled, isolation=effective_isolation(level, operation, unlevelled.actions()))
 
@@ -302,12 +303,6 @@ class Transaction:
         if self.snapshot is not None:
             return self.snapshot.delta_schema
         return StructType(()) if metadata is None else table_schema(metadata, self._store.root)
-
-    def _in_commit_timestamp(self, metadata: Metadata | None) -> int | None:
-        if metadata is None or not TableProperties(metadata.configuration, self._store.root).in_commit_timestamps:
-            return None
-        before = -1 if self.snapshot is None else self.snapshot.timestamp_ms
-        return max(self._clock.now_ms(), before + 1)
 
     # --- files ------------------------------------------------------------------------------------------------------
 
