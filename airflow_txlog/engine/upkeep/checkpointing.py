@@ -31,21 +31,26 @@ def checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
     tombstones past delta.deletedFileRetentionDuration, which no VACUUM needs any more, and application transactions
     past delta.setTransactionRetentionDuration.
     """
-    now_ms = clock.now_ms()
-    properties = snapshot.table_properties
-    state = CheckpointState(
+    state = state_of(snapshot, clock.now_ms())
+    if snapshot.table_properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
+        write_v2_checkpoint(store, state, clock.unique_id, _form_of(snapshot))
+    else:
+        write_checkpoint(store, state, _form_of(snapshot))
+
+
+def state_of(snapshot: Snapshot, now_ms: int) -> CheckpointState:
+    """What of this version is still to be kept at the moment `now_ms`."""
+    return CheckpointState(
         version=snapshot.version,
         protocol=snapshot.protocol,
         metadata=snapshot.metadata,
         transactions=_kept_transactions(snapshot, now_ms),
         domains=snapshot.state.domains,
         adds=snapshot.state.live,
-        removes=kept_tombstones(snapshot.state.tombstones, now_ms - properties.deleted_file_retention_ms),
+        removes=kept_tombstones(
+            snapshot.state.tombstones, now_ms - snapshot.table_properties.deleted_file_retention_ms
+        ),
     )
-    if properties.wants_v2_checkpoints and "v2Checkpoint" in reader_features(snapshot.protocol):
-        write_v2_checkpoint(store, state, clock.unique_id, _form_of(snapshot))
-    else:
-        write_checkpoint(store, state, _form_of(snapshot))
 
 
 def _form_of(snapshot: Snapshot) -> AddForm:
