@@ -46,6 +46,7 @@ def new_table(
     value cannot be read, UnsupportedFeature where it would need what this engine cannot write.
     """
     asked = {**CREATED_TABLE_PROPERTIES, **{key: str(value) for key, value in (properties or {}).items()}}
+    _check_feature_properties(uri, asked)
     given_schema = schema if isinstance(schema, StructType) else from_arrow(schema)
     delta_schema, mapping = _mapped(uri, given_schema, asked, clock)
     configuration = {key: value for key, value in {**asked, **mapping}.items() if not key.startswith(FEATURE_PREFIX)}
@@ -63,6 +64,18 @@ def new_table(
     protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
     return protocol, metadata
+
+
+def _check_feature_properties(uri: str, properties: Mapping[str, str]) -> None:
+    """Raises InvalidProperty where `delta.feature.<name>` says something else than that the feature is wanted."""
+    for name, value in properties.items():
+        if name.startswith(FEATURE_PREFIX) and value.lower() not in ("supported", "enabled"):
+            raise InvalidProperty(
+                f"{uri}: the property {name} is {value!r}; it may be supported, or be left out.",
+                table=uri,
+                name=name,
+                value=value,
+            )
 
 
 def _mapped(

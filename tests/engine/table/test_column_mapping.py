@@ -165,6 +165,31 @@ def test_a_mode_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
         create(tmp_path / "t", "names")
 
 
+def test_features_asked_for_by_name_are_in_the_protocol_and_not_among_the_properties(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, properties=MANY)
+    snapshot = table.snapshot()
+    assert snapshot.protocol.reader_features == ["columnMapping", "deletionVectors", "typeWidening", "v2Checkpoint"]
+    assert "domainMetadata" in (snapshot.protocol.writer_features or ())
+    assert not [name for name in snapshot.properties if name.startswith("delta.feature.")]
+    append(table, ROWS)
+    assert bag(Table.open(table.uri).to_arrow()) == bag(pa.Table.from_pylist(ROWS, schema=SCHEMA))
+    with pytest.raises(errors.UnsupportedFeature, match="catalogManaged"):
+        Table.create(tmp_path / "u", SCHEMA, properties={**MANY, "delta.feature.catalogManaged": "supported"})
+    with pytest.raises(errors.InvalidProperty, match="may be supported"):
+        Table.create(tmp_path / "u", SCHEMA, properties={**MANY, "delta.feature.domainMetadata": "yes"})
+    assert not Table.exists(tmp_path / "u")
+
+
+MANY = {
+    "delta.columnMapping.mode": "name",
+    "delta.checkpointPolicy": "v2",
+    "delta.enableDeletionVectors": "true",
+    "delta.enableInCommitTimestamps": "true",
+    "delta.enableTypeWidening": "true",
+    "delta.feature.domainMetadata": "supported",
+}
+
+
 def test_a_new_table_takes_no_names_from_the_table_whose_schema_it_is_given(tmp_path: Path) -> None:
     first = create(tmp_path / "a", "name")
     second = create(tmp_path / "b", "name")
