@@ -68,9 +68,13 @@ def history(table: Table, args: Namespace) -> Answer:
 
 def files(table: Table, args: Namespace) -> Answer:
     """`{"table", "version", "num_files", "size_bytes", "files": […], "truncated"}`; it counts all that match."""
+    from airflow_txlog.engine.table.column_mapping import partition_keys
+
     snapshot = _snapshot(table, args)
     found = snapshot.files(args.where, parameters=_parameters(args.params) if args.params else None)
-    rows = [_file(row) for row in found.slice(0, args.limit).to_pylist()]
+    columns = snapshot.partition_columns
+    names = dict(zip(partition_keys(snapshot.delta_schema, columns), columns, strict=True))
+    rows = [_file(row, names) for row in found.slice(0, args.limit).to_pylist()]
     total = sum(found.column("size").to_pylist())
     document = {
         "table": table.uri,
@@ -299,7 +303,8 @@ def _pairs(values: object) -> str:
     )
 
 
-def _file(row: Mapping[str, Any]) -> dict[str, Any]:
+def _file(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """`names`: the logical names of partition columns, by what they are called in partition values."""
     from airflow_txlog.engine.table.files import record_count
 
     vector = row["deletion_vector"]
@@ -308,7 +313,7 @@ def _file(row: Mapping[str, Any]) -> dict[str, Any]:
         "size_bytes": row["size"],
         "num_records": record_count(row["stats"]),
         "modification_time": row["modification_time"],
-        "partition_values": dict(row["partition_values"] or ()),
+        "partition_values": {names.get(key, key): value for key, value in row["partition_values"] or ()},
         "deletion_vector": None if vector is None else {"cardinality": vector["cardinality"]},
     }
 

@@ -183,6 +183,13 @@ def test_history_checks_the_table(txlog: Any, folder: Path) -> None:
     assert "delta.setTransactionRetentionDuration" in findings[0]["advice"]
 
 
+def test_files_of_a_mapped_table_show_their_partitions_by_the_names_of_today(txlog: Any, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SCHEMA, ["day"], {"delta.columnMapping.mode": "name"})
+    append(table, [{"day": "1", "id": 1}])
+    (file,) = txlog("files", tmp_path / "t", "--where", "day = '1'", "--json").document["files"]
+    assert file["partition_values"] == {"day": "1"}
+
+
 def test_files_are_chosen_by_a_predicate_and_its_parameters(txlog: Any, folder: Path) -> None:
     document = txlog(
         "files", folder, "--where", "id >= :n AND day = :d", "--param", "n=3", "--param", 'd="3"', "--json"
