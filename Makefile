@@ -30,7 +30,7 @@ demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 20
 	@$(WITH_JAVA) $(PYTHON) -m tools.demo
 
 test: venv ## run the whole suite; ARGS="-k merge" passes arguments to pytest
-	@$(WITH_JAVA) $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy --strict
 	@$(PYTHON) -m ruff check .

@@ -72,7 +72,10 @@ def test_make_alone_lists_every_command() -> None:
     assert {"demo", "test", "lint", "bench", "lock", "clean"} <= set(listed)
 
 
-@pytest.mark.parametrize("script", ["tools/ensure_venv.sh", "tools/ensure_java.sh", "tools/lock.sh", ".ci/run"])
+@pytest.mark.parametrize(
+    "script",
+    ["tools/ensure_venv.sh", "tools/ensure_java.sh", "tools/ensure_delta_spark.sh", "tools/lock.sh", ".ci/run"],
+)
 def test_scripts_are_executable_and_parse(script: str) -> None:
     path = ROOT / script
     assert path.stat().st_mode & 0o111

@@ -143,10 +143,9 @@ def keep(bench: Workbench, expected: dict[str, Any], target: Path) -> None:
     """Copy the table to `target/table`, without Hadoop's checksums and this machine's folders, and what is expected."""
     shutil.rmtree(target, ignore_errors=True)
     for source in sorted(bench.folder.rglob("*")):
-        # A checksum is as long as a checkpoint: the last two versions' are kept.
         if source.is_dir() or source.name.startswith("."):
             continue
-        if source.suffix == ".crc" and int(source.stem) < expected["newest"] - 1:
+        if source.suffix == ".crc" and int(source.stem) < expected["newest"]:
             continue
         kept = target / "table" / source.relative_to(bench.folder)
         kept.parent.mkdir(parents=True, exist_ok=True)
