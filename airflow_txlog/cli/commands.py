@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.store import open_store
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 
@@ -41,7 +42,7 @@ def run(name: str, args: Namespace) -> None:
     """Run a command by its name and end the process with its exit code if it failed."""
     _logs_to_stderr()
     try:
-        answer = _COMMANDS[name](_open(args), args)
+        answer = _COMMANDS[name](_open(name, args), args)
     except (TxlogError, AirflowException, OSError) as error:
         _fail(error, args.as_json)
     if args.as_json:
@@ -212,12 +213,16 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _open(args: Namespace) -> Table:
+def _open(name: str, args: Namespace) -> Table:
     if args.conn_id:
         # A shell command of Airflow may read connections from the database, as the scheduler does; the SDK that hooks
         # stand on looks there only in a process that says so.
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
-    return TxlogHook(args.conn_id or None).open(args.table)
+    hook = TxlogHook(args.conn_id or None)
+    if name == "history":
+        # What was done to a table can be told of one whose rows cannot be read here.
+        return Table(open_store(hook.table_uri(args.table)))
+    return hook.open(args.table)
 
 
 def _snapshot(table: Table, args: Namespace) -> Snapshot:

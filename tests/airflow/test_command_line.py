@@ -167,6 +167,14 @@ def test_history_shows_what_other_engines_write(txlog: Any, folder: Path) -> Non
     assert commits[2]["operationMetrics"] == {"n": 5, "deep": {"x": [1, None]}}
 
 
+def test_history_is_told_of_a_table_that_cannot_be_read_here(txlog: Any, folder: Path) -> None:
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]}
+    (folder / "_delta_log" / f"{4:020d}.json").write_text(json.dumps({"protocol": protocol}))
+    assert txlog("snapshot", folder, "--json").document["error"]["type"] == "UnsupportedFeature"
+    assert len(txlog("history", folder, "--json").document["commits"]) == 5
+    assert txlog("history", folder.parent).err.startswith("TableNotFound: ")
+
+
 def test_history_checks_the_table(txlog: Any, folder: Path) -> None:
     assert txlog("history", folder, "--check").out.splitlines()[-1] == "Nothing unhealthy was found."
     table = Table.open(str(folder))

@@ -87,6 +87,19 @@ def test_a_threshold_that_is_passed_is_a_finding(
     assert finding.advice
 
 
+def test_b4_more_than_ten_thousand_application_transactions_are_a_finding() -> None:
+    table = table_with(1)
+    for start, count in ((0, 10_000), (10_000, 1)):
+        assert table.check() == []
+        tx = table.begin()
+        for number in range(start, start + count):
+            tx.set_application(f"run-{number}", 1)
+        tx.commit("WRITE", record_empty=True)
+    finding = only(table)
+    assert (finding.code, finding.facts) == ("too_many_application_transactions", {"count": 10_001})
+    assert "delta.setTransactionRetentionDuration" in finding.advice
+
+
 def test_a_log_that_is_never_cleaned_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "MAX_LOG_FILES", 3)
     assert "keeps 30 days" in only(table_with(5)).message

@@ -15,7 +15,10 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol
+from airflow_txlog.engine.log.checkpoints import sidecars_of
+from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, checkpoint_name, commit_name, version_prefix
+from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import FileInfo, MemoryStore, Store
 from airflow_txlog.engine.table.properties import DAY_MS, HOUR_MS
 from airflow_txlog.engine.upkeep import log_cleanup
@@ -128,6 +131,22 @@ def test_a_second_cleanup_finds_nothing_and_a_later_one_cuts_on() -> None:
         history.held[version] = paths(history.table, version)
     assert history.clean().cut == 10
     history.check_from(10)
+
+
+def test_a_cleanup_that_finds_nothing_costs_one_listing() -> None:
+    """It runs after every checkpoint, and finds something once a day."""
+    calls: list[str] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            if name != "root":
+                calls.append(name)
+            return getattr(history.store, name)
+
+    history = History(40)
+    history.clean()
+    assert history.clean(Counting(), automatic=True) == log_cleanup.NOTHING
+    assert calls == ["list"]
 
 
 def test_a_checkpoint_is_followed_by_a_cleanup_when_the_table_wants_one() -> None:
@@ -304,6 +323,29 @@ def v2_history() -> History:
 
 def sidecars(history: History) -> list[str]:
     return [info.path.rsplit("/", 1)[-1] for info in history.store.list("_delta_log/_sidecars")]
+
+
+def test_a_log_of_v2_checkpoints_is_cut_with_their_sidecars() -> None:
+    """Checkpoints as we write them under delta.checkpointPolicy = v2, each with sidecars of its own."""
+    history = History(11, SHORT | {"delta.checkpointPolicy": "v2"})
+    assert len(sidecars(history)) == 3
+    assert history.clean().cut == 6
+    assert not versions_of(history.log(), ".checkpoint.parquet"), "no classic one among them"
+    named = {
+        path.rsplit("/", 1)[-1]
+        for version in (6, 9)
+        for path in sidecars_of(history.store, checkpoint_at(history, version))
+    }
+    assert set(sidecars(history)) == named
+    assert len(named) == 2
+    history.check_from(6)
+
+
+def checkpoint_at(history: History, version: int) -> CheckpointFiles:
+    found = list_segment(history.store, version).checkpoint
+    assert found is not None
+    assert found.version == version
+    return found
 
 
 def test_a_sidecar_goes_once_it_is_old_and_no_checkpoint_names_it() -> None:
