@@ -72,6 +72,11 @@ def v2_checkpoint_name(version: int, unique_id: str) -> str:
     return f"{version_prefix(version)}.checkpoint.{unique_id}.parquet"
 
 
+def checksum_name(version: int) -> str:
+    """Path of a version's checksum, relative to the table."""
+    return f"{version_prefix(version)}.crc"
+
+
 def version_prefix(version: int) -> str:
     """What every file of a version begins with, relative to the table: the place to start a listing from."""
     if not 0 <= version <= MAX_VERSION:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.checksum import read_checksum
 from airflow_txlog.engine.log.compacted import read_commits
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
@@ -24,6 +25,7 @@ from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table import schema as delta
 from airflow_txlog.engine.table.changes import VersionChanges, changes_between
+from airflow_txlog.engine.table.checking import check_against
 from airflow_txlog.engine.table.features import check_readable
 from airflow_txlog.engine.table.files import record_count, vectors_of
 from airflow_txlog.engine.table.layers import FileLayers
@@ -183,6 +185,17 @@ class Snapshot:
         for number, masked in zip(vectors, read_vectors(self._store, wanted), strict=True):
             found[number] = masked
         return found
+
+    def verify_checksum(self) -> bool:
+        """Whether this version has a checksum file, which then agrees with what was read. One request.
+
+        Raises CorruptTable (path), naming every field that differs, or where the file is no checksum.
+        """
+        checksum = read_checksum(self._store, self.version)
+        if checksum is None:
+            return False
+        check_against(self.state, checksum, self.uri)
+        return True
 
     def refresh(self, version: int | None = None, *, own: Sequence[OwnCommit] = ()) -> Snapshot:
         """The latest version, or `version` (not before this one), reading only the commits that are not known yet.
