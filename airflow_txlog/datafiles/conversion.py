@@ -9,14 +9,14 @@ is an instant already, because that is what Spark stores. Source: soundness A7, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.physical import find_in_file, find_name, holds_mapped
+from airflow_txlog.datafiles.physical import FileFields, holds_mapped
 
 
 class ColumnMismatch(Exception):
@@ -31,7 +31,7 @@ class ColumnMismatch(Exception):
 class Source:
     """Where values come from: how a wanted field is found among theirs, and which leaf types may become which."""
 
-    find: Callable[[Sequence[pa.Field], pa.Field], int | None]
+    find: Callable[[FileFields, pa.Field], int | None]
     keeps_values: Callable[[pa.DataType, pa.DataType], bool]
     is_file: bool
 
@@ -62,12 +62,12 @@ def _columns(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None, source: Source
 ) -> list[pa.Array]:
     columns = []
-    found_fields = list(batch.schema)
+    members = FileFields(batch.schema)
     for field in schema:
         if constants is not None and field.name in constants:
             columns.append(_constant(constants[field.name], field, batch.num_rows))
             continue
-        found = source.find(found_fields, field)
+        found = source.find(members, field)
         if found is None:
             columns.append(pa.nulls(batch.num_rows, field.type))
         else:
@@ -116,7 +116,7 @@ def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
 def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: Source) -> pa.Array:
     if not pa.types.is_struct(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no struct")
-    members = list(array.type)
+    members = FileFields(array.type)
     # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
     children = array.flatten()
     columns = []
@@ -216,8 +216,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-ROWS = Source(lambda fields, wanted: find_name([field.name for field in fields], wanted.name), _keeps_values, False)
-FILE = Source(find_in_file, _is_widened, True)
+ROWS = Source(lambda fields, wanted: fields.find_name(wanted.name), _keeps_values, False)
+FILE = Source(FileFields.find, _is_widened, True)
 
 
 def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -57,13 +57,26 @@ def find_name(names: Sequence[str], wanted: str) -> int | None:
     return next((index for index, name in enumerate(names) if name.lower() == lowered), None)
 
 
-def find_in_file(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
-    """The index of the file's field that holds the table's field `wanted`, None where the file lacks it."""
-    if is_found_by_id(wanted):
-        sought = wanted.metadata[FIELD_ID_KEY]
-        ids = [(field.metadata or {}).get(PARQUET_ID_KEY) for field in fields]
-        return ids.index(sought) if sought in ids else None
-    return find_name([field.name for field in fields], physical_name(wanted))
+class FileFields:
+    """The fields of a file, or of one struct in it, to find the table's fields among."""
+
+    def __init__(self, fields: Iterable[pa.Field]) -> None:
+        found = list(fields)
+        names = [str(field.name) for field in found]
+        # Of equal names the first one counts, as everywhere.
+        self._names = {name: index for index, name in reversed(list(enumerate(names)))}
+        self._lowered = {name.lower(): index for index, name in reversed(list(enumerate(names)))}
+        self._ids = {(field.metadata or {}).get(PARQUET_ID_KEY): index for index, field in enumerate(found)}
+
+    def find(self, wanted: pa.Field) -> int | None:
+        """The index of the field that holds the table's field `wanted`, None where the file lacks it."""
+        if is_found_by_id(wanted):
+            return self._ids.get(wanted.metadata[FIELD_ID_KEY])
+        return self.find_name(physical_name(wanted))
+
+    def find_name(self, wanted: str) -> int | None:
+        """The index of a name: as it is spelt, else without regard to case; None where there is none."""
+        return self._names.get(wanted, self._lowered.get(wanted.lower()))
 
 
 def has_field_ids(kind: pa.Schema | pa.DataType) -> bool:

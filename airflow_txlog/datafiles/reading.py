@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.calendars import calendar_of
 from airflow_txlog.datafiles.locations import open_input
-from airflow_txlog.datafiles.physical import find_in_file, find_name, has_field_ids, is_found_by_id
+from airflow_txlog.datafiles.physical import FileFields, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
@@ -109,12 +109,12 @@ def names_in_file(file: DataFile, parquet: pq.ParquetFile, wanted: Iterable[pa.F
     Source: protocol, "Reader Requirements for Column Mapping".
     """
     schema = parquet.schema_arrow
-    fields = list(schema)
+    fields = FileFields(schema)
     names = []
     for field in wanted:
         if is_found_by_id(field) and not has_field_ids(schema):
             raise _corrupt(file, "the table finds its columns by field id (column mapping), and the file has no ids")
-        found = find_in_file(fields, field)
+        found = fields.find(field)
         if found is not None:
             names.append(schema.names[found])
     return names

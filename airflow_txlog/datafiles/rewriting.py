@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
 from airflow_txlog.datafiles.output import RowGroupWriter
-from airflow_txlog.datafiles.physical import find_in_file
+from airflow_txlog.datafiles.physical import FileFields
 from airflow_txlog.datafiles.positions import PositionCursor
 from airflow_txlog.datafiles.reading import DataFile, corrupt_column, read_batches
 
@@ -153,7 +153,8 @@ def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
 
 def _copied_fields(fields: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[pa.Field]:
     """The file's fields as they are copied, each by what the table's field that it holds demands of it."""
-    types = {find_in_file(fields, field): field.type for field in wanted}
+    held = FileFields(fields)
+    types = {held.find(field): field.type for field in wanted}
     return [field.with_type(_copied_type(field.type, types.get(index))) for index, field in enumerate(fields)]
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.conversion import FILE, ColumnMismatch, convert_array
-from airflow_txlog.datafiles.physical import find_in_file, physical_name
+from airflow_txlog.datafiles.physical import FileFields, physical_name
 from airflow_txlog.datafiles.text import SECOND_US, date_text, decimal_text, float_text, timestamp_text
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
@@ -79,9 +79,9 @@ class StatisticsCollector:
     def update(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows of the file, which has each of the schema's columns in some form."""
         self._num_records += rows.num_rows
-        fields = list(rows.schema)
+        fields = FileFields(rows.schema)
         for name, columns in list(self._columns.items()):
-            found = find_in_file(fields, self._schema.field(name))
+            found = fields.find(self._schema.field(name))
             assert found is not None
             try:
                 values = _in_current_type(rows.column(found), self._schema.field(name))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, relabel
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
-from airflow_txlog.datafiles.physical import find_in_file, find_name, is_mapped, physical_name, physical_schema
+from airflow_txlog.datafiles.physical import FileFields, find_name, is_mapped, physical_name, physical_schema
 from airflow_txlog.datafiles.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 
@@ -62,7 +62,8 @@ class Layout:
 
     def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
         """A fresh collector for one file, of the table's columns that it holds, in the table's order and types."""
-        held = [field for field in self.file_schema if find_in_file(list(file_schema), field) is not None]
+        held_fields = FileFields(file_schema)
+        held = [field for field in self.file_schema if held_fields.find(field) is not None]
         return StatisticsCollector(
             pa.schema(held), indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
         )
