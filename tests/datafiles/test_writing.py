@@ -146,7 +146,7 @@ def test_no_rows_are_no_file(tmp_path: Path) -> None:
     assert files_under(tmp_path) == []
 
 
-def test_two_attempts_never_share_a_name(tmp_path: Path) -> None:
+def test_b10_two_attempts_never_share_a_name(tmp_path: Path) -> None:
     target = layout(tmp_path, pa.schema([("id", pa.int64())]), ())
     one, two = (write(target, pa.record_batch({"id": [1]}))[0].path for _ in range(2))
     assert one != two

@@ -52,6 +52,8 @@ def session(found: list[Path], work: Path) -> SparkSession:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1",
+        # A VACUUM lists in as many tasks, and would start ten thousand.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         # The protocol knows strings alone: char(n) as the files hold it, not padded by a reader.
@@ -77,6 +79,10 @@ class DeltaSpark:
     def __init__(self, requests: IO[str], answers: IO[str]) -> None:
         self._requests = requests
         self._answers = answers
+
+    def run(self, *statements: str) -> None:
+        """Run the statements in order, whatever they return. Raises DeltaSparkError."""
+        self._ask({"run": statements})
 
     def sql(self, *statements: str) -> list[dict[str, Any]]:
         """Run the statements in order; the rows of the last, as `plain` values. Raises DeltaSparkError."""
@@ -144,8 +150,10 @@ def _answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
         from airflow_txlog.jobs.run import run_job
 
         return {"result": json.loads(run_job(JobSpec(**request["job"]), spark).to_json())}
-    for statement in request["sql"]:
+    for statement in request.get("sql", []) or request["run"]:
         frame = spark.sql(statement)
+    if "run" in request:
+        return {}
     return {"rows": plain_rows(frame.toArrow()), "schema": plain_type(json.loads(frame.schema.json()))}
 
 

@@ -7,7 +7,6 @@ columns in the files alone, so what it says is right wherever it says anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -37,18 +36,27 @@ def rows_by_delta_rs(folder: str) -> pa.Table | None:
         return None
 
 
-def rows_by_files(folder: Path, columns: Iterable[str]) -> pa.Table | None:
-    """The columns as the live Parquet files hold them, without those that not all files hold; None if it cannot say."""
+def rows_by_files(folder: Path, schema: pa.Schema) -> pa.Table | None:
+    """The columns as the live Parquet files hold them, in the types of `schema`, without those that not all files
+    hold; None if it cannot say."""
     live = live_files(folder)
-    if live is None:
+    if not live:
         return None
-    tables = [pq.read_table(folder / path, partitioning=None) for path in live]
-    if not tables:
-        return None
-    held = [name for name in columns if all(name in table.column_names for table in tables)]
+    tables = [pq.read_table(folder / path, partitioning=None, coerce_int96_timestamp_unit="us") for path in live]
+    held = [name for name in schema.names if all(name in table.column_names for table in tables)]
     if not held:
         return None
-    return pa.concat_tables([table.select(held) for table in tables], promote_options="permissive")
+    wanted = pa.schema([schema.field(name) for name in held])
+    return pa.concat_tables([table.select(held).cast(wanted) for table in tables])
+
+
+def holds_int96(folder: Path) -> bool:
+    """Whether a live file has a column of INT96, which delta-rs reads as nanoseconds: far times wrap (soundness A7)."""
+    for path in live_files(folder) or []:
+        schema = pq.ParquetFile(folder / path).schema
+        if any(schema.column(index).physical_type == "INT96" for index in range(len(schema))):
+            return True
+    return False
 
 
 def live_files(folder: Path) -> list[str] | None:

@@ -379,7 +379,7 @@ def days_table(folder: Path) -> Table:
     return make_table(folder, *days, partition_by=["day"])
 
 
-def test_a_scope_bounds_what_is_read_and_matched(tmp_path: Path, spark: SparkSession) -> None:
+def test_a14_a_scope_bounds_what_is_read_and_matched(tmp_path: Path, spark: SparkSession) -> None:
     table = days_table(tmp_path / "t")
     result = committed(
         run(
