@@ -35,7 +35,7 @@ from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.column_mapping import table_schema
 from airflow_txlog.engine.table.features import check_writable
-from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.files import file_keys, path_of_key, record_count
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.engine.table.snapshot import Snapshot
@@ -185,7 +185,9 @@ class Transaction:
     ) -> None:
         """Live files leave the table: rows of a table `FILES`, an Add, or paths as the log has them.
 
-        All removes of a commit share one deletion timestamp. Raises InvalidCommit where a path is not live.
+        All removes of a commit share one deletion timestamp. Raises InvalidCommit where a path is not live, or is live
+        with another deletion vector than is named here: the remove would name a file that nobody knows, and its rows
+        would stay (soundness A1).
         """
         if (files is None) == (path is None):
             raise TypeError("remove takes files, or the path of one.")
@@ -196,6 +198,8 @@ class Transaction:
         else:
             named = files if files is not None else path
             table = self._live([named] if isinstance(named, str) else list(named or ()))
+        if isinstance(files, (Add, pa.Table)):
+            self._check_live(table)
         self._removes.extend(table_to_removes(table, self._removed_ms, data_change))
 
     def set_application(self, app_id: str, version: int) -> None:
@@ -309,6 +313,18 @@ class Transaction:
     def _paths(self, files: pa.Table) -> list[str]:
         paths: list[str] = canonical_paths(files.column("path"), self._store.root).to_pylist()
         return paths
+
+    def _check_live(self, files: pa.Table) -> None:
+        live = self._live(files.column("path").to_pylist())
+        unknown = set(file_keys(files, self._store.root).to_pylist()) - set(
+            file_keys(live, self._store.root).to_pylist()
+        )
+        if unknown:
+            raise InvalidCommit(
+                f"{self._store.root}: {path_of_key(min(unknown))} is live at version {self.read_version} with another "
+                "deletion vector than the one that it was to be removed with. Read the table again.",
+                table=self._store.root,
+            )
 
     def _live(self, paths: list[str]) -> pa.Table:
         """The rows of these live files. Raises InvalidCommit for a path that is not live."""

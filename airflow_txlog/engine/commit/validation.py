@@ -6,8 +6,11 @@ Source: protocol, "Add File and Remove File"; delta-spark, OptimisticTransaction
 
 from __future__ import annotations
 
+from collections import Counter
+
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, Remove
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.column_mapping import (
     MAX_ID_PROPERTY,
     MODE_PROPERTY,
@@ -18,7 +21,8 @@ from airflow_txlog.engine.table.column_mapping import (
     partition_keys,
     table_schema,
 )
-from airflow_txlog.engine.table.files import file_key, path_of_key
+from airflow_txlog.engine.table.features import reader_features
+from airflow_txlog.engine.table.files import file_key, path_of_key, record_count
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import parse_schema
 from airflow_txlog.errors import (
@@ -36,6 +40,7 @@ def validate(attempt: Attempt) -> None:
     _check_metadata(attempt)
     _check_column_mapping(attempt)
     _check_duplicates(attempt)
+    _check_vectors(attempt)
     _check_transactions(attempt)
     _check_append_only(attempt)
     _check_partitions(attempt)
@@ -96,6 +101,37 @@ def _check_duplicates(attempt: Attempt) -> None:
                 path=path,
             )
         seen.add(key)
+
+
+def _check_vectors(attempt: Attempt) -> None:
+    """A file with a deletion vector says how many rows it has, in a table whose readers know what a vector is.
+
+    Source: protocol, "Writer Requirements for Deletion Vectors".
+    """
+    masked = [add for add in attempt.adds if add.deletion_vector is not None]
+    if not masked:
+        return
+    protocol = attempt.new_protocol or attempt.protocol
+    if protocol is None or "deletionVectors" not in reader_features(protocol):
+        raise InvalidCommit(
+            f"{attempt.table}: {masked[0].path} has a deletion vector, and the table's protocol does not list "
+            "deletionVectors: other readers would bring the deleted rows back. Add the feature first.",
+            table=attempt.table,
+        )
+    for add in masked:
+        if record_count(add.stats) is None:
+            raise InvalidCommit(
+                f"{attempt.table}: {add.path} has a deletion vector, so its statistics must hold numRecords.",
+                table=attempt.table,
+            )
+    paths = Counter(canonical_path(add.path, attempt.table) for add in attempt.adds)
+    path, count = paths.most_common(1)[0]
+    if count > 1:
+        raise DuplicateActions(
+            f"{attempt.table}: one commit adds {path} with {count} deletion vectors; a file has one at a time.",
+            table=attempt.table,
+            path=path,
+        )
 
 
 def _check_transactions(attempt: Attempt) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
+from tests.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("score", pa.float64()), ("name", pa.string()), ("day", pa.string())])
 
@@ -179,6 +180,81 @@ def test_a12_what_was_compacted_may_be_compacted_again(table: Table) -> None:
 
     winner(table, again, "OPTIMIZE")
     assert tx.commit("DELETE") == 4
+
+
+def test_a12_masked_rows_are_not_counted_among_those_that_moved(memory_uri: str, clock: Any) -> None:
+    """Of 10 rows 3 are masked: a compaction that moves 7 is harmless, and one that brings 10 back is not."""
+    table = Table.create(memory_uri, SCHEMA, properties={"delta.enableDeletionVectors": "true"}, clock=clock)
+    masked = inline([0, 1, 2])
+    for rows, is_harmless in ((7, True), (10, False)):
+        tx = table.begin()
+        tx.remove(tx.snapshot.files())  # type: ignore[union-attr]
+        tx.add(path="low", size=1, stats=stats(id=(0, 9)), deletion_vector=masked)
+        tx.add(path="high", size=1, stats=stats(id=(100, 109)))
+        tx.commit("WRITE")
+        tx = scanned_nothing_in_low(table)
+        compact_low(table, stats(rows=rows, id=(0, 9)))
+        if is_harmless:
+            tx.commit("DELETE")
+            assert sorted(table.snapshot().files().column("path").to_pylist()) == ["high-2", "low-compacted"]
+        else:
+            with pytest.raises(errors.CommitConflict):
+                tx.commit("DELETE")
+
+
+def test_a12_a_file_that_moved_with_a_vector_is_counted_once_when_it_moves_again(memory_uri: str, clock: Any) -> None:
+    table = Table.create(memory_uri, SCHEMA, properties={"delta.enableDeletionVectors": "true"}, clock=clock)
+    tx = table.begin()
+    tx.add(path="low", size=1, stats=stats(id=(0, 9)))
+    tx.add(path="high", size=1, stats=stats(id=(100, 109)))
+    tx.commit("WRITE")
+    tx = scanned_nothing_in_low(table)
+
+    def move(path: str, to: str, rows: int, masked: list[int]) -> None:
+        def change(other: Transaction) -> None:
+            other.remove(path, data_change=False)
+            vector = inline(masked) if masked else None
+            other.add(path=to, size=1, stats=stats(rows=rows), data_change=False, deletion_vector=vector)
+
+        winner(table, change, "OPTIMIZE")
+
+    # A compaction may leave its output with a vector of its own: 12 rows of which 2 are masked are the same 10.
+    move("low", "moved", 12, [3, 4])
+    move("moved", "moved again", 10, [])
+    assert tx.commit("DELETE") == 4
+
+
+def test_a1_a_winner_that_only_adds_a_vector_to_a_file_that_was_read_conflicts(memory_uri: str, clock: Any) -> None:
+    table = Table.create(memory_uri, SCHEMA, properties={"delta.enableDeletionVectors": "true"}, clock=clock)
+    tx = table.begin()
+    tx.add(path="low", size=1, stats=stats(id=(0, 9)))
+    tx.add(path="high", size=1, stats=stats(id=(100, 109)))
+    tx.commit("WRITE")
+
+    def mask(other: Transaction) -> None:
+        other.remove("high")
+        other.add(path="high", size=1, stats=stats(id=(100, 109)), deletion_vector=inline([5]))
+
+    # By the rows that it might hold, and, where its statistics exclude them, as a file that was read.
+    for predicate, kind in (("id >= 100", errors.ConcurrentAppend), ("name = 'x'", errors.ConcurrentAppend)):
+        tx = table.begin()
+        tx.read(predicate)
+        tx.remove("high")
+        winner(table, mask, "DELETE")
+        with pytest.raises(kind):
+            tx.commit("DELETE")
+        undo = table.begin()
+        undo.remove("high")
+        undo.add(path="high", size=1, stats=stats(id=(100, 109)))
+        undo.commit("RESTORE")
+    tx = table.begin()
+    tx.read("id < 100")
+    tx.read_files(["high"])
+    add(tx, "other", stats(id=(0, 1)))
+    winner(table, mask, "DELETE")
+    with pytest.raises(errors.ConcurrentDeleteRead) as caught:
+        tx.commit("WRITE")
+    assert caught.value.path == "high"
 
 
 def test_a12_a_rewrite_after_a_harmless_compaction_still_conflicts(table: Table) -> None:

@@ -117,6 +117,8 @@ class Case:
         metadata = self.table.snapshot().metadata
         tx = self.table.begin()
         features = [*self.table_spec.get("features", [])]
+        if re.search(r'"dv": "', json.dumps(self.case)) and "deletionVectors" not in features:
+            features.append("deletionVectors")
         if features:
             tx.set_protocol(_with_features(Protocol(min_reader_version=1, min_writer_version=2), features))
         tx.set_metadata(msgspec.structs.replace(metadata, configuration=metadata.configuration | properties))
@@ -255,7 +257,7 @@ def _add(spec: dict[str, Any]) -> Add:
     stats: dict[str, Any] = {}
     if spec.get("stats"):
         stats = {"minValues": spec["stats"]["min"], "maxValues": spec["stats"]["max"]}
-    if "num_records" in spec or stats:
+    if "num_records" in spec or spec.get("dv") or stats:
         stats["numRecords"] = spec.get("num_records", 10)
     return Add(
         path=spec["path"],

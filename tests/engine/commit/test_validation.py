@@ -6,9 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.engine.table.files import vectors_of
+from tests.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -36,6 +40,59 @@ def test_a_file_named_twice_is_refused(table: Table) -> None:
     # The same file in another spelling: relative and absolute.
     add(tx, f"{table.uri}/a%20b")
     refused(tx, errors.DuplicateActions, table)
+
+
+def masked_table(memory_uri: str, clock: Any) -> Table:
+    table = Table.create(memory_uri, SCHEMA, properties={"delta.enableDeletionVectors": "true"}, clock=clock)
+    tx = table.begin()
+    tx.add(path="f", size=1, stats='{"numRecords":10}', deletion_vector=inline([1, 2]))
+    tx.commit("WRITE")
+    return table
+
+
+def test_a_vector_needs_the_feature_and_the_number_of_rows(table: Table, memory_uri: str, clock: Any) -> None:
+    tx = table.begin()
+    tx.add(path="f", partition_values={"day": "1"}, size=1, stats='{"numRecords":10}', deletion_vector=inline([1]))
+    refused(tx, errors.InvalidCommit, table)
+    masked = masked_table(f"{memory_uri}-masked", clock)
+    tx = masked.begin()
+    tx.add(path="g", size=1, deletion_vector=inline([1]))
+    refused(tx, errors.InvalidCommit, masked)
+
+
+def test_one_file_has_one_vector_at_a_time(memory_uri: str, clock: Any) -> None:
+    table = masked_table(memory_uri, clock)
+    tx = table.begin()
+    for rows in ([1], [2]):
+        tx.add(path="g", size=1, stats='{"numRecords":10}', deletion_vector=inline(rows))
+    refused(tx, errors.DuplicateActions, table)
+    tx = table.begin()
+    tx.remove("f")
+    tx.add(path="f", size=1, stats='{"numRecords":10}', deletion_vector=inline([1, 2, 3]))
+    tx.commit("DELETE")
+    assert [vector.cardinality for vector in vectors_of(table.snapshot().files()).values()] == [3]
+
+
+def test_a_remove_names_the_vector_that_the_file_has(memory_uri: str, clock: Any) -> None:
+    table = masked_table(memory_uri, clock)
+    first = table.snapshot().files()
+    (as_it_was,) = table_to_adds(first, data_change=True)
+    tx = table.begin()
+    tx.remove("f")
+    tx.add(path="f", size=1, stats='{"numRecords":10}', deletion_vector=inline([1, 2, 3]))
+    tx.commit("DELETE")
+    tx = table.begin()
+    # What an older version knew of the file, and what nobody ever knew: such a remove would remove nothing.
+    for stale in (first, as_it_was, replace(as_it_was, deletion_vector=None), replace(as_it_was, path="g")):
+        with pytest.raises(errors.InvalidCommit):
+            tx.remove(stale)
+    for live in (table.snapshot().files(), "f"):
+        tx = table.begin()
+        tx.remove(live)
+        attempt = tx._attempt("DELETE", never_rebases=True)
+        assert [remove.deletion_vector for remove in attempt.removes] == [inline([1, 2, 3])]
+    assert tx.commit("DELETE") == 3
+    assert table.snapshot().num_files == 0
 
 
 def test_partition_values_must_name_the_partition_columns(table: Table) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.engine.log.vectors import vector_file
+from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.errors import RetentionTooShort
 from tests.engine.rows import append, sorted_rows
+from tests.vectors import bitmap, file_of
 
 SCHEMA = pa.schema([("day", pa.string()), ("person", pa.string())])
 
@@ -65,6 +72,64 @@ def test_the_default_retention_deletes_nothing_young(tmp_path: Path) -> None:
     table = table_with_a_forgotten_person(tmp_path / "t")
     assert table.vacuum().files == []
     assert people_on_disk(tmp_path / "t") == {"ann", "bob", "cid"}
+
+
+REFERENCE = Path(__file__).resolve().parents[2] / "interop" / "reference"
+
+
+def files_on_disk(root: Path) -> set[str]:
+    """Every file under the table but those of the log, by its path."""
+    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {str(path) for path in found if "_delta_log" not in path.parts}
+
+
+@pytest.mark.parametrize("name", ["vectors", "vectors_in_random_folders", "vectors_partitioned", "vectors_by_merge"])
+def test_vectors_of_delta_spark_stay_as_long_as_a_file_needs_them(tmp_path: Path, name: str) -> None:
+    """Tables of delta-spark: vectors that share files, that were replaced, and that lie under random prefixes."""
+    source = REFERENCE / name / "table"
+    root = shutil.copytree(next(path.parent for path in source.rglob("_delta_log")), tmp_path / "t")
+    table = Table.open(root)
+    versions = range(table.snapshot().version + 1)
+    readable = {version: sorted_rows(table.to_arrow(version=version)) for version in versions}
+    orphan = "deletion_vector_00000000-0000-0000-0000-000000000000.bin"
+    (root / orphan).write_bytes(b"\x01")
+    for path in files_on_disk(root):
+        os.utime(root / path, (0, 0))
+    # All but the orphan is live, or was removed inside so long a retention: every version reads as before.
+    assert [Path(path).name for path in table.vacuum(timedelta(days=7300)).files] == [orphan]
+    assert {version: sorted_rows(table.to_arrow(version=version)) for version in versions} == readable
+    # Without a retention only what the newest version needs is left, its vectors among it.
+    table.vacuum(timedelta(0), check_retention=False)
+    assert sorted_rows(Table.open(root).to_arrow()) == readable[versions[-1]]
+    files = table.snapshot().files()
+    places = {vector_file(v.storage_type, v.path_or_inline_dv, table.uri) for v in vectors_of(files).values()}
+    left = files_on_disk(root)
+    assert {path for path in left if path.endswith(".bin")} == places
+    assert len(left - places) == files.num_rows
+
+
+def test_an_absolute_vector_inside_the_table_stays(tmp_path: Path) -> None:
+    root = tmp_path / "a b"
+    table = Table.create(str(root), SCHEMA, partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
+    append(table, [{"day": "1", "person": "ann"}, {"day": "1", "person": "bob"}])
+    data, (offset,) = file_of(bitmap([0]))
+    place = root / "vectors 50%.bin"
+    place.write_bytes(data)
+    vector = DeletionVector(
+        storage_type="p",
+        path_or_inline_dv=place.as_uri(),
+        offset=offset,
+        size_in_bytes=len(bitmap([0])),
+        cardinality=1,
+    )
+    tx = table.begin()
+    files = tx.read()
+    tx.remove(files)
+    tx.add([replace(add, deletion_vector=vector) for add in table_to_adds(files, data_change=True)])
+    tx.commit("DELETE")
+    os.utime(place, (0, 0))
+    assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 0
+    assert table.to_arrow().column("person").to_pylist() == ["bob"]
 
 
 def test_too_short_a_retention_leaves_no_trace(tmp_path: Path) -> None:

@@ -34,6 +34,25 @@ def vectors_partitioned(w: Workbench) -> None:
 
 
 @fixture
+def vectors_in_random_folders(w: Workbench) -> None:
+    """Data files and vectors under random prefixes; deleted, compacted and deleted again, over a checkpoint."""
+    w.create(
+        TABLE,
+        "PARTITIONED BY (name)",
+        delta__enableDeletionVectors="true",
+        delta__randomizeFilePrefixes="true",
+        delta__checkpointInterval="100",
+    )
+    w.fill(0, 60, "id, CASE id % 3 WHEN 0 THEN 'a b' WHEN 1 THEN 'c/d' END AS name")
+    w.sql("DELETE FROM {t} WHERE id < 20")
+    w.fill(60, 70, "id, 'a b' AS name")
+    w.sql("OPTIMIZE {t}")
+    w.sql("DELETE FROM {t} WHERE id % 5 = 0")
+    w.checkpoint()
+    w.sql("DELETE FROM {t} WHERE id % 7 = 0")
+
+
+@fixture
 def vectors_by_merge(w: Workbench) -> None:
     """A merge that updates, deletes and inserts with deletion vectors; a nested column beside."""
     w.create("id BIGINT, v STRUCT<a: INT, b: STRING>", delta__enableDeletionVectors="true")
