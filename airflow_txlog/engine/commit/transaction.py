@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
@@ -35,12 +36,15 @@ from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.column_mapping import table_schema
 from airflow_txlog.engine.table.features import check_writable
-from airflow_txlog.engine.table.files import file_keys, path_of_key, record_count
+from airflow_txlog.engine.table.files import file_keys, record_count
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.errors import InvalidCommit
+
+# Beyond so many files it is cheaper to hash all that are live than to look each one up.
+_LOOKED_UP_ONE_BY_ONE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,15 +319,20 @@ class Transaction:
         return paths
 
     def _check_live(self, files: pa.Table) -> None:
-        live = self._live(files.column("path").to_pylist())
-        unknown = set(file_keys(files, self._store.root).to_pylist()) - set(
-            file_keys(live, self._store.root).to_pylist()
-        )
-        if unknown:
+        """Raises InvalidCommit for the first of these files that is not live as it is given, vector included."""
+        root = self._store.root
+        if self.snapshot is not None and files.num_rows > _LOOKED_UP_ONE_BY_ONE:
+            live = self.snapshot.files()
+        else:
+            live = self._live(files.column("path").to_pylist())
+        is_live = pc.is_in(file_keys(files, root), value_set=file_keys(live, root))
+        if is_live.false_count:
+            path = files.column("path")[pc.index(is_live, False).as_py()].as_py()
+            self._live([path])
             raise InvalidCommit(
-                f"{self._store.root}: {path_of_key(min(unknown))} is live at version {self.read_version} with another "
+                f"{root}: {path} is live at version {self.read_version} with another "
                 "deletion vector than the one that it was to be removed with. Read the table again.",
-                table=self._store.root,
+                table=root,
             )
 
     def _live(self, paths: list[str]) -> pa.Table:

@@ -95,6 +95,27 @@ def test_a_remove_names_the_vector_that_the_file_has(memory_uri: str, clock: Any
     assert table.snapshot().num_files == 0
 
 
+def test_of_many_files_too_each_remove_names_the_vector_that_the_file_has(memory_uri: str, clock: Any) -> None:
+    table = masked_table(memory_uri, clock)
+    tx = table.begin()
+    tx.add([replace(table_to_adds(table.snapshot().files(), True)[0], path=f"g%20{k}") for k in range(1500)])
+    tx.commit("WRITE")
+    before = table.snapshot().files()
+    tx = table.begin()
+    tx.remove("g%20700")
+    tx.add(path="g%20700", size=1, stats='{"numRecords":10}', deletion_vector=inline([1, 2, 3]))
+    tx.commit("DELETE")
+    tx = table.begin()
+    with pytest.raises(errors.InvalidCommit, match="g%20700 is live at version 3 with another deletion vector"):
+        tx.remove(before)
+    tx.remove(table.snapshot().files())
+    tx.commit("DELETE")
+    tx = table.begin()
+    with pytest.raises(errors.InvalidCommit, match="is not a live file of version 4"):
+        tx.remove(before)
+    assert table.snapshot().num_files == 0
+
+
 def test_partition_values_must_name_the_partition_columns(table: Table) -> None:
     tx = table.begin()
     tx.add(path="a", partition_values={}, size=1)
