@@ -8,7 +8,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.clock import SYSTEM_CLOCK
+from airflow_txlog.engine.log.checkpoints import writing
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.snapshot import load_snapshot
+from airflow_txlog.engine.upkeep import checkpointing
 from tests.engine.counting import CountingStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -149,3 +153,71 @@ def test_the_checkpoint_after_a_commit_reads_that_commit_alone(table: Table, sto
     assert tx.commit("WRITE") == 20
     reads = [request for request in store.take() if request.startswith(("read", "open_input")) and ".json" in request]
     assert reads == [f"read {commit_name(20)}"]
+
+
+# --- a cold open ----------------------------------------------------------------------------------------------------
+
+
+def store_with(versions: int, properties: dict[str, str], memory_uri: str) -> CountingStore:
+    """A table at this version whose checkpoints are made by hand."""
+    store = CountingStore(memory_uri)
+    table = Table.create(store, SCHEMA, ["day"], properties={"delta.checkpointInterval": "10000"} | properties)
+    for number in range(versions):
+        tx = table.begin()
+        tx.add(path=f"f{number}", partition_values={"day": "1"}, size=1, modification_time=1)
+        tx.commit("WRITE", {})
+    return store
+
+
+def checkpoint(store: CountingStore, version: int) -> None:
+    checkpointing.checkpoint(store, load_snapshot(store, version), SYSTEM_CLOCK)
+
+
+def opened(store: CountingStore) -> list[str]:
+    """The kinds of request that a cold open takes, in order; those of sidecars told apart."""
+    store.take()
+    load_snapshot(store)
+    return ["sidecar" if "/_sidecars/" in each else each.split()[0] for each in store.take()]
+
+
+COLD = ["read", "list", "open_input"]
+
+
+@pytest.mark.parametrize("commits", [0, 1, 5])
+def test_a_cold_open_asks_three_times_and_once_a_commit_since_the_checkpoint(commits: int, memory_uri: str) -> None:
+    """And never for what the listing told: sizes, and the commit of a version that a checkpoint holds."""
+    store = store_with(10 + commits, {}, memory_uri)
+    checkpoint(store, 10)
+    assert opened(store) == COLD + ["read"] * commits
+
+
+def test_a_cold_open_without_a_checkpoint_asks_for_hint_listing_and_commits(memory_uri: str) -> None:
+    assert opened(store_with(4, {}, memory_uri)) == ["read", "list"] + ["read"] * 5
+
+
+@pytest.mark.parametrize("commits", [0, 3])
+def test_a_v2_checkpoint_costs_one_request_a_sidecar_more(
+    commits: int, memory_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(writing, "_SIDECAR_ROWS", 4)
+    store = store_with(10 + commits, {"delta.checkpointPolicy": "v2"}, memory_uri)
+    checkpoint(store, 10)
+    assert opened(store) == COLD + ["sidecar"] * 3 + ["read"] * commits
+
+
+def test_the_time_of_a_version_costs_its_commit_where_the_log_keeps_time_itself(memory_uri: str) -> None:
+    """In-commit timestamps stand in the commit alone: one request more where the checkpoint is of that version."""
+    store = store_with(6, {"delta.enableInCommitTimestamps": "true"}, memory_uri)
+    checkpoint(store, 6)
+    assert opened(store) == [*COLD, "read"]
+
+
+def test_a_stale_hint_and_a_lost_one_cost_nothing(memory_uri: str) -> None:
+    store = store_with(8, {}, memory_uri)
+    for version in (4, 8):
+        checkpoint(store, version)
+    store.put("_delta_log/_last_checkpoint", b'{"version":4}')
+    assert opened(store) == COLD
+    store.delete("_delta_log/_last_checkpoint")
+    assert opened(store) == COLD
