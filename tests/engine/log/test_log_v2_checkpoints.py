@@ -239,8 +239,16 @@ def test_a_file_in_two_sidecars_is_corrupt() -> None:
     store = memory()
     named = [sidecar(store, "1.parquet", add("a")), sidecar(store, "2.parquet", add("b"), add("a"))]
     top_level(store, "json", *WHOLE, *named)
-    with pytest.raises(CorruptCheckpoint, match="add a 2 times"):
+    with pytest.raises(CorruptCheckpoint, match="add a more than once"):
         read(store)
+
+
+def test_a_path_with_two_deletion_vectors_is_two_files() -> None:
+    store = memory()
+    vectors = [{"storageType": "u", "pathOrInlineDv": name, "sizeInBytes": 1, "cardinality": 1} for name in "vw"]
+    named = [sidecar(store, f"{i}.parquet", add("a", deletionVector=each)) for i, each in enumerate(vectors)]
+    top_level(store, "json", *WHOLE, *named)
+    assert read(store).adds.num_rows == 2
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])

@@ -13,7 +13,7 @@ from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.checkpoints import write_checkpoint, writing
 from airflow_txlog.engine.log.listing import list_checkpoints
-from airflow_txlog.engine.log.names import checkpoint_name, commit_name
+from airflow_txlog.engine.log.names import checkpoint_name, commit_name, version_prefix
 from airflow_txlog.engine.store import MemoryStore, Store
 from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
@@ -126,6 +126,14 @@ def test_a_table_of_a_torn_checkpoint_alone_is_never_an_older_table() -> None:
     for version in (5, 7):
         with pytest.raises(VersionNotFound):
             load_snapshot(store, version)
+
+
+def test_a_top_level_that_was_cut_between_two_lines_is_passed_over_too() -> None:
+    store = table_of(5, V2)
+    whole = facts(load_snapshot(store))
+    about = b'{"checkpointMetadata":{"version":5}}\n'
+    store.put(f"{version_prefix(5)}.checkpoint.{uuid.uuid4()}.json", about)
+    assert facts(load_snapshot(store)) == whole
 
 
 def test_an_earlier_version_is_read_past_a_torn_checkpoint_too() -> None:

@@ -101,7 +101,7 @@ OTHERS = st.builds(SetTransaction, app_id=st.sampled_from("xy"), version=st.inte
 
 
 def legal(actions: list[Action]) -> list[Action]:
-    """Of every subject the first word alone, as in any commit, and of a path one live file."""
+    """Of every subject the first word alone, as in any commit, and of a path one add."""
     seen: dict[Any, Action] = {}
     for action in actions:
         match action:

@@ -61,7 +61,8 @@ def check_top_level(store: Store, checkpoint: CheckpointFiles, found: Found) -> 
     for action, count in needed.items():
         if count != 1:
             why = f"it holds {count} {action} actions, and every such checkpoint holds one"
-            raise corrupt(store, checkpoint.path, why, damaged=False)
+            # JSON that was cut between two lines reads well too.
+            raise corrupt(store, checkpoint.path, why, damaged=checkpoint.path.endswith(".json"))
     for each in found.checkpoint_metadata:
         if each.version != checkpoint.version:
             raise corrupt(store, checkpoint.path, f"it says that it is of version {each.version}")
@@ -71,10 +72,10 @@ def content_of(store: Store, checkpoint: CheckpointFiles, found: Found) -> Check
     """What was found, as the state of a version. Raises CorruptCheckpoint where it can be none."""
     adds = pa.Table.from_batches(found.adds, FILES)
     # Files of one writer cannot overlap; parts or sidecars of two that were taken for one set can.
-    is_cut = len(checkpoint.files) + len(found.sidecars) > 1
-    if is_cut and pc.count_distinct(adds.column("path")).as_py() < adds.num_rows:
-        twice = next(each for each in pc.value_counts(adds.column("path")).to_pylist() if each["counts"] > 1)
-        raise corrupt(store, checkpoint.path, f"its files add {twice['values']} {twice['counts']} times")
+    if len(checkpoint.files) + len(found.sidecars) > 1:
+        twice = _added_twice(adds)
+        if twice is not None:
+            raise corrupt(store, checkpoint.path, f"its files add {twice} more than once")
     metadata = found.metadata[0]
     if metadata.partition_columns and adds.column("partition_values").null_count:
         raise corrupt(store, checkpoint.path, "a file of a partitioned table has no partition values")
@@ -86,6 +87,21 @@ def content_of(store: Store, checkpoint: CheckpointFiles, found: Found) -> Check
         adds=adds,
         removes=pa.Table.from_batches(found.removes, TOMBSTONES),
     )
+
+
+def _added_twice(adds: pa.Table) -> str | None:
+    """The path of a file, known by path and deletion vector, that is there more than once; None where each is once."""
+    paths = adds.column("path")
+    if pc.count_distinct(paths).as_py() == len(paths):
+        return None
+    seen: set[tuple[object, ...]] = set()
+    for row in adds.select(["path", "deletion_vector"]).to_pylist():
+        vector = row["deletion_vector"] or {}
+        key = (row["path"], *(vector.get(name) for name in ("storage_type", "path_or_inline_dv", "offset")))
+        if key in seen:
+            return str(row["path"])
+        seen.add(key)
+    return None
 
 
 def corrupt(store: Store, path: str, why: str, *, damaged: bool = True) -> CorruptCheckpoint:
