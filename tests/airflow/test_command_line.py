@@ -253,6 +253,23 @@ def test_a_vacuum_names_what_would_go_and_then_deletes_it(txlog: Any, folder: Pa
     assert txlog("vacuum", folder).out == "0 files (0 B) to delete, 0 deleted\n"
 
 
+def test_a_vacuum_goes_by_the_log_or_by_an_inventory(txlog: Any, folder: Path, tmp_path: Path) -> None:
+    arguments = ("vacuum", folder, "--retention-hours", 0, "--no-check-retention", "--json")
+    removed = next(folder.glob("day=1/*.parquet"))
+    report = tmp_path / "report.csv"
+    report.write_text(f"path,modificationTime\n{removed},0\n{tmp_path}/elsewhere,0\n")
+    proposed = txlog(*arguments, "--dry-run", "--inventory", report, "--parallelism", 2).document
+    assert (proposed["mode"], proposed["files"]) == ("full", [f"file://{removed}"])
+    lite = txlog(*arguments, "--mode", "lite").document
+    assert (lite["mode"], lite["deleted_files"]) == ("lite", 1)
+    assert not removed.exists()
+    (folder / "_delta_log" / "_last_vacuum_info").unlink()
+    Table.open(str(folder)).checkpoint()
+    (folder / "_delta_log" / f"{0:020d}.json").unlink()
+    refused = txlog(*arguments, "--mode", "lite")
+    assert (refused.code, refused.document["error"]["type"]) == (1, "CannotVacuumLite")
+
+
 # --- what they refuse -----------------------------------------------------------------------------------------------
 
 
@@ -275,6 +292,7 @@ def test_an_error_is_a_document_too(txlog: Any, folder: Path) -> None:
         ["restore", "t", "--version", "1", "--timestamp", "2026-01-01"],
         ["files", "t", "--param", "nothing", "--where", "id = :nothing"],
         ["snapshot", "t", "--version", "one"],
+        ["vacuum", "t", "--mode", "light"],
     ],
 )
 def test_wrong_usage_ends_with_2(txlog: Any, folder: Path, words: Sequence[str]) -> None:

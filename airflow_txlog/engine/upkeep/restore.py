@@ -10,8 +10,6 @@ Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +25,7 @@ from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.features import check_writable, protocol_for, reader_features, writer_features
 from airflow_txlog.engine.table.files import file_keys
 from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.upkeep.looking import look_up
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
 
 log = logging.getLogger(__name__)
@@ -148,33 +147,20 @@ def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table:
 def _missing(store: Store, files: pa.Table) -> list[str]:
     """Wire paths of the files that are gone, have another size, or whose deletion vector's file is gone; ordered."""
     paths = canonical_paths(files.column("path"), store.root).to_pylist()
-    rows = zip(
-        files.column("path").to_pylist(),
-        paths,
-        files.column("size").to_pylist(),
-        files.column("deletion_vector").to_pylist(),
-        strict=True,
-    )
-
-    def is_there(row: tuple[str, str, int, Mapping[str, str] | None]) -> bool:
-        _, path, size_bytes, vector = row
-        if _stat_size(store, path) != size_bytes:
-            return False
-        place = None if vector is None else vector_file(vector["storage_type"], vector["path_or_inline_dv"], store.root)
-        return place is None or _stat_size(store, place) is not None
-
-    listed = list(rows)
-    with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="txlog-stat") as pool:
-        there: Iterable[bool] = pool.map(is_there, listed)
-        return sorted(row[0] for row, found in zip(listed, there, strict=True) if not found)
-
-
-def _stat_size(store: Store, path: str) -> int | None:
-    try:
-        info = store.stat(path)
-    except ValueError:
-        return None  # a place that the store cannot even name
-    return None if info is None else info.size_bytes
+    sizes = files.column("size").to_pylist()
+    looked = look_up(store, paths, _PARALLELISM)
+    is_there = [info is not None and info.size_bytes == size for info, size in zip(looked, sizes, strict=True)]
+    places = {
+        number: vector_file(vector["storage_type"], vector["path_or_inline_dv"], store.root)
+        for number, vector in enumerate(files.column("deletion_vector").to_pylist())
+        if vector is not None
+    }
+    vectors = sorted({place for place in places.values() if place is not None})
+    gone = {place for place, info in zip(vectors, look_up(store, vectors, _PARALLELISM), strict=True) if info is None}
+    for number, place in places.items():
+        is_there[number] &= place not in gone
+    wire = files.column("path").to_pylist()
+    return sorted(path for path, found in zip(wire, is_there, strict=True) if not found)
 
 
 def _files_missing(table: str, version: int, missing: list[str]) -> FilesMissing:

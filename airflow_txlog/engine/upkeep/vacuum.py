@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -35,6 +34,7 @@ from airflow_txlog.engine.upkeep.deleting import (
     progress_log,
 )
 from airflow_txlog.engine.upkeep.inventory import read_inventory
+from airflow_txlog.engine.upkeep.looking import look_up
 from airflow_txlog.engine.upkeep.removed_files import (
     last_version_before,
     removes_before,
@@ -266,14 +266,8 @@ def _named(store: Store, state: VacuumState, times: _Times, removes: Sequence[Re
 def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times, parallelism: int) -> VacuumPlan:
     """The plan with what the store itself says of each file: gone already, younger than told, or to be deleted."""
 
-    def look(info: FileInfo) -> FileInfo | None:
-        try:
-            return store.stat(info.path)
-        except ValueError:
-            return None  # no path that a store would take
-
-    with ThreadPoolExecutor(parallelism, thread_name_prefix="txlog-stat") as pool:
-        found = [info for info in pool.map(look, plan.files) if info is not None]
+    looked = look_up(store, [info.path for info in plan.files], parallelism)
+    found = [info for info in looked if info is not None]
     return replace(plan, files=[info for info in found if may_go(info, named, times.orphan_before_ms)])
 
 

@@ -1,0 +1,30 @@
+"""Looking many files up in the store at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from airflow_txlog.engine.store.base import FileInfo, Store
+
+# Files that one thread looks up before it takes the next: a thread pool's own work for each would be most of the time.
+_MOST_AT_ONCE = 64
+
+
+def look_up(store: Store, paths: Sequence[str], parallelism: int) -> list[FileInfo | None]:
+    """What the store says of each path, in their order; None where there is no such file, or the path can be none.
+
+    Raises whatever the store raises at a look that fails.
+    """
+    size = max(1, min(_MOST_AT_ONCE, len(paths) // (4 * parallelism)))
+    slices = [paths[start : start + size] for start in range(0, len(paths), size)]
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="txlog-stat") as pool:
+        found = pool.map(lambda some: [_stat(store, path) for path in some], slices)
+        return [info for some in found for info in some]
+
+
+def _stat(store: Store, path: str) -> FileInfo | None:
+    try:
+        return store.stat(path)
+    except ValueError:
+        return None  # a place that the store cannot even name
