@@ -39,6 +39,8 @@ class TableVersionSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("table_uri", "version", "newer_than", "since")
     ui_color = "#e4f2f7"
+    # What a hook knows of a table is shared by copies of the task: it holds a lock, and cannot be copied.
+    shallow_copy_attrs: Sequence[str] = ("_hook",)
 
     def __init__(
         self,

@@ -167,6 +167,17 @@ def test_every_poke_after_the_first_is_one_small_request(
     assert len(opened) == 1
 
 
+def test_a_sensor_that_has_poked_can_be_copied(memory_uri: str) -> None:
+    """Airflow copies a task deeply, when it takes a part of its DAG for one."""
+    import copy
+
+    Table.create(memory_uri, SCHEMA)
+    waiting = sensor(table_uri=memory_uri, version=9)
+    for one in (waiting, copy.deepcopy(waiting), copy.copy(waiting)):
+        assert not one.poke({}).is_done  # type: ignore[arg-type]
+    assert not copy.deepcopy(waiting).poke({}).is_done  # type: ignore[arg-type]
+
+
 def test_a_hook_keeps_the_tables_that_it_opened(lake: Path) -> None:
     Table.create(str(lake / "users"), SCHEMA)
     hook = TxlogHook("lake")
