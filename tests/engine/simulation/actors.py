@@ -244,7 +244,7 @@ def _strange_commit(theatre: Theatre, states: list[model.State], marker: str, ve
         if kind == "flagged append":
             info["isBlindAppend"] = True
     elif kind == "harmless property":
-        configuration = {**head.properties, "delta.enableDeletionVectors": "true"}
+        configuration = {**head.properties, "delta.checkpointPolicy": "classic"}
         actions.append({"metaData": {**head.metadata, "configuration": configuration}})
     elif kind == "nothing known":
         actions.append({"someday": {"an action": "of the future"}})

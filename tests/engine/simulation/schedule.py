@@ -76,14 +76,23 @@ def _make_table(theatre: Theatre, properties: dict[str, str]) -> None:
     tx.commit("WRITE", record_empty=True)
 
 
+_FEATURES = [
+    ("delta.enableInCommitTimestamps", "true", 0.3),
+    ("delta.enableRowTracking", "true", 0.3),
+    ("delta.enableDeletionVectors", "true", 0.5),
+    ("delta.checkpointPolicy", "v2", 0.3),
+]
+
+
 def _draw_actors(theatre: Theatre) -> list[Callable[[], None]]:
     chance = theatre.chance
     properties = {
         "delta.isolationLevel": chance.choice(["Serializable", "WriteSerializable"]),
         "delta.checkpointInterval": str(chance.choice([2, 3, 1000])),
     }
-    if chance.random() < 0.3:
-        properties["delta.enableInCommitTimestamps"] = "true"
+    for name, value, share in _FEATURES:
+        if chance.random() < share:
+            properties[name] = value
     _make_table(theatre, properties)
     calm = chance.random() < 0.5
     actors = []
@@ -98,7 +107,7 @@ def _draw_actors(theatre: Theatre) -> list[Callable[[], None]]:
     if chance.random() < 0.4:
         actors.append(upkeep(theatre, 2, cleans=chance.random() < 0.5))
     if chance.random() < 0.4:
-        actors.append(stranger(theatre, "s", chance.randint(1, 2), vectors=False))
+        actors.append(stranger(theatre, "s", chance.randint(1, 2), vectors="delta.enableDeletionVectors" in properties))
     return actors
 
 

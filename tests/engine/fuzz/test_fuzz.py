@@ -1,0 +1,62 @@
+"""Damaged logs, checkpoints, hints, statistics and deletion vectors: an answer or a typed error, and nothing else.
+
+pytest tests/engine/fuzz -s                                       tells the cases of each kind
+python -m tests.engine.fuzz.child parquet-bytes 1234 1235         runs one of them again
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.fuzz.cases import KINDS
+
+ROOT = Path(__file__).resolve().parents[3]
+CASES = {
+    "commit-bytes": 3000,
+    "commit-lines": 3000,
+    "schemas": 800,
+    "properties": 600,
+    "statistics": 1200,
+    "partition-values": 800,
+    "descriptors": 600,
+    "infos": 300,
+    "hints": 500,
+    "names": 800,
+    "parquet-bytes": 1600,
+    "parquet-columns": 600,
+    "v2-bytes": 1000,
+    "v2-columns": 400,
+    "bitmaps": 3500,
+    "vectors": 2500,
+}
+
+
+def test_there_are_at_least_twenty_thousand_cases() -> None:
+    assert sum(CASES.values()) >= 20_000
+    assert CASES.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_damage_gives_an_answer_or_a_typed_error(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.fuzz.child", kind, "0", str(CASES[kind])],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, f"{kind} {lines[-1:]} ended with {done.returncode}: {done.stderr[-2000:]}"
+    report = json.loads(lines[-1])
+    print(f"fuzz {kind}: {CASES[kind]} cases, {report['outcomes']}")
+    assert not report["failures"], json.dumps(report["failures"][:5], indent=1)
+    assert sum(report["outcomes"].values()) == CASES[kind]
+    # Damage that is never noticed, and damage that is always refused, would test little.
+    assert len(report["outcomes"]) > 1
