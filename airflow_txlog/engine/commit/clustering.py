@@ -40,7 +40,7 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
                 return ()
             try:
                 found = msgspec.json.decode(domain.configuration, type=_Clustering).clustering_columns
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 raise CorruptTable(
                     f"{table}: the domain {CLUSTERING_DOMAIN} does not tell the clustering columns: {error}.",
                     table=table,
@@ -93,7 +93,7 @@ def _null_counts(add: Add) -> Mapping[str, object] | None:
         return None
     try:
         return msgspec.json.decode(add.stats, type=_Stats).null_count
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 

@@ -119,7 +119,12 @@ def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:
 
 def _schema(metadata: Metadata) -> object:
     """The schema as plain values, without identity high-water marks."""
-    return _without_identity_mark(msgspec.json.decode(metadata.schema_string or "null"))
+    text = metadata.schema_string or "null"
+    try:
+        return _without_identity_mark(msgspec.json.decode(text))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        # No schema at all: then it is the same only where its text is.
+        return text
 
 
 def _without_identity_mark(node: object) -> object:

@@ -124,7 +124,7 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
         if domain.domain == ROW_TRACKING_DOMAIN and not domain.removed:
             try:
                 return msgspec.json.decode(domain.configuration, type=_Mark).row_id_high_water_mark
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 raise CorruptTable(
                     f"{table}: the domain {ROW_TRACKING_DOMAIN} does not tell the highest row id ({error}), so new "
                     "rows cannot be numbered. Nothing was committed.",

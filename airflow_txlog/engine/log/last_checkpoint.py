@@ -55,7 +55,7 @@ def read_hint(store: Store) -> int | None:
     """The version that `_last_checkpoint` names, or None where there is no such file or it makes no sense."""
     try:
         version = _decoder.decode(store.read(LAST_CHECKPOINT)).version
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return version if 0 <= version <= MAX_VERSION else None
 

@@ -28,6 +28,8 @@ from airflow_txlog.engine.log.actions import (
 from airflow_txlog.errors import CorruptCommit, InvalidCommit
 
 _decoder = msgspec.json.Decoder(_Line)
+# What the decoder raises: of what is no JSON, no UTF-8, or nested deeper than anybody can follow.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 T = TypeVar("T")
 
@@ -85,7 +87,7 @@ def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
         try:
             line.decode("utf-8")
             info = _info_decoder.decode(line).commitInfo
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise CorruptCommit(f"CorruptCommit: commitInfo of {path} cannot be read: {error}.", path=path) from error
         if info is not None:
             return info
@@ -111,7 +113,7 @@ def _decode_lines(data: bytes, path: str) -> list[_Line]:
         if not data.isascii():
             data.decode("utf-8")
         return _decoder.decode_lines(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         _raise_with_line(data, path, error)
 
 
@@ -121,7 +123,7 @@ def _raise_with_line(data: bytes, path: str, error: Exception) -> NoReturn:
         try:
             line.decode("utf-8")
             _decoder.decode_lines(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as found:
+        except _UNREADABLE as found:
             raise CorruptCommit(
                 f"CorruptCommit: line {number} of {path} cannot be read as an action: {found}. Nothing was changed.",
                 path=path,

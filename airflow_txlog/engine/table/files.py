@@ -89,5 +89,5 @@ def record_count(stats: str | None) -> int | None:
         return None
     try:
         return msgspec.json.decode(stats, type=_Stats).num_records
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None

@@ -64,10 +64,11 @@ def parse_schema(schema_string: str | None) -> StructType:
             "files and its history can be looked at. Have the engine that wrote it restore the schema."
         )
     try:
-        node = msgspec.json.decode(schema_string)
+        parsed = type_from_json(msgspec.json.decode(schema_string))
     except (msgspec.DecodeError, UnicodeError) as error:
         raise CorruptTable(f"The table's schema is not JSON: {error}. Nothing was read.") from error
-    parsed = type_from_json(node)
+    except RecursionError as error:
+        raise CorruptTable("The table's schema is nested too deeply to be followed. Nothing was read.") from error
     if not isinstance(parsed, StructType):
         raise CorruptTable(f"The table's schema should be a struct at the top, and is {parsed}. Nothing was read.")
     return parsed

@@ -87,7 +87,7 @@ def read_last_vacuum(store: Store) -> int | None:
     """The version through which a vacuum has gone, or None where there is no such file or it makes no sense."""
     try:
         version = _decoder.decode(store.read(LAST_VACUUM)).latestCommitVersionOutsideOfRetentionWindow
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return version if version is not None and version >= 0 else None
 

@@ -174,8 +174,13 @@ def _parquet_columns(chance: random.Random) -> None:
 def _v2_bytes(chance: random.Random) -> None:
     sound = table("v2")
     path = chance.choice([each for each in sorted(sound) if "checkpoint" in each or "sidecar" in each])
-    damage = mutations.damaged_lines if path.endswith(".json") and chance.random() < 0.7 else mutations.damaged_bytes
-    _open(_without_commits(sound | {path: damage(sound[path], chance)}, chance), chance)
+    whole = _with_sizes(sound | {path: mutations.damaged_bytes(sound[path], chance)}, chance)
+    if chance.random() < 0.5:
+        whole = _with_sizes(dict(sound), chance)
+        (top,) = [each for each in whole if f"{VERSION:020d}.checkpoint." in each and "_sidecars" not in each]
+        damage = mutations.damaged_lines if top.endswith(".json") else mutations.damaged_bytes
+        whole[top] = damage(whole[top], chance)
+    _open(_without_commits(whole, chance), chance)
 
 
 def _v2_columns(chance: random.Random) -> None:
@@ -183,7 +188,39 @@ def _v2_columns(chance: random.Random) -> None:
     path = chance.choice([each for each in sorted(sound) if each.endswith(".parquet")])
     buffer = io.BytesIO()
     pq.write_table(_restructured(pq.read_table(io.BytesIO(sound[path])), chance), buffer)
-    _open(_without_commits(sound | {path: buffer.getvalue()}, chance), chance)
+    _open(_without_commits(_with_sizes(sound | {path: buffer.getvalue()}, chance), chance), chance)
+
+
+def _with_sizes(files: Files, chance: random.Random) -> Files:
+    """Mostly the sizes of the sidecars are put right, so that more than the size of what is damaged is looked at; and
+    the top level is JSON in half of the cases."""
+    (top,) = [path for path in files if f"{VERSION:020d}.checkpoint." in path and "_sidecars" not in path]
+    try:
+        found = pq.read_table(io.BytesIO(files[top]))
+        rows = [{name: row[name] for name in row if row[name] is not None} for row in found.to_pylist()]
+        for row in rows:
+            if "sidecar" in row and chance.random() < 0.9:
+                row["sidecar"]["sizeInBytes"] = len(files[f"_delta_log/_sidecars/{row['sidecar']['path']}"])
+        if chance.random() < 0.5:
+            lines = "\n".join(json.dumps(row, default=dict) for row in map(_with_maps, rows))
+            return {path: data for path, data in files.items() if path != top} | {
+                top.removesuffix("parquet") + "json": lines.encode()
+            }
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, schema=found.schema), buffer)
+        return files | {top: buffer.getvalue()}
+    except (KeyError, TypeError, ValueError, OSError, pa.ArrowException):
+        # The top level itself is what was damaged.
+        return files
+
+
+def _with_maps(node: Any) -> Any:
+    """Maps, which Arrow gives as lists of pairs, as objects."""
+    if isinstance(node, dict):
+        return {name: _with_maps(value) for name, value in node.items() if value is not None}
+    if isinstance(node, list) and node and all(isinstance(each, tuple) for each in node):
+        return dict(node)
+    return node
 
 
 def _without_commits(files: Files, chance: random.Random) -> Files:

@@ -19,19 +19,19 @@ from tests.engine.fuzz.cases import KINDS
 ROOT = Path(__file__).resolve().parents[3]
 CASES = {
     "commit-bytes": 3000,
-    "commit-lines": 3000,
+    "commit-lines": 3500,
     "schemas": 800,
     "properties": 600,
-    "statistics": 1200,
+    "statistics": 1000,
     "partition-values": 800,
     "descriptors": 600,
     "infos": 300,
-    "hints": 500,
-    "names": 800,
+    "hints": 200,
+    "names": 500,
     "parquet-bytes": 1600,
-    "parquet-columns": 600,
-    "v2-bytes": 1000,
-    "v2-columns": 400,
+    "parquet-columns": 400,
+    "v2-bytes": 700,
+    "v2-columns": 250,
     "bitmaps": 3500,
     "vectors": 2500,
 }
@@ -58,5 +58,5 @@ def test_damage_gives_an_answer_or_a_typed_error(kind: str) -> None:
     print(f"fuzz {kind}: {CASES[kind]} cases, {report['outcomes']}")
     assert not report["failures"], json.dumps(report["failures"][:5], indent=1)
     assert sum(report["outcomes"].values()) == CASES[kind]
-    # Damage that is never noticed, and damage that is always refused, would test little.
-    assert len(report["outcomes"]) > 1
+    # Damage that is always refused would test little of what comes after.
+    assert report["outcomes"].get("answered")
