@@ -138,6 +138,23 @@ def _hint(chance: random.Random) -> None:
     _open(sound | {LAST_CHECKPOINT: damage(sound[LAST_CHECKPOINT], chance)}, chance)
 
 
+def _checksum(chance: random.Random) -> None:
+    files = dict(table("plain"))
+    first = [json.loads(line) for line in files[commit_name(0)].decode().splitlines()]
+    sound = {"tableSizeBytes": 9000, "numFiles": 9, "numMetadata": 1, "numProtocol": 1}
+    sound |= {"setTransactions": [{"appId": "etl", "version": 2}], "domainMetadata": [], "allFiles": []}
+    for line in first:
+        sound |= {
+            name: line[wire] for wire, name in (("metaData", "metadata"), ("protocol", "protocol")) if wire in line
+        }
+    damage = mutations.damaged_bytes if chance.random() < 0.3 else mutations.damaged_lines
+    store = MemoryStore("memory://checksums")
+    for path, data in files.items():
+        store.put(path, data)
+    store.put(commit_name(6).replace(".json", ".crc"), damage(json.dumps(sound).encode(), chance))
+    load_snapshot(store).verify_checksum()
+
+
 def _names(chance: random.Random) -> None:
     """Files of the log are missing, doubled under other names, empty, or of other versions."""
     files = dict(table(chance.choice(["classic", "v2"])))
@@ -355,6 +372,7 @@ KINDS: dict[str, Callable[[random.Random], None]] = {
     "descriptors": _strings_of("add", "deletionVector"),
     "infos": _strings_of("commitInfo", "inCommitTimestamp"),
     "hints": _hint,
+    "checksums": _checksum,
     "names": _names,
     "parquet-bytes": _parquet_bytes,
     "parquet-columns": _parquet_columns,
