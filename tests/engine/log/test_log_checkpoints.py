@@ -490,6 +490,101 @@ def test_statistics_kept_as_a_struct_alone_come_back_as_json() -> None:
     assert third is None
 
 
+def in_types(strings: pa.DataType, longs: pa.DataType, ints: pa.DataType) -> pa.Table:
+    """A checkpoint of one add and one remove whose columns are of these types."""
+    maps = pa.map_(strings, strings)
+    vector = pa.struct([("storageType", strings), ("pathOrInlineDv", strings), ("offset", ints), ("cardinality", ints)])
+    add = pa.struct([("path", strings), ("partitionValues", maps), ("size", longs), ("stats", strings),
+                     ("tags", maps), ("deletionVector", vector), ("baseRowId", ints)])  # fmt: skip
+    remove = pa.struct([("path", strings), ("deletionTimestamp", longs), ("partitionValues", maps)])
+    held = {"storageType": "u", "pathOrInlineDv": "v", "offset": 1, "cardinality": 2}
+    added = {"path": "a", "partitionValues": [("p", None), ("q", "1")], "size": 7, "stats": "{}", "tags": [],
+             "deletionVector": held, "baseRowId": 3}  # fmt: skip
+    removed = {"path": "b", "deletionTimestamp": 5, "partitionValues": None}
+    return pa.table(
+        {
+            "protocol": pa.array([PROTOCOL_ROW, None, None, None]),
+            "metaData": pa.array([None, METADATA_ROW, None, None]),
+            "add": pa.array([None, None, added, None], add),
+            "remove": pa.array([None, None, None, removed], remove),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("strings", "longs", "ints"),
+    [
+        (pa.string(), pa.int64(), pa.int32()),
+        (pa.large_string(), pa.int64(), pa.int64()),
+        (pa.binary(), pa.int32(), pa.int16()),
+        (pa.large_binary(), pa.uint32(), pa.uint8()),
+        (pa.string(), pa.int16(), pa.int8()),
+    ],
+    ids=str,
+)
+def test_widths_and_encodings_of_other_writers_say_the_same(
+    strings: pa.DataType, longs: pa.DataType, ints: pa.DataType
+) -> None:
+    store = memory()
+    buffer = io.BytesIO()
+    pq.write_table(in_types(strings, longs, ints), buffer)
+    store.put(CHECKPOINT, buffer.getvalue())
+    content = read(store)
+    assert content.adds.schema == FILES
+    assert content.removes.schema == TOMBSTONES
+    (row,) = content.adds.to_pylist()
+    assert (row["path"], dict(row["partition_values"]), row["size"], row["stats"]) == (
+        "a",
+        {"p": None, "q": "1"},
+        7,
+        "{}",
+    )
+    assert (row["deletion_vector"]["offset"], row["base_row_id"], row["tags"]) == (1, 3, [])
+    (gone,) = content.removes.to_pylist()
+    assert (gone["path"], gone["deletion_timestamp"], gone["partition_values"]) == ("b", 5, None)
+
+
+def test_strings_that_a_writer_kept_as_dictionaries_are_read() -> None:
+    """Arrow's own writer notes the type of its columns in the file, and gives dictionaries back."""
+    path = pa.array(["a", "b", "a c"]).dictionary_encode()
+    size = pa.array([1, 2, 3], pa.int32())
+    add = pa.StructArray.from_arrays([path, size], names=["path", "size"])
+    rows = {"protocol": pa.array([PROTOCOL_ROW, None, None]), "metaData": pa.array([None, METADATA_ROW, None])}
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(rows | {"add": add}), buffer)
+    store = memory()
+    store.put(CHECKPOINT, buffer.getvalue())
+    assert pq.read_schema(store.open_input(CHECKPOINT)).field("add").type[0].type == path.type
+    assert read(store).adds.column("path").to_pylist() == ["a", "b", "a c"]
+
+
+def test_partition_values_kept_as_a_struct_alone_come_back_as_the_map_of_the_log() -> None:
+    utc = datetime.UTC
+    parsed = {
+        "i": 1, "s": "a b", "d": datetime.date(2024, 2, 29), "b": True, "n": None, "c": decimal.Decimal("1.50"),
+        "t": datetime.datetime(2024, 1, 2, 3, 4, 5, 6, utc), "w": datetime.datetime(2024, 1, 2, 3, 4, 5),
+    }  # fmt: skip
+    types = [pa.int32(), pa.string(), pa.date32(), pa.bool_(), pa.int64(), pa.decimal128(5, 2)]
+    types += [pa.timestamp("us", "UTC"), pa.timestamp("us")]
+    names = pa.struct(list(zip(parsed, types, strict=True)))
+    add = pa.struct([("path", pa.string()), ("size", pa.int64()), ("partitionValues_parsed", names)])
+    metadata = METADATA_ROW | {"partitionColumns": list(parsed)}
+    rows = {
+        "protocol": pa.array([PROTOCOL_ROW, None]),
+        "metaData": pa.array([None, metadata]),
+        "add": pa.array([None, {"path": "a", "size": 1, "partitionValues_parsed": parsed}], add),
+    }
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(rows), buffer)
+    store = memory()
+    store.put(CHECKPOINT, buffer.getvalue())
+    (row,) = read(store).adds.to_pylist()
+    assert dict(row["partition_values"]) == {
+        "i": "1", "s": "a b", "d": "2024-02-29", "b": "true", "n": None, "c": "1.50",
+        "t": "2024-01-02T03:04:05.000006Z", "w": "2024-01-02 03:04:05",
+    }  # fmt: skip
+
+
 def test_struct_statistics_are_not_read_where_every_file_has_json() -> None:
     store = memory()
     put_rows(

@@ -174,7 +174,7 @@ def _is_of_kind_or_struct(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 # Strings without the annotation that says so are plain bytes.
-_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _is_of_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
