@@ -51,6 +51,12 @@ def starts(table: Table) -> list[int]:
     return [json.loads(stats)["minValues"]["id"] for stats in files.column("stats").to_pylist()]
 
 
+def rows_by_delta_rs(folder: Path, version: int) -> pa.Table:
+    deltalake = pytest.importorskip("deltalake")
+    query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(folder), version=version))
+    return pa.table(query.execute("SELECT * FROM t"))
+
+
 def last_commit(table: Table) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """Adds, removes and commitInfo of the newest version, as the log has them."""
     folder = Path(table.uri.removeprefix("file://")) / "_delta_log"
@@ -95,6 +101,10 @@ def test_a_delete_equals_plain_spark_on_the_rows_that_are_left(tmp_path: Path, s
     assert result.metrics["numDeletedRows"] == visible.num_rows - sum(expected.values())
     assert result.metrics["numCopiedRows"] == sum(expected.values())
     assert result.metrics["numDeletionVectorsRemoved"] == 2
+    # Another engine sees the same, before and after: vectors of ours to read, and files without one.
+    for version, wanted in ((table.snapshot().version - 1, bag(visible)), (table.snapshot().version, expected)):
+        theirs = rows_by_delta_rs(tmp_path / "t", version)
+        assert bag(theirs.select(visible.column_names)) == wanted
     assert not vectors_of(table.snapshot().files())
     check_new_files(table)
 
