@@ -94,7 +94,7 @@ def files(table: Table, args: Namespace) -> Answer:
                 printing.size(row["size_bytes"]),
                 row["num_records"],
                 printing.moment(row["modification_time"]),
-                "yes" if row["deletion_vector"] else "",
+                f"masks {row['deletion_vector']['cardinality']} of them" if row["deletion_vector"] else "",
             )
             for row in rows
         ]

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from tests.engine.rows import append, sorted_rows
+from tests.vectors import mask
 
 pytestmark = pytest.mark.airflow
 
@@ -196,6 +197,15 @@ def test_files_of_a_mapped_table_show_their_partitions_by_the_names_of_today(txl
     append(table, [{"day": "1", "id": 1}])
     (file,) = txlog("files", tmp_path / "t", "--where", "day = '1'", "--json").document["files"]
     assert file["partition_values"] == {"day": "1"}
+
+
+def test_files_say_how_many_of_their_rows_are_masked(txlog: Any, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SCHEMA, ["day"], {"delta.enableDeletionVectors": "true"})
+    append(table, [{"day": "1", "id": 1}, {"day": "1", "id": 2}, {"day": "1", "id": 3}])
+    mask(table, {0: [0, 2]})
+    (file,) = txlog("files", tmp_path / "t", "--json").document["files"]
+    assert (file["num_records"], file["deletion_vector"]) == (3, {"cardinality": 2})
+    assert "masks 2 of them" in txlog("files", tmp_path / "t").out
 
 
 def test_files_are_chosen_by_a_predicate_and_its_parameters(txlog: Any, folder: Path) -> None:
