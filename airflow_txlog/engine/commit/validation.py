@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from airflow_txlog.engine.commit.attempt import Attempt
-from airflow_txlog.engine.log.actions import Add, Remove
+from airflow_txlog.engine.log.actions import Add, Metadata, Remove
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.column_mapping import (
     MAX_ID_PROPERTY,
@@ -76,16 +76,22 @@ def _check_column_mapping(attempt: Attempt) -> None:
         found = f"{MODE_PROPERTY} would change to {mode!r}, which this engine does not do to a table that exists"
     elif mode != NO_MAPPING:
         schema = parse_schema(metadata.schema_string or "")
-        last = metadata.configuration.get(MAX_ID_PROPERTY, "")
-        least = 0 if before is None else int(before.configuration.get(MAX_ID_PROPERTY, "0"))
         found = mapping_error(schema)
-        if found is None and (not last.isdigit() or int(last) < max(highest_id(schema), least)):
+        least = max(highest_id(schema), 0 if before is None else _highest_id_ever(before))
+        if found is None and _highest_id_ever(metadata) < least:
+            last = metadata.configuration.get(MAX_ID_PROPERTY)
             found = f"{MAX_ID_PROPERTY} is {last!r}, and must be a number that no column has gone beyond"
     if found is not None:
         raise InvalidCommit(
             f"{attempt.table}: {found}. Nothing was committed, because values would turn up under another column.",
             table=attempt.table,
         )
+
+
+def _highest_id_ever(metadata: Metadata) -> int:
+    """The highest id that was ever given to a column; -1 where the metadata does not say it."""
+    text = metadata.configuration.get(MAX_ID_PROPERTY, "")
+    return int(text) if text.isdecimal() and text.isascii() else -1
 
 
 def _check_duplicates(attempt: Attempt) -> None:

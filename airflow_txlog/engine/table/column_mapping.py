@@ -52,7 +52,8 @@ def table_schema(metadata: Metadata, table: str) -> StructType:
     """
     schema = parse_schema(metadata.schema_string)
     if mapping_mode(metadata.configuration, table) == NO_MAPPING:
-        return without_mapping(schema)
+        # Most tables have nothing to drop, and every snapshot asks.
+        return without_mapping(schema) if "delta.columnMapping." in (metadata.schema_string or "") else schema
     found = mapping_error(schema)
     if found is not None:
         raise CorruptTable(

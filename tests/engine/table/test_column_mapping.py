@@ -19,7 +19,7 @@ from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table.schema import from_arrow, parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.types import walk_fields
 from tests.conftest import ManualClock
-from tests.engine.rows import append, sorted_rows
+from tests.engine.rows import append, sorted_rows, stage
 from tests.interop.oracles import rows_by_delta_rs
 from tests.interop.tables import bag
 
@@ -282,6 +282,26 @@ def test_a_winner_in_another_partition_does_not_conflict_by_its_physical_names(t
     with pytest.raises(errors.ConcurrentAppend, match="partition part=b") as caught:
         same.commit("DELETE")
     assert caught.value.facts["partition"] == {"part": "b"}
+
+
+@pytest.mark.parametrize("what", ["renamed", "added again"])
+def test_a18_rows_staged_before_a_column_changed_its_name_are_not_committed(tmp_path: Path, what: str) -> None:
+    table = create(tmp_path / "t", "name")
+    tx = table.begin()
+    tx.add(stage(table, pa.Table.from_pylist(ROWS, schema=SCHEMA), tx=tx))
+    if what == "renamed":
+        commit(table, changed(table, value="renamed"))
+    else:
+        metadata = table.snapshot().metadata
+
+        def again(fields: list[dict[str, Any]]) -> None:
+            fields[5]["metadata"] = {"delta.columnMapping.id": 13, "delta.columnMapping.physicalName": "col-again"}
+
+        configuration = {**metadata.configuration, "delta.columnMapping.maxColumnId": "13"}
+        commit(table, msgspec.structs.replace(broken(metadata, again), configuration=configuration))
+    with pytest.raises(errors.MetadataChanged, match="schema"):
+        tx.commit("WRITE")
+    assert table.to_arrow().num_rows == 0
 
 
 def test_without_a_mode_what_is_left_of_a_mapping_means_nothing() -> None:
