@@ -37,6 +37,7 @@ FIRST = pa.schema(
         ("gone", pa.int64()),
     ]
 )
+MASKED = Path(__file__).parents[1] / "interop" / "reference" / "mapping_with_vectors" / "table"
 WIDENED = Path(__file__).parents[1] / "interop" / "mapped" / "widened"
 
 
@@ -188,6 +189,18 @@ def test_a_write_that_creates_a_mapped_table_takes_any_name(tmp_path: Path, spar
     check(table, *[{"id": k, "p, q": k % 2, "s;": {"x y": k}} for k in range(4)])
     committed(run(spark, "delete", table, predicate="`s;`.`x y` = 2 OR `p, q` = 1"))
     check(table, {"id": 0, "p, q": 0, "s;": {"x y": 0}})
+
+
+def test_a_mapped_table_with_masked_rows_keeps_them_masked(tmp_path: Path, spark: SparkSession) -> None:
+    table = Table.open(shutil.copytree(MASKED, tmp_path / "t"))
+    before = table.to_arrow().to_pylist()
+    assert len(before) == 6
+    committed(run(spark, "delete", table, predicate=f"label = '{before[0]['label']}'"))
+    expected = pa.Table.from_pylist(before[1:], schema=table.snapshot().schema)
+    assert bag(table) == bag(expected)
+    theirs = rows_by_delta_rs(str(tmp_path / "t"))
+    assert theirs is not None
+    assert bag(theirs.select(expected.column_names)) == bag(expected)
 
 
 def test_a_widened_table_is_changed_in_its_current_types(tmp_path: Path, spark: SparkSession) -> None:
