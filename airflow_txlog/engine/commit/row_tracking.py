@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.isolation import ROW_TRACKING_DOMAIN
@@ -163,10 +161,11 @@ def _known_ids(attempt: Attempt, snapshot: Snapshot | None) -> Mapping[str, tupl
     wanted = [canonical_path(add.path, attempt.table) for add in attempt.adds if add.base_row_id is None]
     if snapshot is None or not wanted:
         return {}
-    live = snapshot.files().select(["path", "base_row_id", "default_row_commit_version"])
-    paths = canonical_paths(live.column("path"), attempt.table)
-    found = live.set_column(0, "path", paths).filter(pc.is_in(paths, value_set=pa.array(wanted, pa.string())))
-    rows = zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True)
+    live = snapshot.state.files.at_paths(set(wanted))
+    paths = canonical_paths(live.column("path"), attempt.table).to_pylist()
+    rows = zip(
+        paths, *(live.column(name).to_pylist() for name in ("base_row_id", "default_row_commit_version")), strict=True
+    )
     return {path: (base, version) for path, base, version in rows if base is not None}
 
 
