@@ -346,6 +346,17 @@ def test_damaged_bytes_are_corrupt(damage: Callable[[bytes], bytes]) -> None:
     assert caught.value.table == store.root
 
 
+def test_a_bit_that_flipped_in_a_path_is_corrupt_and_no_other_file() -> None:
+    """Pages carry checksums: what is damaged and still decodes would be a file that nobody wrote."""
+    store = memory()
+    write(store, [add("a-path-that-is-there-once")])
+    data = bytearray(store.read(CHECKPOINT))
+    data[data.index(b"a-path-that-is-there-once")] ^= 1
+    store.put(CHECKPOINT, bytes(data))
+    with pytest.raises(CorruptCheckpoint):
+        read(store)
+
+
 PROTOCOL_ROW = {"minReaderVersion": 1, "minWriterVersion": 2}
 METADATA_ROW = {"id": "m", "schemaString": "{}", "partitionColumns": [], "format": {"provider": "parquet"}}
 

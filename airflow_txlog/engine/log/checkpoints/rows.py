@@ -57,8 +57,9 @@ def gather_sidecars(source: Any, found: Found) -> None:
 
 
 def _opened(source: Any) -> pq.ParquetFile:
-    # As nanoseconds, INT96 would wrap around after the year 2262, in silence.
-    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    # As nanoseconds, INT96 would wrap around after the year 2262, in silence. Page checksums (ours have them, and
+    # those of delta-spark) tell a path or a size with a flipped bit from a true one.
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
     schema = file.schema_arrow
     for known in _STRUCTS:
         # Only members are asked for below: a column of another shape would read as one with no rows.

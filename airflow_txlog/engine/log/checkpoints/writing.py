@@ -237,7 +237,7 @@ def _schema(form: AddForm, names: Sequence[str] = tuple(CHECKPOINT.names)) -> pa
 
 
 def _writer(output: object, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(output, schema, compression="snappy", use_dictionary=_REPEATING)
+    return pq.ParquetWriter(output, schema, compression="snappy", use_dictionary=_REPEATING, write_page_checksum=True)
 
 
 def _actions(count: int, columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
