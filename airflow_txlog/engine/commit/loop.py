@@ -93,7 +93,7 @@ def commit(
     _check_same_log(store, attempt, anchor)
     for number in range(1, policy.max_attempts + 1):
         data = encode_commit(commit_info(attempt, clock.unique_id()), attempt.actions())
-        theirs = put_and_read_back(store, commit_name(version), data, attempt, clock, policy)
+        theirs = put_and_read_back(store, commit_name(version), data, attempt, clock, policy, anchor)
         if theirs is None:
             return Landed(
                 version=version,
@@ -217,22 +217,30 @@ _FINAL_ERRNO = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, 
 
 
 def put_and_read_back(
-    store: Store, path: str, data: bytes, attempt: Attempt, clock: Clock, policy: CommitPolicy
+    store: Store,
+    path: str,
+    data: bytes,
+    attempt: Attempt,
+    clock: Clock,
+    policy: CommitPolicy,
+    anchor: FileInfo | None = None,
 ) -> bytes | None:
     """None where our bytes are at `path`, else another's.
 
-    Raises CommitStateUnknown when neither can be told, TableReplaced where the version was taken and then vanished.
+    Raises CommitStateUnknown when neither can be told, also where the `anchor` is not there any more: what is put again
+    must follow the log that was read. Raises TableReplaced where the version was taken and then vanished.
     """
     deadline_ms = clock.now_ms() + int(policy.unknown_deadline_s * 1000)
     tries = 0
     failure: Exception | None = None
     is_taken = False
+    is_same_log: bool | None = True
     while True:
         tries += 1
         try:
             # A name that was taken once is never put again: if it is free now, the log was dropped or cleaned
             # since, and these bytes belong to the log that was.
-            if not is_taken:
+            if not is_taken and is_same_log:
                 if store.put_if_absent(path, data):
                     return None
                 is_taken = True
@@ -247,9 +255,18 @@ def put_and_read_back(
             raise _vanished(attempt, path)
         if verdict is _Verdict.ABSENT and isinstance(failure, OSError) and failure.errno in _FINAL_ERRNO:
             raise failure
-        if clock.now_ms() >= deadline_ms:
+        is_same_log = _is_there(store, anchor)
+        if clock.now_ms() >= deadline_ms or is_same_log is False:
             raise _unknown(path, attempt, verdict) from failure
         clock.sleep(_backoff_s(tries + 1, clock, policy) + policy.first_backoff_s)
+
+
+def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
+    """Whether the file by which we know the log is still there; None where the store does not say."""
+    try:
+        return anchor is None or store.stat(anchor.path) == anchor
+    except Exception:
+        return None
 
 
 def _read_back(store: Store, path: str, data: bytes) -> tuple[_Verdict, bytes]:

@@ -377,3 +377,55 @@ def test_a_version_that_was_taken_and_vanished_is_not_put_again(table: Table, st
     with pytest.raises(errors.TableReplaced):
         tx.commit("WRITE")
     assert list(store.walk()) == []
+
+
+def test_an_unanswered_put_is_not_repeated_into_another_log(table: Table, store: FaultyStore, clock: Any) -> None:
+    """The table is dropped and made again between the lost put and the next: nobody knows, and nothing lands."""
+
+    def is_lost_and_all_is_dropped(real: Any, path: str, data: bytes) -> bool:
+        for info in store.walk():
+            store.delete(info.path)
+        clock.time_ms += 1000
+        Table.create(store, SCHEMA, ["day"], clock=clock)
+        raise ConnectionResetError("connection reset before the put")
+
+    append(table, "earlier")
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    store.script = [is_lost_and_all_is_dropped]
+    with pytest.raises(errors.CommitStateUnknown):
+        tx.commit("WRITE")
+    assert [info.path for info in store.walk()] == [commit_name(0)]
+
+
+def test_a_name_that_was_taken_is_only_read_again(
+    table: Table, store: FaultyStore, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put is told that the version is taken, and reading it is not answered at first: it is not put again."""
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+
+    def is_taken(real: Any, path: str, data: bytes) -> bool:
+        assert not real(path, data)
+        store.reads_fail = True
+        return False
+
+    append(table, "earlier")
+    store.puts.clear()
+    store.script = [is_taken]
+    monkeypatch.setattr(clock, "sleep", lambda seconds: setattr(store, "reads_fail", False))
+    assert tx.commit("WRITE") == 2
+    assert [path for path, _ in store.puts] == [commit_name(1), commit_name(2)]
+
+
+@pytest.mark.parametrize(("isolation", "is_recorded"), [("Serializable", False), ("WriteSerializable", True)])
+def test_a_delete_of_nothing_is_recorded_only_where_it_marks_a_place_in_the_order(
+    clock: Any, isolation: str, is_recorded: bool
+) -> None:
+    properties = {"delta.isolationLevel": isolation}
+    table = Table.create(f"memory://empty-{uuid.uuid4().hex}", SCHEMA, ["day"], properties, clock=clock)
+    tx = table.begin()
+    tx.remove(tx.read("day = '1'"))
+    assert tx.commit("DELETE") == int(is_recorded)
+    assert tx.outcome is not None
+    assert tx.outcome.committed is is_recorded

@@ -291,6 +291,15 @@ def test_a12_a_compaction_of_a_file_that_we_only_read_conflicts(table: Table) ->
         tx.commit("DELETE")
 
 
+def test_a12_a_file_that_we_remove_ourselves_is_not_compacted_away_under_us(table: Table) -> None:
+    """Said to hold nothing of ours, and removed all the same: both would count its rows as theirs."""
+    tx = scanned_nothing_in_low(table)
+    tx.remove("low")
+    compact_low(table)
+    with pytest.raises(errors.ConcurrentDeleteDelete):
+        tx.commit("DELETE")
+
+
 # --- what the message tells the author ------------------------------------------------------------------------------
 
 

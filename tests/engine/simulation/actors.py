@@ -192,6 +192,7 @@ def dropper(theatre: Theatre, schema: pa.Schema = SCHEMA) -> Callable[[], None]:
     """Drops the table between two puts of others, and makes another in its place."""
 
     def run() -> None:
+        theatre.store.sheltered.add(theatre.scheduler.current)
         theatre.idle(30)
         while theatre.store.about_to_put:
             theatre.scheduler.step()

@@ -19,7 +19,7 @@ from tests.engine.simulation.scheduler import Scheduler
 from tests.engine.simulation.store import Faults, SimulatedStore
 
 TRACE_LINES = 150
-DROPPED = 0.04
+DROPPED = 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,8 @@ def _play_dropped(theatre: Theatre) -> None:
         ids = (chance.randrange(20),)
         actors.append(task(theatre, f"w{number}", Append(chance.choice(DAYS), ids), None, 3))
     actors.append(reader(theatre, 4))
+    rate = chance.choice([0.0, 0.1])
+    theatre.store.faults = Faults(before=rate, after=rate)
     _run(theatre, actors)
     states = history(theatre.store.commits, theatre.store.root)
     second = states[0].metadata["id"]

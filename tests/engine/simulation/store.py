@@ -52,6 +52,8 @@ class SimulatedStore(MemoryStore):
         """By actor inside its commit: the version that it last made sure of, beyond which no cleanup may reach yet."""
         self.about_to_put: set[int] = set()
         """Actors that have just made sure that the log is the one that they read."""
+        self.sheltered: set[int | None] = set()
+        """Actors to whom nothing goes wrong."""
         self._late: list[tuple[str, bytes]] = []
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -84,13 +86,21 @@ class SimulatedStore(MemoryStore):
         return found
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
+        try:
+            return self._put_if_absent(path, data)
+        finally:
+            # Whoever puts again after this must have made sure again.
+            self.about_to_put.discard(-1 if self.scheduler is None else self.scheduler.current or 0)
+
+    def _put_if_absent(self, path: str, data: bytes) -> bool:
         number = self._before("put_if_absent", path)
         if number is not None and self.chance.random() < self.faults.late:
             self._late.append((path, data))
             self.trace.append(f"{number} put_if_absent {path}: will land later")
             raise Unanswered("the put was not answered")
         made = self._make(path, data)
-        self.about_to_put.discard(-1 if number is None else number)
+        if number is not None:
+            self.about_to_put.discard(number)
         self._after(f"put_if_absent ({made})", path)
         return made
 
@@ -169,6 +179,9 @@ class SimulatedStore(MemoryStore):
         self._fail(self.faults.after, f"after {call} {path}")
 
     def _fail(self, rate: float, when: str) -> None:
+        assert self.scheduler is not None
+        if self.scheduler.current in self.sheltered:
+            return
         drawn = self.chance.random()
         if drawn < rate:
             self.trace.append(f"  … unanswered, {when}")
