@@ -113,6 +113,9 @@ class Visibility:
         self._shown = ("_change_data", "_delta_index", *(f"{column}=" for column in columns), *escaped)
 
     def is_visible(self, path: str) -> bool:
+        # Nearly every path, and there may be millions.
+        if "/_" not in path and "/." not in path and not path.startswith(("_", ".")):
+            return True
         return not any(part.startswith(("_", ".")) and not part.startswith(self._shown) for part in path.split("/"))
 
 
