@@ -5,6 +5,8 @@ shares the tables of the one before, hides what its commits speak of and puts th
 own. Layers are merged as in a log-structured tree (a layer is at least twice as large as the one above it), so there
 are few of them, and a file is copied a logarithmic number of times.
 
+Statistics lie compressed (`log.packing`) until they are asked for, and then those of one chunk at a time.
+
 The invariant: a row that is not hidden is the newest word on its key, so one key is visible at most once. Versions are
 values: nothing that a reader of one can see is ever changed. Any number of threads may use one; what is computed on
 first use may be computed twice.
@@ -12,23 +14,27 @@ first use may be computed twice.
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.files import file_keys, path_of_key
 
 # A chunk with so few hidden rows is cut around them, which copies nothing; one with more is filtered.
 _CUTS = 32
-# A merged layer of fewer rows becomes one chunk.
-_ONE_CHUNK_ROWS = 65_536
+# Merged chunks of fewer rows are put together.
+_ONE_CHUNK_ROWS = 32_768
+# Files that a question is asked about at once.
+_ROWS_AT_ONCE = 131_072
 # A large layer is looked through so often before it is given an index: reading a table takes one look, and a process
 # that goes on refreshing it gets an index that costs as much as some ten looks.
 _LOOKS_WITHOUT_INDEX = 3
@@ -40,35 +46,37 @@ _NOTHING: Hidden = {}
 
 
 class _Rows:
-    """An immutable table of files that finds rows by their keys.
+    """An immutable table of files, in chunks, that finds rows by their keys.
 
     The index is a sorted array of 64-bit hashes of the canonical paths, twelve bytes a row; what it finds is compared
     as text, so that two paths with one hash are still two files.
     """
 
-    def __init__(self, table: pa.Table, root: str) -> None:
-        self.table = table
+    def __init__(self, chunks: list[PackedBatch], root: str) -> None:
+        self.chunks = chunks
         self.root = root
         self._looks = 0
 
     @cached_property
     def starts(self) -> list[int]:
         """Where each chunk begins, and the number of rows."""
-        found = [0]
-        for batch in self.batches:
-            found.append(found[-1] + batch.num_rows)
-        return found
+        return list(accumulate((chunk.light.num_rows for chunk in self.chunks), initial=0))
+
+    @property
+    def count(self) -> int:
+        return self.starts[-1]
 
     @cached_property
-    def batches(self) -> list[pa.RecordBatch]:
-        return [batch for batch in self.table.to_batches() if batch.num_rows]
+    def has_vectors(self) -> bool:
+        vectors = [chunk.light.column("deletion_vector") for chunk in self.chunks]
+        return any(column.null_count < len(column) for column in vectors)
 
     def at_paths(self, paths: Collection[str]) -> list[int]:
         """Row numbers of the files at these canonical paths, whatever their deletion vectors; ascending."""
-        if not paths or not self.table.num_rows:
+        if not paths or not self.count:
             return []
         self._looks += 1
-        if self.table.num_rows > _SMALL_ROWS and self._looks <= _LOOKS_WITHOUT_INDEX and "_index" not in self.__dict__:
+        if self.count > _SMALL_ROWS and self._looks <= _LOOKS_WITHOUT_INDEX and "_index" not in self.__dict__:
             return self._looked_through(paths)
         hashes, order = self._index
         found = [
@@ -78,13 +86,13 @@ class _Rows:
         ]
         return sorted(set(found))
 
-    def take(self, rows: list[int]) -> pa.Table:
-        """These rows, ascending. Touches the chunks that hold them."""
-        parts = [
-            self.batches[number].take(pa.array(positions, pa.int64()))
-            for number, positions in self.by_chunk(rows).items()
-        ]
-        return pa.Table.from_batches(parts, self.table.schema)
+    def take(self, rows: list[int], *, full: bool = False) -> pa.Table:
+        """These rows, ascending; with their statistics where `full`. Touches the chunks that hold them."""
+        parts = []
+        for number, positions in self.by_chunk(rows).items():
+            chunk = self.chunks[number]
+            parts.append((chunk.full() if full else chunk.light).take(pa.array(positions, pa.int64())))
+        return pa.Table.from_batches(parts, self.chunks[0].light.schema)
 
     def by_chunk(self, rows: list[int]) -> dict[int, list[int]]:
         """Ascending row numbers as positions in their chunks."""
@@ -97,8 +105,8 @@ class _Rows:
     def _looked_through(self, paths: Collection[str]) -> list[int]:
         wanted = pa.array(paths, pa.string())
         found: list[int] = []
-        for start, batch in zip(self.starts, self.batches, strict=False):
-            same = pc.is_in(canonical_paths(batch.column("path"), self.root), value_set=wanted)
+        for start, chunk in zip(self.starts, self.chunks, strict=False):
+            same = pc.is_in(canonical_paths(chunk.light.column("path"), self.root), value_set=wanted)
             if same.true_count:
                 found += (start + position for position in pc.indices_nonzero(same).to_pylist())
         return found
@@ -107,8 +115,8 @@ class _Rows:
     def _index(self) -> tuple[memoryview[int], memoryview[int]]:
         """The hashes ascending, and the row number of each."""
         hashes = array("q")
-        for batch in self.batches:
-            hashes.extend(map(hash, canonical_paths(batch.column("path"), self.root).to_pylist()))
+        for chunk in self.chunks:
+            hashes.extend(map(hash, canonical_paths(chunk.light.column("path"), self.root).to_pylist()))
         unsorted = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
         order = pc.array_sort_indices(unsorted)
         ascending = unsorted.take(order)
@@ -127,7 +135,7 @@ class _Layer:
 
     @property
     def count(self) -> int:
-        return int(self.rows.table.num_rows) - sum(map(len, self.hidden.values()))
+        return self.rows.count - sum(map(len, self.hidden.values()))
 
     def rows_of(self, keys: Collection[str], paths: Collection[str]) -> list[int]:
         """The visible rows with one of these keys; `paths` are the keys' paths."""
@@ -140,7 +148,9 @@ class _Layer:
     def at_paths(self, paths: Collection[str]) -> pa.Table:
         """The visible rows at one of these canonical paths."""
         rows = self._visible(self.rows.at_paths(paths))
-        taken = self.rows.take(rows)
+        if not rows:
+            return self.rows.chunks[0].light.schema.empty_table()
+        taken = self.rows.take(rows, full=True)
         found = canonical_paths(taken.column("path"), self.rows.root)
         return taken.filter(pc.is_in(found, value_set=pa.array(paths, pa.string())))
 
@@ -152,12 +162,12 @@ class _Layer:
             hidden[chunk] = hidden.get(chunk, frozenset()).union(positions)
         return _Layer(self.rows, hidden)
 
-    def visible(self) -> list[pa.RecordBatch]:
-        """What is left, chunk by chunk; as little of it copied as can be."""
-        found: list[pa.RecordBatch] = []
-        for number, batch in enumerate(self.rows.batches):
-            found += _cut(batch, self.hidden.get(number, frozenset()))
-        return found
+    def chunks(self) -> Iterator[_Chunk]:
+        """What is left, chunk by chunk."""
+        for number, chunk in enumerate(self.rows.chunks):
+            hidden = self.hidden.get(number, frozenset())
+            if len(hidden) < chunk.light.num_rows:
+                yield _Chunk(chunk, hidden)
 
     def _visible(self, rows: list[int]) -> list[int]:
         if not self.hidden:
@@ -170,6 +180,26 @@ class _Layer:
         for chunk, positions in self.rows.by_chunk(rows).items():
             hidden = self.hidden.get(chunk, frozenset())
             yield from ((chunk, position) for position in positions if position in hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The rows of one chunk that are not hidden."""
+
+    packed: PackedBatch
+    hidden: frozenset[int]
+
+    @property
+    def count(self) -> int:
+        return int(self.packed.light.num_rows) - len(self.hidden)
+
+    def light(self) -> list[pa.RecordBatch]:
+        """In batches, without statistics that are packed; as little copied as can be."""
+        return list(_cut(self.packed.light, self.hidden))
+
+    def full(self) -> list[pa.RecordBatch]:
+        """The same batches with their statistics."""
+        return list(_cut(self.packed.full(), self.hidden))
 
 
 def _cut(batch: pa.RecordBatch, hidden: frozenset[int]) -> Iterator[pa.RecordBatch]:
@@ -192,36 +222,106 @@ class FileLayers:
     def __init__(self, schema: pa.Schema, layers: tuple[_Layer, ...] = ()) -> None:
         self._schema = schema
         self._layers = layers
+        self._last_table: weakref.ref[pa.Table] | None = None
 
     @staticmethod
     def of(files: pa.Table, root: str) -> FileLayers:
         """These files, of which no two have one key, of the table at `root`."""
-        return FileLayers(files.schema, (_Layer(_Rows(files, root)),) if files.num_rows else ())
+        return FileLayers.of_packed(files.schema, [pack(each) for each in files.to_batches()], root)
+
+    @staticmethod
+    def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str) -> FileLayers:
+        """The same of batches that are packed already."""
+        chunks = [chunk for chunk in chunks if chunk.light.num_rows]
+        return FileLayers(schema, (_Layer(_Rows(chunks, root)),) if chunks else ())
 
     @cached_property
     def count(self) -> int:
         """How many files there are, without looking at them."""
         return sum(layer.count for layer in self._layers)
 
-    @cached_property
+    @property
+    def may_have_vectors(self) -> bool:
+        """False where no file has a deletion vector; known for what an earlier version shares with this one."""
+        return any(layer.rows.has_vectors for layer in self._layers)
+
+    @property
     def table(self) -> pa.Table:
-        """All files, in no order; made when first asked for. Shares memory with other versions."""
-        return pa.Table.from_batches([batch for layer in self._layers for batch in layer.visible()], self._schema)
+        """All files, in no order, with their statistics. Put together when asked for, and not kept for longer than
+        somebody holds it: statistics are most of it."""
+        known = None if self._last_table is None else self._last_table()
+        if known is None:
+            known = pa.Table.from_batches([each for chunk in self._chunks() for each in chunk.full()], self._schema)
+            self._last_table = weakref.ref(known)
+        return known
+
+    def select(self, columns: Sequence[str] | None) -> pa.Table:
+        """All files, with these columns only (None: all). Unpacks statistics only where they are asked for."""
+        if columns is None or "stats" in columns:
+            return self.table if columns is None else self.table.select(list(columns))
+        light = [each for chunk in self._chunks() for each in chunk.light()]
+        return pa.Table.from_batches(light, self._schema).select(list(columns))
+
+    def where(
+        self,
+        keeps: Callable[[pa.Table], pa.BooleanArray],
+        keeps_by_statistics: Callable[[pa.Table], pa.BooleanArray] | None,
+    ) -> pa.Table:
+        """The files that both questions keep (one answer a row, none null), in no order, with their statistics.
+
+        `keeps` is asked first, and must not look at statistics; `keeps_by_statistics` only about what it kept. Both
+        are asked about some 100,000 files at a time, and statistics are unpacked for files that are left.
+        """
+        found = [self._schema.empty_table()]
+        for group in self._groups():
+            light = pa.Table.from_batches([each for chunk in group for each in chunk.light()], self._schema)
+            kept = keeps(light)
+            if not kept.true_count:
+                continue
+            # The same rows in the same order; chunks of which nothing is kept stay packed.
+            parts, start = [], 0
+            for chunk in group:
+                mask = kept.slice(start, chunk.count)
+                start += chunk.count
+                if mask.true_count:
+                    whole = pa.Table.from_batches(chunk.full(), self._schema)
+                    parts.append(whole if mask.true_count == chunk.count else whole.filter(mask))
+            left = pa.concat_tables(parts)
+            found.append(left if keeps_by_statistics is None else left.filter(keeps_by_statistics(left)))
+        return pa.concat_tables(found)
 
     def at_paths(self, paths: Collection[str]) -> pa.Table:
         """The files at these canonical paths. Costs what is asked for, not what is there."""
-        found = [layer.at_paths(paths) for layer in self._layers]
-        return pa.concat_tables([self._schema.empty_table(), *found])
+        return pa.Table.from_batches(
+            [each for layer in self._layers for each in layer.at_paths(paths).to_batches()], self._schema
+        )
 
-    def after(self, keys: Collection[str], new: pa.Table, root: str) -> FileLayers:
+    def after(self, keys: Collection[str], new: pa.Table | list[PackedBatch], root: str) -> FileLayers:
         """The files after commits that spoke of `keys`, and left `new` of them here."""
         if not keys:
             return self
         paths = {path_of_key(key) for key in keys}
         layers = [layer.without(layer.rows_of(keys, paths)) for layer in self._layers]
-        if new.num_rows:
-            layers.append(_Layer(_Rows(new, root)))
+        chunks = new if isinstance(new, list) else [pack(each) for each in new.to_batches()]
+        chunks = [chunk for chunk in chunks if chunk.light.num_rows]
+        if chunks:
+            layers.append(_Layer(_Rows(chunks, root)))
         return FileLayers(self._schema, tuple(_merged(layers)))
+
+    def _chunks(self) -> Iterator[_Chunk]:
+        for layer in self._layers:
+            yield from layer.chunks()
+
+    def _groups(self) -> Iterator[list[_Chunk]]:
+        """The chunks, small ones together: a question costs a millisecond, however few files it is about."""
+        group: list[_Chunk] = []
+        for chunk in self._chunks():
+            group.append(chunk)
+            if sum(each.count for each in group) >= _ROWS_AT_ONCE:
+                yield group
+                group = []
+        if group:
+            yield group
 
 
 def _merged(layers: list[_Layer]) -> list[_Layer]:
@@ -230,7 +330,7 @@ def _merged(layers: list[_Layer]) -> list[_Layer]:
     for layer in layers:
         if not layer.count:
             continue
-        if 2 * layer.count < layer.rows.table.num_rows:
+        if 2 * layer.count < layer.rows.count:
             layer = _joined([layer])
         while merged and 2 * layer.count > merged[-1].count:
             layer = _joined([merged.pop(), layer])
@@ -239,21 +339,20 @@ def _merged(layers: list[_Layer]) -> list[_Layer]:
 
 
 def _joined(layers: list[_Layer]) -> _Layer:
-    first = layers[0].rows
-    batches = _gathered([batch for layer in layers for batch in layer.visible()])
-    return _Layer(_Rows(pa.Table.from_batches(batches, first.table.schema), first.root))
-
-
-def _gathered(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small batches put together, so that what commits and cuts leave does not grow into thousands of them."""
+    """One layer of the same files. Small chunks are put together, so that what commits and cuts leave does not grow
+    into thousands of them."""
+    chunks: list[PackedBatch] = []
     small: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows >= _ONE_CHUNK_ROWS:
-            yield batch
+    rows = 0
+    for chunk in (each for layer in layers for each in layer.chunks()):
+        if chunk.count >= _ONE_CHUNK_ROWS and not chunk.hidden:
+            chunks.append(chunk.packed)
             continue
-        small.append(batch)
-        if sum(each.num_rows for each in small) >= _ONE_CHUNK_ROWS:
-            yield pa.concat_batches(small)
-            small = []
+        small += chunk.full()
+        rows += chunk.count
+        if rows >= _ONE_CHUNK_ROWS:
+            chunks.append(pack(pa.concat_batches(small)))
+            small, rows = [], 0
     if small:
-        yield pa.concat_batches(small)
+        chunks.append(pack(pa.concat_batches(small)))
+    return _Layer(_Rows(chunks, layers[0].rows.root))

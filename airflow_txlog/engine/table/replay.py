@@ -24,6 +24,7 @@ from airflow_txlog.engine.log.actions import (
     SetTransaction,
 )
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
+from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.table.files import file_key
 from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.state import TableState
@@ -31,8 +32,10 @@ from airflow_txlog.errors import CorruptTable
 
 _Action = TypeVar("_Action", Add, Remove)
 
-# So many actions are columns at once: an action as a Python object takes five times the room.
+# So many actions become columns at once: as a Python object each they take five times the room. And so many rows are
+# one chunk of the table.
 _ACTIONS_AT_ONCE = 2048
+_CHUNK_ROWS = 65_536
 
 
 @dataclass(slots=True)
@@ -40,6 +43,7 @@ class _Columns(Generic[_Action]):
     """Actions on their way into columns."""
 
     to_table: Callable[[Sequence[_Action]], pa.Table]
+    _chunks: list[PackedBatch] = field(default_factory=list)
     _tables: list[pa.Table] = field(default_factory=list)
     _waiting: list[_Action] = field(default_factory=list)
 
@@ -48,10 +52,21 @@ class _Columns(Generic[_Action]):
         if len(self._waiting) >= _ACTIONS_AT_ONCE:
             self._tables.append(self.to_table(self._waiting))
             self._waiting = []
+        if len(self._tables) * _ACTIONS_AT_ONCE >= _CHUNK_ROWS:
+            self._pack()
 
-    def table(self) -> pa.Table:
+    def chunks(self) -> list[PackedBatch]:
         """All of them, in the order in which they came."""
-        return pa.concat_tables([*self._tables, self.to_table(self._waiting)])
+        if self._waiting:
+            self._tables.append(self.to_table(self._waiting))
+            self._waiting = []
+        if self._tables:
+            self._pack()
+        return self._chunks
+
+    def _pack(self) -> None:
+        self._chunks += map(pack, pa.concat_tables(self._tables).combine_chunks().to_batches())
+        self._tables = []
 
 
 @dataclass(slots=True)
@@ -139,8 +154,8 @@ def replay_newest_first(
         metadata=metadata,
         transactions={**base.transactions, **newest.transactions},
         domains={name: domain for name, domain in {**base.domains, **newest.domains}.items() if not domain.removed},
-        files=base.files.after(newest.seen, newest.adds.table(), root),
-        removed_files=base.removed_files.after(newest.seen, newest.removes.table(), root),
+        files=base.files.after(newest.seen, newest.adds.chunks(), root),
+        removed_files=base.removed_files.after(newest.seen, newest.removes.chunks(), root),
         timestamp_ms=timestamp_ms if newest.in_commit_ms is None else newest.in_commit_ms,
     )
 

@@ -16,7 +16,9 @@ from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.checksum import read_checksum
+from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.compacted import read_commits
+from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors
@@ -112,7 +114,8 @@ class Snapshot:
     @cached_property
     def size_bytes(self) -> int:
         """Bytes of the live files."""
-        return sum(map(sum, (chunk.to_pylist() for chunk in self.state.live.column("size").chunks)))
+        sizes = self.state.files.select(["size"]).column("size")
+        return sum(sum(chunk.to_pylist()) for chunk in sizes.chunks)
 
     def application_version(self, app_id: str) -> int | None:
         """The recorded version of an application transaction, or None where the table has none for this id.
@@ -129,16 +132,26 @@ class Snapshot:
         *,
         parameters: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
+        columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The live files that may hold a row satisfying the predicate, as a table of schema `FILES`.
+        """The live files that may hold a row satisfying the predicate, as a table of schema `FILES`, or of some of its
+        columns: without `stats` it is several times smaller.
 
         May include a file with no such row; never leaves out one that has. Raises InvalidPredicate, UnknownColumn.
         Source: protocol, "Per-file Statistics" and "Partition Value Serialization".
         """
         if predicate is None:
-            return self.state.live
+            return self.state.files.select(columns)
         read = self.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
-        return self.state.live.filter(self.may_hold_match(read, self.state.live))
+        partitions = {name.lower() for name in self.partition_columns}
+        needs_statistics = self.table_properties.trust_statistics and (
+            read.columns is None or not partitions.issuperset(name.lower() for name in read.columns)
+        )
+        found = self.state.files.where(
+            lambda files: self._may_hold_match(read, files, trust_statistics=False),
+            (lambda files: self._may_hold_match(read, files, trust_statistics=True)) if needs_statistics else None,
+        )
+        return found if columns is None else found.select(list(columns))
 
     def read_predicate(
         self,
@@ -156,12 +169,11 @@ class Snapshot:
 
     def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:
         """Which of these files may hold a row satisfying the predicate, by this version's schema and properties."""
+        return self._may_hold_match(predicate, files, trust_statistics=self.table_properties.trust_statistics)
+
+    def _may_hold_match(self, predicate: Predicate, files: pa.Table, *, trust_statistics: bool) -> pa.BooleanArray:
         return may_hold_match(
-            predicate,
-            files,
-            self.delta_schema,
-            self.partition_columns,
-            trust_statistics=self.table_properties.trust_statistics,
+            predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust_statistics
         )
 
     def changes_since(self, version: int) -> Iterator[VersionChanges]:
@@ -276,13 +288,19 @@ def _segment_past(
 def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
     if segment.checkpoint is None:
         return ReplayBase()
-    content = read_checkpoint(store, segment.checkpoint)
+    packed: list[PackedBatch] = []
+
+    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        packed.append(pack(batch))
+        return packed[-1].light
+
+    content = read_checkpoint(store, segment.checkpoint, keep)
     return ReplayBase(
         protocol=content.protocol,
         metadata=content.metadata,
         transactions=dict(content.transactions),
         domains=dict(content.domains),
-        files=FileLayers.of(content.adds, store.root),
+        files=FileLayers.of_packed(FILES, packed, store.root),
         removed_files=FileLayers.of(content.removes, store.root),
     )
 

@@ -6,10 +6,12 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_txlog.engine.log import packing
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
 from airflow_txlog.engine.table import layers
@@ -23,7 +25,25 @@ def add(path: str, size: int, vector: str | None = None) -> Add:
     found = None
     if vector is not None:
         found = DeletionVector(storage_type="u", path_or_inline_dv=vector, offset=1, size_in_bytes=1, cardinality=1)
-    return Add(path=path, partition_values={}, size=size, modification_time=1, data_change=True, deletion_vector=found)
+    return Add(
+        path=path,
+        partition_values={},
+        size=size,
+        modification_time=1,
+        data_change=True,
+        stats=stats_of(size),
+        deletion_vector=found,
+    )
+
+
+def stats_of(size: int) -> str | None:
+    return None if size % 5 == 0 else f'{{"numRecords":{size}}}'
+
+
+@pytest.fixture(autouse=True, params=["packed", "plain"])
+def packing_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are not packed; here every one is, or none."""
+    monkeypatch.setattr(packing, "_LEAST_BYTES", 0 if request.param == "packed" else 1 << 40)
 
 
 class Model:
@@ -49,7 +69,9 @@ def key_of(each: Add) -> str:
 
 
 def sizes_by_key(files: pa.Table) -> dict[str, int]:
-    return {key_of(each): each.size for each in table_to_adds(files, data_change=False)}
+    adds = table_to_adds(files, data_change=False)
+    assert [each.stats for each in adds] == [stats_of(each.size) for each in adds]
+    return {key_of(each): each.size for each in adds}
 
 
 _FILE = st.tuples(
@@ -58,7 +80,7 @@ _FILE = st.tuples(
 _CHANGE = st.tuples(st.lists(_FILE, max_size=3), st.lists(_FILE, max_size=3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(_CHANGE, max_size=12))
 def test_layers_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None:
     model = Model([])
@@ -123,5 +145,38 @@ def test_a_version_shares_the_memory_of_the_one_before() -> None:
     before = FileLayers.of(base, ROOT)
     allocated = pa.total_allocated_bytes()
     after = before.after({"f1", "f2", "new"}, adds_to_table([add("new", 1)]), ROOT)
-    assert after.table.num_rows == 49_999
+    found = after.select(["path", "size"])
+    assert (found.num_rows, found.column_names) == (49_999, ["path", "size"])
     assert pa.total_allocated_bytes() - allocated < base.nbytes / 10
+
+
+def test_a_question_is_asked_of_light_files_first_and_of_statistics_for_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "_ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(layers, "_ONE_CHUNK_ROWS", 20)
+    model = Model([add(f"f{number}", number) for number in range(500)])
+    for number in range(0, 500, 7):
+        model.change([add(f"f{number}", 0)], [add(f"new{number}", number + 1)] if number % 3 else [])
+    asked: list[int] = []
+
+    def keeps(files: pa.Table) -> pa.BooleanArray:
+        return pc.less(files.column("size").combine_chunks(), 40)
+
+    def keeps_by_statistics(files: pa.Table) -> pa.BooleanArray:
+        asked.append(files.num_rows)
+        return pc.starts_with(pc.fill_null(files.column("stats").combine_chunks(), ""), '{"numRecords":1')
+
+    small = {key: size for key, size in model.expected.items() if size < 40}
+    assert sizes_by_key(model.files.where(keeps, None)) == small
+    found = sizes_by_key(model.files.where(keeps, keeps_by_statistics))
+    assert found == {key: size for key, size in small.items() if (stats_of(size) or "").startswith('{"numRecords":1')}
+    assert sum(asked) == len(small)
+
+
+def test_all_files_are_one_table_for_as_long_as_somebody_holds_it() -> None:
+    model = Model([add(f"f{number}", number) for number in range(10)])
+    first = model.files.table
+    assert model.files.table is first
+    assert model.files.select(None) is first
+    assert model.files.select(["stats", "path"]).column_names == ["stats", "path"]

@@ -7,7 +7,7 @@ Source: protocol, "Checkpoints" and "Action Reconciliation".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,7 +48,13 @@ class Found:
     checkpoint_metadata: list[CheckpointMetadata] = field(default_factory=list)
     sidecars: list[Sidecar] = field(default_factory=list)
     adds: list[pa.RecordBatch] = field(default_factory=list)
+    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    """What to keep of a batch of adds, where that is not all of it."""
     removes: list[pa.RecordBatch] = field(default_factory=list)
+
+    def add_files(self, batch: pa.RecordBatch) -> None:
+        """A batch of adds, schema FILES."""
+        self.adds.append(batch if self.keep is None else self.keep(batch))
 
 
 def check_top_level(store: Store, checkpoint: CheckpointFiles, found: Found) -> None:

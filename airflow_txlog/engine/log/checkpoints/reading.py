@@ -8,8 +8,10 @@ Source: protocol, "Checkpoints", "V2 Spec" and "Checkpoint Schema".
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import msgspec
+import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.checkpoints.content import (
@@ -43,15 +45,19 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def read_checkpoint(store: Store, checkpoint: CheckpointFiles) -> CheckpointContent:
+def read_checkpoint(
+    store: Store, checkpoint: CheckpointFiles, keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+) -> CheckpointContent:
     """The content of a checkpoint of any kind, rows in the order of its files.
+
+    `keep` is given every batch of adds as it is read, and returns what shall stay of it in memory.
 
     Statistics and partition values kept as structs alone come back as the log writes them. Raises CorruptCheckpoint
     (path) for what is neither Parquet nor JSON, has wrong types, lacks protocol, metaData, or the path or size of a
     file, is of another version than its name, names a sidecar that is not there or not as long as it says, or whose
     parts hold one file twice; FileNotFoundError where log cleanup took it since it was listed.
     """
-    found = Found()
+    found = Found(keep=keep)
     for info in checkpoint.files:
         with corrupt_where_unreadable(store, info.path):
             if info.path.endswith(".json"):
@@ -91,7 +97,8 @@ def _gather_json(data: bytes, found: Found) -> None:
     lines = _decoder.decode_lines(data)
     adds = [line.add for line in lines if line.add is not None]
     removes = [line.remove for line in lines if line.remove is not None]
-    found.adds += adds_to_table(adds).to_batches() if adds else []
+    for batch in adds_to_table(adds).to_batches() if adds else []:
+        found.add_files(batch)
     found.removes += removes_to_table(removes).to_batches() if removes else []
     found.protocols += [line.protocol for line in lines if line.protocol is not None]
     found.metadata += [line.metaData for line in lines if line.metaData is not None]

@@ -23,7 +23,7 @@ from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES,
 from airflow_txlog.engine.log.parsed_partitions import partition_maps
 from airflow_txlog.engine.log.parsed_statistics import statistics_json
 
-_BATCH_ROWS = 131_072
+_BATCH_ROWS = 32_768
 _SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]
 _OTHERS = ["protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata.version", *_SIDECAR]
 _STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
@@ -105,7 +105,7 @@ def _statistics_columns(file: pq.ParquetFile) -> list[str]:
 def _gather_files(batch: pa.RecordBatch, found: Found, instants: frozenset[str]) -> None:
     adds = _valid(batch, "add")
     if adds is not None:
-        found.adds.append(_file_columns(adds, FILES, instants))
+        found.add_files(_file_columns(adds, FILES, instants))
     removes = _valid(batch, "remove")
     if removes is not None:
         found.removes.append(_file_columns(removes, TOMBSTONES, instants))
