@@ -67,7 +67,7 @@ def _child(side: str, table: str, predicate: str | None = None) -> None:
     if side == "ours":
         from airflow_txlog.engine import Table
 
-        paths = Table.open(table).snapshot().files(predicate)["path"].to_pylist()
+        paths = Table.open(table).snapshot().files(predicate, columns=["path"])["path"].to_pylist()
     else:
         from deltalake import DeltaTable
 
