@@ -166,7 +166,8 @@ def _vector(name: str) -> dict[str, Any]:
 
 
 def _protocol() -> dict[str, Any]:
-    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "domainMetadata"]}
+    both = ["deletionVectors", "v2Checkpoint"]
+    features = {"readerFeatures": both, "writerFeatures": [*both, "domainMetadata"]}
     return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}
 
 

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Callable
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.checkpoints import CheckpointState, write_v2_checkpoint
 from airflow_txlog.engine.log.names import checkpoint_name, commit_name
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.store import MemoryStore
@@ -108,7 +109,7 @@ def test_a_checkpoint_anywhere_changes_nothing(history: list[list[Any]], data: s
     store, written = table_of(history)
     table = Table(store)
     places = data.draw(st.lists(st.integers(0, len(history) - 1), min_size=1, max_size=3, unique=True))
-    reshape = data.draw(st.sampled_from([None, in_parts, with_structs_only]))
+    reshape = data.draw(st.sampled_from([None, in_parts, with_structs_only, in_sidecars]))
     for version in places:
         table.checkpoint(version)
         if reshape is not None:
@@ -169,6 +170,23 @@ def with_structs_only(store: MemoryStore, version: int) -> None:
     store.put(checkpoint_name(version), _parquet(table.set_column(table.schema.get_field_index("add"), "add", changed)))
 
 
+def in_sidecars(store: MemoryStore, version: int) -> None:
+    """A V2 checkpoint: the files in a sidecar, and the rest at the top."""
+    snapshot = load_snapshot(store, version)
+    store.delete(checkpoint_name(version))
+    names = (str(uuid.UUID(int=version * 10 + number)) for number in range(10))
+    state = CheckpointState(
+        version=version,
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+        transactions=snapshot.state.transactions,
+        domains=snapshot.state.domains,
+        adds=snapshot.state.live,
+        removes=snapshot.state.tombstones,
+    )
+    write_v2_checkpoint(store, state, lambda: next(names))
+
+
 def _taken(store: MemoryStore, version: int) -> pa.Table:
     table = pq.read_table(io.BytesIO(store.read(checkpoint_name(version))))
     store.delete(checkpoint_name(version))
@@ -179,6 +197,3 @@ def _parquet(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, row_group_size=max(1, math.ceil(table.num_rows / 2)))
     return buffer.getvalue()
-
-
-RESHAPES: list[Callable[[MemoryStore, int], None]] = [in_parts, with_structs_only]

@@ -234,7 +234,7 @@ def _strange_commit(theatre: Theatre, states: list[model.State], marker: str, ve
     removing = head.properties.get("delta.appendOnly") != "true"
     kinds = ["append", "append", "flagged append", "harmless property", "nothing known"]
     if files and removing:
-        kinds += ["remove", "restore"] + (["vector"] * 4 if vectors else [])
+        kinds += ["remove", "restore", "move", "move", "claimed move"] + (["vector"] * 4 if vectors else [])
     kind = chance.choice(kinds)
     info: dict[str, Any] = {"operation": "WRITE", "userMetadata": marker}
     actions: list[dict[str, Any]] = []
@@ -253,6 +253,11 @@ def _strange_commit(theatre: Theatre, states: list[model.State], marker: str, ve
         actions.append({"remove": _remove_of(theatre, chance.choice(files))})
     elif kind == "restore":
         actions += _restore(theatre, files, states)
+    elif kind == "move":
+        actions += _moved(theatre, chance.choice(files), marker, [])
+    elif kind == "claimed move":
+        # It says that no row changed, and brings one: dataChange is a claim that anybody can make.
+        actions += _moved(theatre, chance.choice(files), marker, [chance.randrange(20)])
     elif kind == "vector":
         actions += _masked(theatre, chance.choice(files))
     return _encoded(theatre, head, info, actions)
@@ -286,6 +291,15 @@ def _masked(theatre: Theatre, file: DataFile) -> list[dict[str, Any]]:
     vector = theatre.rows.new_vector(file, [theatre.chance.choice(file.ids)])
     stats = {**json.loads(file.action["stats"]), "tightBounds": False}
     return [remove, {"add": {**file.action, "deletionVector": vector, "stats": json.dumps(stats)}}]
+
+
+def _moved(theatre: Theatre, file: DataFile, marker: str, more: list[int]) -> list[dict[str, Any]]:
+    """A compaction of one file, and `more` rows that it brings besides."""
+    fields = theatre.rows.new_file(marker, file.day, [*file.ids, *more])
+    return [
+        {"remove": {**_remove_of(theatre, file), "dataChange": False}},
+        {"add": {**_add_of(theatre, fields), "dataChange": False}},
+    ]
 
 
 def _restore(theatre: Theatre, files: list[DataFile], states: list[model.State]) -> list[dict[str, Any]]:
