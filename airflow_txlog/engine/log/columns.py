@@ -189,16 +189,20 @@ def _null_block(data_type: pa.DataType) -> pa.Array:
 # --- Python values to columns ---------------------------------------------------------------------------------------
 
 
+def _all_absent(values: Sequence[Any]) -> bool:
+    return values.count(None) == len(values)
+
+
 def _often_absent(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    return pa.array(values, data_type) if any(value is not None for value in values) else nulls(len(values), data_type)
+    return nulls(len(values), data_type) if _all_absent(values) else pa.array(values, data_type)
 
 
 def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
     if not any(maps) and None not in maps:
         return pa.MapArray.from_arrays([0] * (len(maps) + 1), pa.array([], pa.string()), pa.array([], pa.string()))
-    if not any(entry is not None for entry in maps):
+    if _all_absent(maps):
         return nulls(len(maps), STRING_MAP)
-    ends: list[int | None] = list(accumulate((len(entry) if entry else 0 for entry in maps), initial=0))
+    ends: list[int | None] = list(accumulate([len(entry) if entry else 0 for entry in maps], initial=0))
     if None in maps:
         # A null where a row's offset should stand makes the row null; the last offset belongs to no row.
         ends = [None if entry is None else start for entry, start in zip(maps, ends[:-1], strict=True)] + ends[-1:]
@@ -210,7 +214,7 @@ def _map_array(maps: list[_StringMap] | list[_StringMap | None]) -> pa.Array:
 
 
 def _vector_array(vectors: list[DeletionVector | None]) -> pa.Array:
-    if not any(vector is not None for vector in vectors):
+    if _all_absent(vectors):
         return nulls(len(vectors), DELETION_VECTOR)
     fields = [field.name for field in DELETION_VECTOR]
     return pa.array(

@@ -300,7 +300,7 @@ class FileLayers:
         """The files after commits that spoke of `keys`, and left `new` of them here."""
         if not keys:
             return self
-        paths = {path_of_key(key) for key in keys}
+        paths = {path_of_key(key) for key in keys} if self._layers else set()
         layers = [layer.without(layer.rows_of(keys, paths)) for layer in self._layers]
         chunks = new if isinstance(new, list) else [pack(each) for each in new.to_batches()]
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]

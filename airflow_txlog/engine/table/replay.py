@@ -25,7 +25,7 @@ from airflow_txlog.engine.log.actions import (
 )
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
 from airflow_txlog.engine.log.packing import PackedBatch, pack
-from airflow_txlog.engine.table.files import file_key
+from airflow_txlog.engine.table.files import action_keys
 from airflow_txlog.engine.table.layers import FileLayers
 from airflow_txlog.engine.table.state import TableState
 from airflow_txlog.errors import CorruptTable
@@ -87,28 +87,29 @@ class _Newest:
     def look_at(self, commit: Commit, root: str) -> None:
         if not self.is_started:
             self.in_commit_ms, self.is_started = _in_commit_timestamp(commit.info), True
-        seen = self.seen
-        adds: list[Add] = []
-        removes: list[Remove] = []
         # A commit that adds and removes one key breaks the protocol; the add stands, so that no row is lost.
-        for add in commit.adds:
-            key = file_key(add.path, add.deletion_vector, root)
-            if key not in seen:
-                seen.add(key)
-                adds.append(add)
-        for remove in commit.removes:
-            key = file_key(remove.path, remove.deletion_vector, root)
-            if key not in seen:
-                seen.add(key)
-                removes.append(remove)
-        self.adds.extend(adds)
-        self.removes.extend(removes)
+        self.adds.extend(self._first_spoken_of(commit.adds, root))
+        self.removes.extend(self._first_spoken_of(commit.removes, root))
         self.protocol = self.protocol or commit.protocol
         self.metadata = self.metadata or commit.metadata
         for transaction in commit.transactions:
             self.transactions.setdefault(transaction.app_id, transaction)
         for domain in commit.domains:
             self.domains.setdefault(domain.domain, domain)
+
+    def _first_spoken_of(self, actions: list[_Action], root: str) -> list[_Action]:
+        """Those whose key nobody has spoken of yet; from now on it has been."""
+        keys = action_keys(actions, root)
+        distinct = set(keys)
+        if len(distinct) == len(keys) and self.seen.isdisjoint(distinct):
+            self.seen |= distinct
+            return actions
+        fresh: list[_Action] = []
+        for key, action in zip(keys, actions, strict=True):
+            if key not in self.seen:
+                self.seen.add(key)
+                fresh.append(action)
+        return fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

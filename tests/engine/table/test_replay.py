@@ -14,7 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.table.files import file_key, file_keys
+from airflow_txlog.engine.table.files import action_keys, file_key, file_keys
 from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
 from airflow_txlog.engine.table.state import TableState
 from tests.engine.rows import append, sorted_rows
@@ -202,3 +202,35 @@ def test_a_log_that_is_cleaned_while_it_is_read_is_listed_again(memory_uri: str,
     with pytest.raises(errors.TxlogError):
         table.snapshot(9)
     assert Table.open(store).snapshot().version == 12
+
+
+_NASTY = [
+    "a",
+    "b/c",
+    "",
+    "/",
+    "/a",
+    "./a",
+    "../a",
+    ".a",
+    "a/./b",
+    "a//b",
+    "a/",
+    "a%20b",
+    "s3://x/y",
+    "a:b",
+    "a\nb",
+    "é",
+    "..",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(_NASTY), st.sampled_from([None, "x"])), max_size=4))
+def test_keys_of_many_actions_are_the_keys_of_each(files: list[tuple[str, str | None]]) -> None:
+    actions = [add(path, vector) for path, vector in files]
+    assert action_keys(actions, ROOT) == [file_key(each.path, each.deletion_vector, ROOT) for each in actions]
+
+
+@pytest.mark.parametrize("path", _NASTY)
+def test_the_key_of_one_action_alone_is_its_own(path: str) -> None:
+    assert action_keys([add(path)], ROOT) == [file_key(path, None, ROOT)]
