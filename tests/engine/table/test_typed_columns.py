@@ -211,7 +211,7 @@ def checkpoint_columns(properties: dict[str, str], value: str = "2024-01-02T03:0
         (NO_JSON, {"stats_parsed", "partitionValues_parsed"}),
         (NO_JSON | {"delta.checkpoint.writeStatsAsStruct": "false"}, set()),
     ],
-    ids=str,
+    ids=["unset", "structs too", "structs alone", "no JSON", "neither"],
 )
 def test_a_checkpoint_holds_statistics_as_the_properties_say(properties: dict[str, str], expected: set[str]) -> None:
     names, add = checkpoint_columns(properties)
