@@ -253,7 +253,8 @@ def test_a_broken_vector_fails_the_job_before_anything_is_staged(tmp_path: Path,
     (path,) = Path(table.uri.removeprefix("file://")).glob("*.bin")
     path.write_bytes(path.read_bytes()[:-1])
     before = files_on_disk(table)
-    error = error_of(run(spark, "delete", table, predicate="id = 3"))
+    # Every file is scanned: which of them has the vector that was cut is a matter of its name.
+    error = error_of(run(spark, "delete", table, predicate="id % 60 = 3"))
     assert (error["type"], error["retryable"]) == ("CorruptDeletionVector", False)
     assert files_on_disk(table) == before
 
