@@ -244,33 +244,6 @@ class Committing:
 
 
 @dataclass
-class DeltaLakeCommitting(Committing):
-    """The same with deltalake: `DeltaTable.create_write_transaction`, which brings the table object up to date."""
-
-    def prepare(self) -> None:
-        from deltalake import DeltaTable
-
-        cut_log(self.table, CHECKPOINT_VERSION + COMMITS_AFTER)
-        self.opened: Any = DeltaTable(str(self.table))
-        self.schema = self.opened.schema()
-        for number in range(WARM):
-            self._append(f"warm-{number}")
-
-    def _append(self, number: str) -> None:
-        from deltalake.transaction import AddAction
-
-        add = AddAction(
-            path=f"day=2025-01-01/part-new-{number}.parquet",
-            size=1000,
-            partition_values={"day": "2025-01-01"},
-            modification_time=1_700_000_000_000,
-            data_change=True,
-            stats='{"numRecords":10}',
-        )
-        self.opened.create_write_transaction([add], "append", self.schema, ["day"])
-
-
-@dataclass
 class Checkpointing:
     """An open table writes the checkpoint of its latest version; opened anew each round, unmeasured.
 
