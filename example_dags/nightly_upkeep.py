@@ -62,6 +62,7 @@ with DAG(
     checkpoint = CheckpointOperator(task_id="checkpoint", table_uri=TABLE)
     # Every night by the log alone; a full one on Sundays would also find what killed tasks left behind.
     vacuum = VacuumOperator(task_id="vacuum", table_uri=TABLE, mode="lite")
+    # [END nightly_upkeep]
 
     @task
     def check_health() -> list[str]:
@@ -72,7 +73,5 @@ with DAG(
         for finding in findings:
             print(finding.message, finding.advice)
         return [finding.code for finding in findings]
-
-    # [END nightly_upkeep]
 
     fetch_carriers() >> load >> forget >> checkpoint >> vacuum >> check_health()
