@@ -39,7 +39,6 @@ def test_benchmarks_of_large_tables_find_the_same_files_on_every_side(tmp_path: 
         ("refresh", "fresh open"),
         ("refresh", "deltalake"),
         ("commit-large", "ours on 10 files"),
-        ("commit-large", "deltalake"),
         ("checkpoint", "deltalake"),
     ]
 
