@@ -28,8 +28,8 @@ class StagedFile:
     """A data file that no commit names yet: everything that its add action needs.
 
     `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
-    is a copy of, None for new rows. `segment` is the number of the segment that new rows belong to, where they came with
-    one.
+    is a copy of, None for new rows. `segment` is the number of the segment that new rows belong to, where they came
+    with one.
     """
 
     path: str

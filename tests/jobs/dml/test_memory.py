@@ -51,16 +51,19 @@ def test_a_file_without_a_matching_row_is_remembered_too() -> None:
     assert memory.recall(LiveFile(path="a")) is None
     memory.remember(LiveFile(path="a"), verdicts())
     found = memory.recall(LiveFile(path="a"))
-    assert found is not None and found.num_rows == 0
+    assert found is not None
+    assert found.num_rows == 0
 
 
 def test_a1_a_scan_survives_a_deletion_vector_that_grew_less_the_rows_that_it_masks() -> None:
     memory = Memory()
     memory.remember(LiveFile(path="a"), verdicts((3, 10, 0), (7, 11, 0), (7, 12, None)))
     grown = memory.recall(LiveFile(path="a", vector="v1", masked=bitmap([7, 9])))
-    assert grown is not None and grown.to_pylist() == verdicts((3, 10, 0)).to_pylist()
+    assert grown is not None
+    assert grown.to_pylist() == verdicts((3, 10, 0)).to_pylist()
     again = memory.recall(LiveFile(path="a"))
-    assert again is not None and again.num_rows == 3, "the memory itself was not cut"
+    assert again is not None
+    assert again.num_rows == 3, "the memory itself was not cut"
 
 
 @pytest.mark.parametrize("now", [None, [7]], ids=["no vector", "a smaller vector"])
@@ -102,9 +105,12 @@ def test_a18_other_rules_empty_the_memory() -> None:
     memory.remember(LiveFile(path="a"), verdicts())
     memory.add([segment(COPY, "a")])
     assert memory.begin(rules())
-    assert memory.scans and memory.segments
+    assert memory.scans
+    assert memory.segments
     assert not memory.begin(rules(configuration={"delta.constraints.positive": "id > 0"}))
-    assert not memory.scans and not memory.segments and len(memory.dropped) == 1
+    assert not memory.scans
+    assert not memory.segments
+    assert len(memory.dropped) == 1
 
 
 LISTED = ["deletionVectors", "columnMapping", "v2Checkpoint", "inCommitTimestamp", "appendOnly", "domainMetadata"]
