@@ -19,8 +19,9 @@ from airflow_txlog.datafiles.reading import DataFile
 
 # One row a data file. `masked` is the bitmap of the rows that its deletion vector masks, as `masks.MaskedRows` reads
 # it: spelled out, a billion masked rows would not fit a driver. `positions` is `positions.pack`, of rows that are not
-# masked; `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them one by one. Columns named
-# `constant:<column>` follow: the partition values, typed.
+# masked; `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them one by one. `segment` is the number of
+# the segment that new images of the file's rows belong to. Columns named `constant:<column>` follow: the partition
+# values, typed.
 PLAN_FIELDS = [
     pa.field("index", pa.int64(), nullable=False),
     pa.field("location", pa.string(), nullable=False),
@@ -32,6 +33,7 @@ PLAN_FIELDS = [
     pa.field("positions", pa.large_binary()),
     pa.field("row_ids", pa.large_binary()),
     pa.field("clauses", pa.large_binary()),
+    pa.field("segment", pa.int32()),
 ]
 CONSTANT_PREFIX = "constant:"
 
@@ -52,6 +54,7 @@ class PlannedFile:
     positions: bytes | None
     row_ids: bytes | None
     clauses: bytes | None
+    segment: int | None
     constants: Mapping[str, pa.Scalar]
 
 
@@ -85,6 +88,7 @@ def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
             positions=value["positions"],
             row_ids=value["row_ids"],
             clauses=value["clauses"],
+            segment=value["segment"],
             constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
         )
 

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.reading import (
     row_group_starts,
 )
 from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
-from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
+from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError, from_dict
 
 ADDRESS_COLUMN = "_txlog_address"
@@ -66,8 +66,8 @@ def error_in(text: str) -> TxlogError | None:
 class ScanTask:
     """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
 
-    Columns: those of `schema`, then, where asked, the row's address (int64), and for each position the row id (int64)
-    and the clause (uint8 as int32) that the plan has beside it. `rows` says which rows: all that no deletion vector
+    Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
+    the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all that no deletion vector
     masks, or only those at the plan's positions. An address counts the rows as the file has them, masked ones too.
     """
 
@@ -77,6 +77,7 @@ class ScanTask:
     with_address: bool = False
     with_row_id: bool = False
     with_clause: bool = False
+    with_segment: bool = False
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -86,6 +87,7 @@ class ScanTask:
             (ADDRESS_COLUMN, pa.int64(), self.with_address),
             (ROW_ID_COLUMN, pa.int64(), self.with_row_id),
             (CLAUSE_COLUMN, pa.int32(), self.with_clause),
+            (SEGMENT_COLUMN, pa.int32(), self.with_segment),
         ]
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind, asked in extra if asked)])
 
@@ -141,6 +143,8 @@ class ScanTask:
             columns.append(_slice(planned.row_ids, pa.int64(), chosen))
         if chosen is not None and self.with_clause:
             columns.append(_slice(planned.clauses, pa.uint8(), chosen).cast(pa.int32()))
+        if self.with_segment:
+            columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
 

@@ -9,9 +9,9 @@ Values", "Column Invariants"; soundness B10.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ SPLIT_BYTES = 32 * 1024 * 1024
 MEMORY_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 64
 MAX_FILE_BYTES = 1024 * 1024 * 1024
+
+# Beside the table's columns rows may come with this one (int32): files never mix rows of two segments.
+SEGMENT_COLUMN = "_txlog_segment"
 
 _OPTIONS: dict[str, Any] = {"compression": "snappy"}
 
@@ -83,8 +86,15 @@ class Layout:
         return f"{directory}/{name}" if directory else name
 
 
+class FileKey(NamedTuple):
+    """What all rows of one file have in common: the partition's strings, and the segment where rows come with one."""
+
+    partition: tuple[str | None, ...]
+    segment: int | None = None
+
+
 class PartitionedWriter:
-    """Splits rows by partition and writes each partition's files. One task's, not to be shared between threads."""
+    """Splits rows by partition and segment, and writes the files of each. One task's, not shared between threads."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -93,13 +103,14 @@ class PartitionedWriter:
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
-        self._writers: dict[tuple[str | None, ...], tuple[RowGroupWriter, str]] = {}
+        self._writers: dict[FileKey, tuple[RowGroupWriter, str]] = {}
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises SchemaMismatch or ConstraintViolation; the caller then calls `abandon`."""
-        checked = conforming(batch, self._layout.schema)
+        """Add rows, with or without SEGMENT_COLUMN. Raises SchemaMismatch or ConstraintViolation; the caller then calls
+        `abandon`."""
+        checked = _with_segment(batch, self._layout.schema)
         self._gathered.append(checked)
         self._gathered_bytes += checked.nbytes
         if self._gathered_bytes >= SPLIT_BYTES:
@@ -128,11 +139,11 @@ class PartitionedWriter:
                 writer.write(_as_in_file(batch, self._file_schema))
         self._relieve()
 
-    def _writer(self, key: tuple[str | None, ...]) -> RowGroupWriter:
+    def _writer(self, key: FileKey) -> RowGroupWriter:
         if key in self._writers and self._writers[key][0].written_bytes >= MAX_FILE_BYTES:
             self._close(key)
         if key not in self._writers:
-            path = self._layout.new_path(self._attempt, self._files, key)
+            path = self._layout.new_path(self._attempt, self._files, key.partition)
             self._files += 1
             writer = RowGroupWriter(
                 f"{self._layout.root}/{path}",
@@ -156,7 +167,7 @@ class PartitionedWriter:
         for key in opened[: max(0, len(opened) - MAX_OPEN_FILES)]:
             self._close(key)
 
-    def _close(self, key: tuple[str | None, ...]) -> None:
+    def _close(self, key: FileKey) -> None:
         writer, path = self._writers.pop(key)
         self._abandoned.append(writer)
         closed = writer.close()
@@ -167,13 +178,22 @@ class PartitionedWriter:
             StagedFile(
                 path=encode_add_path(path),
                 location=writer.location,
-                partition_values=dict(zip(self._layout.partition_keys, key, strict=True)),
+                partition_values=dict(zip(self._layout.partition_keys, key.partition, strict=True)),
                 size_bytes=size_bytes,
                 modification_time_ms=modification_time_ms,
                 num_records=writer.num_records,
                 stats=stats,
+                segment=key.segment,
             )
         )
+
+
+def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`conforming`, with the segments of the rows behind the table's columns where they came with them."""
+    if SEGMENT_COLUMN not in batch.schema.names:
+        return conforming(batch, schema)
+    checked = conforming(batch.drop_columns([SEGMENT_COLUMN]), schema)
+    return checked.append_column(SEGMENT_COLUMN, batch.column(SEGMENT_COLUMN))
 
 
 def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -199,53 +219,71 @@ def _as_in_file(batch: pa.RecordBatch, file_schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=file_schema)
 
 
-def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """Partition strings and the rows of each partition, without its partition columns; rows keep their order.
+def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKey, pa.Table]]:
+    """Rows of each partition (and segment, where they have one), without these columns; rows keep their order.
 
     Raises ConstraintViolation for a null, or what is stored as one, in a partition column that forbids it.
     """
     names = layout.file_schema.names
-    if not layout.partition_columns:
-        yield (), table.select(names)
+    codes: list[_Codes] = [_partition_codes(table, layout, name) for name in layout.partition_columns]
+    has_segments = SEGMENT_COLUMN in table.schema.names
+    if has_segments:
+        codes.append(_segment_codes(table))
+    if not codes:
+        yield FileKey(()), table.select(names)
         return
-    codes, keys = _partition_codes(table, layout)
-    found = pc.unique(codes)
+    numbers = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    for code in codes:
+        numbers = pc.add(pc.multiply(numbers, len(code.values)), code.numbers)
+
+    def key_of(number: int) -> FileKey:
+        values = _digits(number, codes)
+        return FileKey(tuple(values[:-1]), values[-1]) if has_segments else FileKey(tuple(values))
+
+    found = pc.unique(numbers)
     if len(found) == 1:
-        yield keys(found[0].as_py()), table.select(names)
+        yield key_of(found[0].as_py()), table.select(names)
         return
     # Sorting integers groups the rows in one pass, however many partitions there are.
-    grouped = table.select(names).take(pc.sort_indices(codes))
-    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(codes).to_pylist()}
+    grouped = table.select(names).take(pc.sort_indices(numbers))
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
     start = 0
-    for code in sorted(counts):
-        yield keys(code), grouped.slice(start, counts[code])
-        start += counts[code]
+    for number in sorted(counts):
+        yield key_of(number), grouped.slice(start, counts[number])
+        start += counts[number]
 
 
-def _partition_codes(table: pa.Table, layout: Layout) -> tuple[pa.Array, Callable[[int], tuple[str | None, ...]]]:
-    """A number for each row that says its partition, and the function from a number to its partition strings."""
-    codes = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
-    all_texts: list[list[str | None]] = []
-    for name in layout.partition_columns:
-        encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
-        texts = partition_string(encoded.dictionary)
-        # An empty string is stored as null, so it breaks NOT NULL just as a null does.
-        if None in texts and not layout.schema.field(name).nullable:
-            raise _null_in(name)
-        # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
-        numbers: dict[str | None, int] = {}
-        number_of = pa.array([numbers.setdefault(text, len(numbers)) for text in texts], pa.int64())
-        codes = pc.add(pc.multiply(codes, len(numbers)), number_of.take(encoded.indices))
-        all_texts.append(list(numbers))
+class _Codes(NamedTuple):
+    """A column as numbers: for each row the place of its value among `values`."""
 
-    def strings_of(code: int) -> tuple[str | None, ...]:
-        strings = []
-        for texts in reversed(all_texts):
-            code, index = divmod(code, len(texts))
-            strings.append(texts[index])
-        return tuple(reversed(strings))
+    numbers: pa.Array
+    values: list[Any]
 
-    return codes, strings_of
+
+def _digits(number: int, codes: Sequence[_Codes]) -> list[Any]:
+    """The values that a row's combined number stands for, in the order of `codes`."""
+    values = []
+    for code in reversed(codes):
+        number, index = divmod(number, len(code.values))
+        values.append(code.values[index])
+    return values[::-1]
+
+
+def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
+    encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
+    texts = partition_string(encoded.dictionary)
+    # An empty string is stored as null, so it breaks NOT NULL just as a null does.
+    if None in texts and not layout.schema.field(name).nullable:
+        raise _null_in(name)
+    # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
+    places: dict[str | None, int] = {}
+    place_of = pa.array([places.setdefault(text, len(places)) for text in texts], pa.int64())
+    return _Codes(place_of.take(encoded.indices), list(places))
+
+
+def _segment_codes(table: pa.Table) -> _Codes:
+    encoded = table.column(SEGMENT_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
+    return _Codes(encoded.indices.cast(pa.int64()), encoded.dictionary.to_pylist())
 
 
 def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array | None = None) -> None:

@@ -64,11 +64,12 @@ class FilePlan:
         """The plan of these rows, in this order."""
         return FilePlan(table=self.table.take(pa.array(rows, pa.int64())), schema=self.schema)
 
-    def with_column(self, name: str, values: Sequence[bytes | None]) -> FilePlan:
-        """The plan with `positions`, `row_ids` or `clauses` set, one value a file."""
+    def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
+        """The plan with `positions`, `row_ids`, `clauses` or `segment` set, one value a file."""
         index = self.table.schema.get_field_index(name)
-        column = pa.array(values, pa.large_binary())
-        return FilePlan(table=self.table.set_column(index, self.table.schema.field(index), column), schema=self.schema)
+        field = self.table.schema.field(index)
+        column = pa.array(values, field.type)
+        return FilePlan(table=self.table.set_column(index, field, column), schema=self.schema)
 
 
 def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
@@ -93,6 +94,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
         "positions": [None] * len(rows),
         "row_ids": [None] * len(rows),
         "clauses": [None] * len(rows),
+        "segment": [None] * len(rows),
     }
     arrays = [pa.array(columns[field.name], field.type) for field in PLAN_FIELDS]
     constants = [column.for_rows(name) for name, column in typed.items()]

@@ -379,3 +379,28 @@ def test_pinned_rows_are_numbered_by_task_and_order(tmp_path: Path) -> None:
     assert isinstance(file, StagedFile)
     found = pq.read_table(file.location).to_pylist()
     assert [(row["id"], row[ROW_ID_COLUMN]) for row in found] == [(7, 3 << 40), (8, 3 << 40 | 1), (9, 3 << 40 | 2)]
+
+
+def test_files_never_mix_rows_of_two_segments(tmp_path: Path) -> None:
+    one, two = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
+    batch = pa.record_batch(
+        {
+            "id": [1, 2, 3, 4, 5],
+            "day": [one, two, one, one, two],
+            "name": ["a", "b", "c", "d", "e"],
+            writing.SEGMENT_COLUMN: pa.array([7, 7, 3, 7, 3], pa.int32()),
+        }
+    )
+    target = layout(tmp_path)
+    staged = write(target, batch)
+    found = {(file.segment, row["day"], row["id"]) for file in staged for row in rows_of(target, [file])}
+    assert found == {
+        (7, "2024-01-01", 1),
+        (7, "2024-01-02", 2),
+        (3, "2024-01-01", 3),
+        (7, "2024-01-01", 4),
+        (3, "2024-01-02", 5),
+    }
+    assert len(staged) == 4
+    unpartitioned = layout(tmp_path / "u", partitions=())
+    assert sorted(file.segment or 0 for file in write(unpartitioned, batch)) == [3, 7]
