@@ -67,8 +67,9 @@ class ScanTask:
     """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
 
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
-    the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all that no deletion vector
-    masks, or only those at the plan's positions. An address counts the rows as the file has them, masked ones too.
+    the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all
+    that no deletion vector masks, or only those at the plan's positions. An address counts the rows as the file has
+    them, masked ones too.
     """
 
     bins: Bins
