@@ -94,9 +94,9 @@ class ScanTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch for each batch of the files; raises TaskFailed."""
-        _use_one_thread()
+        use_one_thread()
         try:
-            for number in _numbers(batches):
+            for number in task_numbers(batches):
                 for planned in self.bins.files(number):
                     yield from self._scan(planned)
         except TxlogError as error:
@@ -161,9 +161,9 @@ class RewriteTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, and of what went wrong."""
-        _use_one_thread()
+        use_one_thread()
         attempt = str(uuid.uuid4())
-        for number in _numbers(batches):
+        for number in task_numbers(batches):
             for planned in self.bins.files(number):
                 yield from self._copy(planned, attempt)
 
@@ -187,7 +187,7 @@ class RewriteTask:
         except TxlogError as error:
             if writer is not None:
                 writer.abandon()
-            yield _error_record(error)
+            yield error_record(error)
             return
         except BaseException:
             if writer is not None:
@@ -205,7 +205,7 @@ class RewriteTask:
                 stats=stats,
                 source=planned.index,
             )
-            yield _records([staged])
+            yield records([staged])
 
     def _path(self, planned: PlannedFile, attempt: str, compression: Any) -> str:
         codec = compression.lower() if isinstance(compression, str) else "mixed"
@@ -228,7 +228,7 @@ class WriteTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
-        _use_one_thread()
+        use_one_thread()
         writer = PartitionedWriter(self.layout)
         try:
             rows = 0
@@ -241,13 +241,13 @@ class WriteTask:
             # Spark goes on sending; a worker that stops listening would look like one that died.
             for _ in batches:
                 pass
-            yield _error_record(error)
+            yield error_record(error)
             return
         except BaseException:
             writer.abandon()
             raise
         if staged:
-            yield _records(staged)
+            yield records(staged)
 
 
 def staged_or_error(record: str) -> StagedFile | TxlogError:
@@ -256,12 +256,14 @@ def staged_or_error(record: str) -> StagedFile | TxlogError:
     return from_dict(data["error"]) if "error" in data else StagedFile(**data["staged"])
 
 
-def _records(staged: list[StagedFile]) -> pa.RecordBatch:
+def records(staged: list[StagedFile]) -> pa.RecordBatch:
+    """What a writing task tells of the files that it staged; `staged_or_error` reads it."""
     texts = [f'{{"staged":{file.to_json()}}}' for file in staged]
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
 
 
-def _error_record(error: TxlogError) -> pa.RecordBatch:
+def error_record(error: TxlogError) -> pa.RecordBatch:
+    """What a writing task tells of an error; `staged_or_error` reads it."""
     text = json.dumps({"error": error.to_dict()}, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], schema=RECORD_SCHEMA)
 
@@ -298,11 +300,13 @@ def _slice(packed: bytes | None, kind: pa.DataType, chosen: tuple[int, int]) -> 
     return array.slice(chosen[0], chosen[1] - chosen[0])
 
 
-def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+def task_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    """The numbers of the bins that are this task's work."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
 
-def _use_one_thread() -> None:
+def use_one_thread() -> None:
+    """Keep Arrow from starting a thread for each core in this worker."""
     # As many tasks run as there are cores; more threads would only take turns.
     pa.set_cpu_count(1)
