@@ -9,6 +9,7 @@ Source: soundness A7, A8, A19.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,17 @@ def _keeps_dictionary(chunk: Any) -> bool:
     return bool(chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES)
 
 
+def main_codec(parquet: pq.ParquetFile) -> str:
+    """The codec of most of the file's column chunks, as the writer calls it; SNAPPY where there are none."""
+    metadata = parquet.metadata
+    codecs = Counter(
+        metadata.row_group(group).column(index).compression
+        for group in range(metadata.num_row_groups)
+        for index in range(metadata.num_columns)
+    )
+    return _writable_codec(codecs.most_common(1)[0][0]) if codecs else "SNAPPY"
+
+
 def _has_integer_decimals(parquet: pq.ParquetFile) -> bool:
     columns = (parquet.schema.column(index) for index in range(len(parquet.schema)))
     return any(c.logical_type.type == "DECIMAL" and c.physical_type in ("INT32", "INT64") for c in columns)
@@ -118,15 +130,18 @@ def _row_group_ends(parquet: pq.ParquetFile) -> Iterator[int]:
 
 
 def _compression(codecs: Mapping[str, str]) -> str | dict[str, str]:
-    # "UNCOMPRESSED" is "NONE" to the writer; a codec that Arrow cannot write (LZO) becomes Spark's default.
-    names = {
-        path: "NONE" if codec == "UNCOMPRESSED" else codec if codec in _CODECS else "SNAPPY"
-        for path, codec in codecs.items()
-    }
+    names = {path: _writable_codec(codec) for path, codec in codecs.items()}
     distinct = set(names.values())
     if len(distinct) == 1:
         return distinct.pop()
     return names or "SNAPPY"
+
+
+def _writable_codec(codec: str) -> str:
+    # "UNCOMPRESSED" is "NONE" to the writer; a codec that Arrow cannot write (LZO) becomes Spark's default.
+    if codec == "UNCOMPRESSED":
+        return "NONE"
+    return codec if codec in _CODECS else "SNAPPY"
 
 
 def _copied_type(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:

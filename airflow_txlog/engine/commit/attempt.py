@@ -93,6 +93,8 @@ class Attempt:
     trust_statistics: bool = True
     row_id_high_water: int | None = None
     """The highest row id handed out at the version last checked against; None without row tracking."""
+    keeps_row_ids: bool = False
+    """Whether rows that were moved to new files carry their ids along, in the materialized columns."""
     in_commit_timestamp_ms: int | None = None
     """The timestamp to write; None where the table has no in-commit timestamps."""
 

@@ -4,7 +4,8 @@ Where the table supports the feature every added file carries `baseRowId` (its r
 `defaultRowCommitVersion`; a file that is added again keeps both. The highest id handed out stands in the domain
 `delta.rowTracking`. The invariant: an id is never handed out twice, which the mark guarantees as long as every writer
 raises it; `commit.rebase` numbers again above the mark of a commit that landed first.
-We do not write the materialized columns, so rows that we copy or update get new ids, and the commit says so.
+Rows that a job moves to new files get new ids, and the commit says so, unless the job carries their ids along in the
+materialized columns (`Transaction.keep_row_ids`).
 Source: protocol, "Row Tracking" (writer requirements).
 """
 
@@ -135,7 +136,7 @@ def preserved_tags(attempt: Attempt) -> dict[str, str]:
     """The commitInfo tag that tells whether rows kept their ids; none where the table has row tracking not enabled.
 
     Kept where no row was moved or updated: an append, the removal of whole files, files added again. Where files leave
-    and rows of new ones come, rows may have moved, and we do not carry their ids along.
+    and rows of new ones come, rows may have moved: their ids are kept only where the job carried them along.
     """
     metadata = attempt.new_metadata or attempt.current_metadata
     if attempt.row_id_high_water is None or not _is_enabled(metadata, attempt.table):
@@ -143,7 +144,7 @@ def preserved_tags(attempt: Attempt) -> dict[str, str]:
     again = {canonical_path(add.path, attempt.table) for add in attempt.adds}
     gone = {canonical_path(remove.path, attempt.table) for remove in attempt.removes} - again
     fresh = [add for add in attempt.adds if (add.base_row_id or 0) > attempt.row_id_high_water]
-    return {PRESERVED_TAG: "false" if gone and fresh else "true"}
+    return {PRESERVED_TAG: "false" if gone and fresh and not attempt.keeps_row_ids else "true"}
 
 
 def _is_enabled(metadata: Metadata | None, table: str) -> bool:

@@ -88,6 +88,7 @@ class Transaction:
         self._transactions: list[SetTransaction] = []
         self._domains: list[DomainMetadata] = []
         self._removed_ms = clock.now_ms()
+        self._keeps_row_ids = False
         if snapshot is not None:
             check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
             check_clustering(snapshot)
@@ -220,6 +221,10 @@ class Transaction:
     def set_domain(self, domain: str, configuration: str, *, removed: bool = False) -> None:
         self._domains.append(DomainMetadata(domain=domain, configuration=configuration, removed=removed))
 
+    def keep_row_ids(self) -> None:
+        """Say that every row that moves to an added file has its id and version in the materialized columns there."""
+        self._keeps_row_ids = True
+
     # --- the commit -------------------------------------------------------------------------------------------------
 
     def commit(
@@ -302,6 +307,7 @@ class Transaction:
             never_rebases=never_rebases,
             trust_statistics=self.snapshot is None or self.snapshot.table_properties.trust_statistics,
             prepared_ms=self._clock.now_ms(),
+            keeps_row_ids=self._keeps_row_ids,
         )
         unlevelled = with_in_commit_timestamp(unlevelled, -1 if self.snapshot is None else self.snapshot.timestamp_ms)
         unlevelled = with_row_ids(unlevelled, self.snapshot)
