@@ -222,6 +222,17 @@ def test_a_winner_that_turned_row_tracking_on_is_a_conflict(memory_uri: str, clo
 # --- what the commit says of older rows -----------------------------------------------------------------------------
 
 
+def test_rows_that_are_moved_with_their_ids_keep_them(table: Table) -> None:
+    tx = table.begin()
+    tx.remove("a", data_change=False)
+    tx.add(path="c", size=1, stats=stats(10), data_change=False)
+    tx.keep_row_ids()
+    assert tx.commit("OPTIMIZE") == 2
+    assert preserved(table, 2) == "true"
+    # The file has a base of its own all the same.
+    assert ids(table)["c"] == (15, 2)
+
+
 @pytest.mark.parametrize(
     ("removes", "adds", "expected"),
     [
