@@ -1,0 +1,157 @@
+"""Never start over, as a property of the real memory: 20,000 histories, and the wrong memories that they must catch.
+
+TXLOG_HISTORIES asks for more; `play(seed)` in `histories.py` replays one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, LiveFile, Memory, Segment
+from airflow_txlog.jobs.dml.sameness import TableRules
+from tests.jobs.dml.histories import History, play
+
+HISTORIES = int(os.environ.get("TXLOG_HISTORIES", "20000"))
+SHARDS = 4
+# A wrong memory is found out within so many, or the histories prove nothing about it.
+ENOUGH = 3000
+
+
+def total(histories: list[History], name: str) -> int:
+    return sum(getattr(history, name) for history in histories)
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_what_is_kept_is_what_a_run_from_the_start_would_find_and_stage(shard: int) -> None:
+    histories = [play(seed) for seed in range(shard, HISTORIES, SHARDS)]
+    assert [history.wrong for history in histories if history.wrong] == []
+    # And no more is looked at than the winners brought: a memory that forgets everything is right, and useless.
+    assert [history.wasted for history in histories if history.wasted] == []
+    assert total(histories, "scans") < 0.75 * total(histories, "scans_from_the_start")
+    assert total(histories, "segments") < 0.9 * total(histories, "segments_from_the_start")
+
+
+# --- wrong memories -------------------------------------------------------------------------------------------------
+
+
+class ByPathAlone(Memory):
+    """A staged copy lives as long as its path does: a row that a vector masked meanwhile comes back."""
+
+    def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
+        paths = {key.split("#")[0] for key in inputs}
+        for number, segment in enumerate(self.segments):
+            if segment.kind == kind and segment.inputs and {key.split("#")[0] for key in segment.inputs} <= paths:
+                now = frozenset(key for key in inputs if key.split("#")[0] in _paths(segment))
+                self.segments[number] = Segment(
+                    kind=kind, inputs=now, fingerprint=segment.fingerprint, files=segment.files
+                )
+        return super().keep(kind, inputs, fingerprints)
+
+
+def _paths(segment: Segment) -> set[str]:
+    return {key.split("#")[0] for key in segment.inputs}
+
+
+class TouchedFilesAlone(Memory):
+    """What was found in a file on which no clause acts is forgotten: its matches look unmatched, and are inserted."""
+
+    def remember(self, file: LiveFile, verdicts: pa.Table) -> None:
+        touched = verdicts.column(CLAUSE).null_count < verdicts.num_rows
+        super().remember(file, verdicts if touched else verdicts.slice(0, 0))
+
+
+class ActedPairsAlone(Memory):
+    """Of the pairs that ON matches only those on which a clause acts are remembered."""
+
+    def remember(self, file: LiveFile, verdicts: pa.Table) -> None:
+        super().remember(file, verdicts.filter(pc.is_valid(verdicts.column(CLAUSE))))
+
+
+class InsertsForGood(Memory):
+    """Staged inserts stay, whatever matched meanwhile or matches no more."""
+
+    def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
+        if kind == INSERTS:
+            fingerprints = [segment.fingerprint for segment in self.segments] or fingerprints
+        return super().keep(kind, inputs, fingerprints)
+
+
+class ScansUnmasked(Memory):
+    """A scan survives a vector that grew, with the rows that it masks now."""
+
+    def recall(self, file: LiveFile) -> pa.Table | None:
+        found = super().recall(file)
+        return None if found is None else self.scans[file.path].verdicts
+
+
+class VectorsThatShrink(Memory):
+    """A scan survives any vector: about rows that came back it says nothing, and it is believed."""
+
+    def recall(self, file: LiveFile) -> pa.Table | None:
+        found, scan = super().recall(file), self.scans.get(file.path)
+        return scan.verdicts if found is None and scan is not None else found
+
+
+class AnyRules(Memory):
+    """What was staged under other rules of the table is kept."""
+
+    def begin(self, rules: TableRules) -> bool:
+        self.rules = rules
+        return True
+
+
+class AnyInput(Memory):
+    """Images stay while one of the files that they came from is as it was."""
+
+    def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
+        for number, segment in enumerate(self.segments):
+            if segment.kind == kind == IMAGES and (still := segment.inputs & set(inputs)):
+                self.segments[number] = Segment(kind=kind, inputs=still, files=segment.files)
+        return super().keep(kind, inputs, fingerprints)
+
+
+class NothingDropped(Memory):
+    """Copies of files that are not to be copied any more are committed all the same."""
+
+    def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
+        before = [segment for segment in self.segments if segment.kind == kind == COPY]
+        kept = super().keep(kind, inputs, fingerprints)
+        self.segments += [segment for segment in before if segment not in kept]
+        return kept
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ByPathAlone,
+        TouchedFilesAlone,
+        ActedPairsAlone,
+        InsertsForGood,
+        ScansUnmasked,
+        VectorsThatShrink,
+        AnyRules,
+        AnyInput,
+        NothingDropped,
+    ],
+)
+def test_a_wrong_memory_is_found_out(wrong: Callable[[], Memory]) -> None:
+    assert any(play(seed, wrong).wrong for seed in range(ENOUGH))
+
+
+class Forgetful(Memory):
+    """Right, and useless: every file is looked at again."""
+
+    def begin(self, rules: TableRules) -> bool:
+        self.forget()
+        return super().begin(rules)
+
+
+def test_a_memory_that_forgets_is_right_and_found_out_too() -> None:
+    histories = [play(seed, Forgetful) for seed in range(200)]
+    assert not any(history.wrong for history in histories)
+    assert any(history.wasted for history in histories)
