@@ -1,0 +1,124 @@
+"""Every operation against plain Spark SQL, on random tables: the same rows, or the same refusal; and deltalake reads it.
+
+Hypothesis draws schemas of seventeen types with their worst values, nulls, duplicate keys, partitions, deletion vectors
+and column mapping on and off, and two statements, each checked before the next one runs. The examples are the same in
+every run; TXLOG_EQUALITY_EXAMPLES asks for more than the handful that the suite can afford.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from airflow_txlog.engine import Table
+from tests.interop.oracles import rows_by_delta_rs
+from tests.jobs.equality.cases import Case, Statement, cases
+from tests.jobs.equality.oracle import Oracle
+from tests.jobs.tables import make_table, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+EXAMPLES = int(os.environ.get("TXLOG_EQUALITY_EXAMPLES", "6"))
+PROPERTY = settings(
+    max_examples=EXAMPLES,
+    derandomize="TXLOG_EQUALITY_RANDOM" not in os.environ,
+    deadline=None,
+    database=None,
+    # Shrinking runs Spark hundreds of times more: ask for it.
+    phases=(Phase.generate, Phase.shrink) if "TXLOG_EQUALITY_SHRINK" in os.environ else (Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+_numbers = itertools.count()
+
+
+@given(case=cases("delete"))
+@PROPERTY
+def test_a_delete_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
+    check(spark, tmp_path_factory.getbasetemp() / f"delete-{next(_numbers)}", case)
+
+
+@given(case=cases("merge"))
+@PROPERTY
+def test_a_merge_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
+    check(spark, tmp_path_factory.getbasetemp() / f"merge-{next(_numbers)}", case)
+
+
+@given(case=cases("write"))
+@PROPERTY
+def test_a_write_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
+    check(spark, tmp_path_factory.getbasetemp() / f"write-{next(_numbers)}", case)
+
+
+def check(spark: SparkSession, folder: Path, case: Case) -> None:
+    """Run the case's statements, here and in the oracle, and compare the rows after each."""
+    files = [case.rows(rows) for rows in case.files]
+    table = make_table(folder, *files, schema=case.schema, partition_by=case.partition_by, properties=case.properties)
+    with session_zone(spark, case.time_zone):
+        oracle = Oracle(spark, case)
+        assert_same(table, oracle.rows, "as written")
+        for number, statement in enumerate(case.statements):
+            expected = oracle.run(statement)
+            result = run(
+                spark,
+                statement.operation,
+                table,
+                time_zone=case.time_zone,
+                **_arguments(case, statement, folder / f"source-{number}.parquet"),
+            )
+            if isinstance(expected, str):
+                assert result.status == "failed", f"{statement}: {result.status}, and must end in {expected}"
+                assert result.error is not None
+                assert result.error["type"] == expected, result.error
+            else:
+                assert result.status in ("committed", "nothing_to_do"), f"{statement}: {result.error}"
+                oracle.rows = expected
+            assert_same(table, oracle.rows, str(statement))
+
+
+def assert_same(table: Table, expected: pa.Table, what: str) -> None:
+    """The table's rows as we read them and as deltalake reads them, each the expected bag."""
+    assert bag(table.to_arrow()) == bag(expected), what
+    read = rows_by_delta_rs(table.uri.removeprefix("file://"))
+    if read is not None:
+        assert bag(read.select(expected.column_names).cast(expected.schema)) == bag(expected), f"deltalake: {what}"
+
+
+def bag(rows: pa.Table) -> Counter[str]:
+    """The rows as a bag of texts; NaN is itself, and a moment is one in whatever zone it was given."""
+    return Counter(repr({name: _plain(value) for name, value in row.items()}) for row in rows.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
+
+
+def _arguments(case: Case, statement: Statement, path: Path) -> dict[str, Any]:
+    if statement.source is None:
+        return statement.arguments
+    pq.write_table(case.rows(statement.source), path)
+    return {**statement.arguments, "source": {"format": "parquet", "path": str(path)}}
+
+
+@contextmanager
+def session_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    """The zone that the oracle's texts are read in; the job has its own setting."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
