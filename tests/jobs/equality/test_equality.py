@@ -1,4 +1,4 @@
-"""Every operation against plain Spark SQL, on random tables: the same rows, or the same refusal; and deltalake reads it.
+"""Every operation against plain Spark SQL on random tables: the same rows or the same refusal; and deltalake reads it.
 
 Hypothesis draws schemas of seventeen types with their worst values, nulls, duplicate keys, partitions, deletion vectors
 and column mapping on and off, and two statements, each checked before the next one runs. The examples are the same in
