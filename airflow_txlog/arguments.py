@@ -16,6 +16,8 @@ from airflow_txlog.parameters import is_parameter
 
 _REQUIRED = object()
 
+WRITE_MODES = ("append", "overwrite", "overwrite_partitions")
+
 
 def is_int(value: Any) -> bool:
     """An integer that is no boolean."""
@@ -45,7 +47,15 @@ def _boolean(name: str, value: Any) -> None:
 
 
 def _mode(name: str, value: Any) -> None:
-    want(name, value in ("append", "overwrite"), '"append" or "overwrite"', value)
+    want(name, value in WRITE_MODES, " or ".join(f'"{mode}"' for mode in WRITE_MODES), value)
+
+
+def _on_conflict(name: str, value: Any) -> None:
+    want(name, value in ("replan", "fail"), '"replan" or "fail"', value)
+
+
+def _version_or_null(name: str, value: Any) -> None:
+    want(name, value is None or (is_int(value) and value >= 0), "a version from 0 on, or null", value)
 
 
 def _vacuum_mode(name: str, value: Any) -> None:
@@ -132,11 +142,28 @@ _SCOPE: dict[str, tuple[Any, Callable[[str, Any], None]]] = {
     "parameters": (None, _parameters),
 }
 
+
+def _write_together(arguments: dict[str, Any]) -> None:
+    """`replace_where` says what an overwrite replaces, so it means nothing to the other modes."""
+    replaces = arguments["replace_where"] is not None
+    mode = arguments["mode"]
+    want("arguments.replace_where", not replaces or mode == "overwrite", f'null in mode "{mode}"', "text")
+    failing = arguments["on_conflict"] == "fail"
+    want("arguments.on_conflict", not failing or mode != "append", '"replan" in mode "append", which reads nothing')
+
+
+def _restore_together(arguments: dict[str, Any]) -> None:
+    one = (arguments["version"] is None) != (arguments["timestamp"] is None)
+    want("arguments.version", one, "given, or timestamp is: exactly one of them")
+
+
 # operation -> argument -> (default, check)
 ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
     "write": {
         "source": (_REQUIRED, _source),
         "mode": ("append", _mode),
+        "replace_where": (None, _text_or_null),
+        "on_conflict": ("replan", _on_conflict),
         "partition_by": (None, _columns_or_null),
         "create": (True, _boolean),
         "properties": ({}, _text_map),
@@ -151,6 +178,12 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
         "source_alias": ("s", _text),
         **_SCOPE,
     },
+    "truncate": {},
+    "restore": {
+        "version": (None, _version_or_null),
+        "timestamp": (None, _text_or_null),
+        "ignore_missing": (False, _boolean),
+    },
     "checkpoint": {},
     "vacuum": {
         "retention_hours": (None, _hours_or_null),
@@ -161,6 +194,9 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
         "parallelism": (8, _parallelism),
     },
 }
+
+# What the arguments of an operation demand of each other.
+_TOGETHER: dict[str, Callable[[dict[str, Any]], None]] = {"write": _write_together, "restore": _restore_together}
 
 
 def complete_arguments(operation: str, given: Any) -> dict[str, Any]:
@@ -182,6 +218,8 @@ def complete_arguments(operation: str, given: Any) -> dict[str, Any]:
             )
         complete[name] = copy.deepcopy(given.get(name, default))
         check(f"arguments.{name}", complete[name])
+    if operation in _TOGETHER:
+        _TOGETHER[operation](complete)
     return complete
 
 

@@ -53,7 +53,7 @@ ANNOTATION_TAG_PREFIX = "airflow."
 
 # Operations whose commit changes rows and therefore carries an application transaction (soundness B5: the other two
 # are idempotent by nature and carry none).
-DATA_CHANGING = frozenset({"write", "delete", "merge"})
+DATA_CHANGING = frozenset({"write", "delete", "merge", "truncate", "restore"})
 STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
 
 
@@ -80,14 +80,19 @@ class ApplicationTransaction:
 class JobSpec:
     """One job on one table.
 
-    `operation` is "write", "delete", "merge", "checkpoint" or "vacuum". `arguments` are JSON-plain, and complete: an
-    argument that was not given holds its default (null where none is named), so a job may index without asking.
+    `operation` is "write", "delete", "merge", "truncate", "restore", "checkpoint" or "vacuum". `arguments` are
+    JSON-plain, and complete: an argument that was not given holds its default (null where none is named), so a job may
+    index without asking.
 
-    - write: `source`, `mode` ("append" default, or "overwrite"), `partition_by` (list of columns, for creation),
-      `create` (default true: make the table when there is none), `properties` (text to text, for creation),
-      `partition_predicate`, `parameters`
+    - write: `source`, `mode` ("append" default, "overwrite", or "overwrite_partitions": those that the source has rows
+      of), `replace_where` (SQL text: what an overwrite replaces, and every new row must satisfy), `on_conflict` of an
+      overwrite ("replan" default, or "fail": rather than replace rows that landed meanwhile), `partition_by` (list of
+      columns, for creation), `create` (default true: make the table when there is none), `properties` (text to text,
+      for creation), `partition_predicate`, `parameters`
     - delete: `predicate` (SQL text, or null for every row), `partition_predicate`, `parameters`
     - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `partition_predicate`, `parameters`
+    - truncate: none
+    - restore: `version` or `timestamp` (ISO-8601, UTC where it names no zone), `ignore_missing` (false)
     - checkpoint: none
     - vacuum: `retention_hours` (number or null: the table's), `dry_run` (false), `check_retention` (true), `mode`
       ("full" default, or "lite"), `inventory` (path or URI of a Parquet or CSV file, or null), `parallelism` (8)

@@ -244,7 +244,7 @@ class Table:
         tx = self.begin()
         target = self.snapshot(version, timestamp)
         asked = None if timestamp is None else moment_text(parse_moment(timestamp))
-        return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing)
+        return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing).version
 
     def _transaction(self, snapshot: Snapshot | None) -> Transaction:
         if snapshot is not None and not self._writers_are_known:

@@ -130,7 +130,7 @@ class TxlogHook(BaseHook):
         spark_conf: Mapping[str, str] | None = None,
         time_zone: str = "UTC",
     ) -> JobResult:
-        """Run one data-changing job ("write", "delete" or "merge") from Python code, exactly once per key.
+        """Run one data-changing job (`contract.DATA_CHANGING`) from Python code, exactly once per key.
 
         `arguments` are those of `contract.JobSpec`. The key names this one piece of work for ever, in every run and
         every task: put the run id and a word for the write into it. A task that writes twice needs two keys, which is

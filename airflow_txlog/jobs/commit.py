@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.context import LogContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Change:
         return not self.staged and (self.removed is None or self.removed.num_rows == 0) and not self.is_creation
 
 
-def commit_change(context: JobContext, tx: Transaction, change: Change) -> bool:
+def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     """Commit the change through `tx`; whether a version was made.
 
     Nothing to do makes no commit under Serializable, and records no application transaction: a retry may find rows

@@ -27,22 +27,41 @@ def plural(count: int, noun: str) -> str:
 
 
 @dataclass(kw_only=True)
-class JobContext:
-    """One job while it runs. Used by one thread."""
+class LogContext:
+    """One job while it runs, as far as it needs no Spark. Used by one thread."""
 
-    spark: SparkSession
     spec: JobSpec
     root: str
     """The table's canonical URI."""
     log: Log
-    job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     steps: list[dict[str, Any]] = field(default_factory=list)
-    views: list[str] = field(default_factory=list)
-    _parallelism: int | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         return self.spec.arguments
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measures what runs inside as a step of the result, also when it fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.steps.append({"name": name, "seconds": round(time.perf_counter() - start, 3)})
+
+    def step_ms(self, name: str) -> int:
+        """Milliseconds of the steps of this name so far."""
+        return int(sum(step["seconds"] for step in self.steps if step["name"] == name) * 1000)
+
+
+@dataclass(kw_only=True)
+class JobContext(LogContext):
+    """One job while it runs, with its Spark. Used by one thread."""
+
+    spark: SparkSession
+    job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    views: list[str] = field(default_factory=list)
+    _parallelism: int | None = None
 
     @property
     def root_location(self) -> str:
@@ -77,16 +96,3 @@ class JobContext:
             with contextlib.suppress(Exception):  # the session may be gone
                 self.spark.catalog.dropTempView(name)
         self.views.clear()
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Measures what runs inside as a step of the result, also when it fails."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.steps.append({"name": name, "seconds": round(time.perf_counter() - start, 3)})
-
-    def step_ms(self, name: str) -> int:
-        """Milliseconds of the steps of this name so far."""
-        return int(sum(step["seconds"] for step in self.steps if step["name"] == name) * 1000)

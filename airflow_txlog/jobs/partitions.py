@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType as SparkSchema
 
 from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
 from airflow_txlog.engine.table.column_mapping import partition_keys
 from airflow_txlog.engine.table.partitions import parse_partition_values
-from airflow_txlog.engine.table.schema import StructField, StructType, arrow_type
+from airflow_txlog.engine.table.predicate.exact import comparable
+from airflow_txlog.engine.table.schema import DataType, StructField, StructType, arrow_type
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
@@ -92,6 +94,19 @@ class Partitions:
         true_of = {distinct[index] for index in found.column(0).to_pylist()}
         return [entry in true_of for entry in tuples]
 
+    def among(self, tuples: Sequence[Tuple], chosen: Sequence[Tuple]) -> list[bool]:
+        """For each tuple of raw values: whether it is the partition of one of `chosen`, as typed values.
+
+        Null equals null, and `1` and `01` are one integer. Raises CorruptTable for a text that is no value of its type.
+        """
+        if not tuples:
+            return []
+        typed = self._typed([*tuples, *chosen])
+        codes = [_codes(typed.column(index), field.type) for index, field in enumerate(self._fields)]
+        rows = list(zip(*codes, strict=True))
+        wanted = set(rows[len(tuples) :])
+        return [row in wanted for row in rows[: len(tuples)]]
+
     def _typed(self, tuples: Sequence[Tuple]) -> pa.Table:
         arrays = []
         for index, field in enumerate(self._fields):
@@ -103,6 +118,15 @@ class Partitions:
 
     def _spark_schema(self, *extra: str) -> SparkSchema:
         return spark_schema(pa.schema([*self._schema, *(pa.field(name, pa.int64()) for name in extra)]))
+
+
+def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:
+    """Numbers that are equal exactly where the values are; nulls have one too."""
+    array = comparable(values.combine_chunks(), data_type)
+    if pa.types.is_floating(array.type):
+        array = pc.add(array, 0.0)  # -0.0 and 0.0 are one value, and adding zero leaves one of them
+    codes: list[int] = array.dictionary_encode(null_encoding="encode").indices.to_pylist()
+    return codes
 
 
 def _field_of(schema: StructType, name: str, table: str) -> StructField:

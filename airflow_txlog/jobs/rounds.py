@@ -25,7 +25,7 @@ from airflow_txlog.errors import (
     UnsupportedFeature,
 )
 from airflow_txlog.jobs.commit import Change, commit_change
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.stage import check_not_swept, unstage
 
 FIRST_PAUSE_S = 0.1
@@ -53,12 +53,18 @@ class Outcome:
 
 
 def run_rounds(
-    context: JobContext, plan: Plan, *, begin_absent: BeginAbsent | None = None, clock: Clock = SYSTEM_CLOCK
+    context: LogContext,
+    plan: Plan,
+    *,
+    begin_absent: BeginAbsent | None = None,
+    final: tuple[type[CommitConflict], ...] = (),
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Outcome:
     """Plan and commit until it lands, at most `conflict_rounds` times after the first.
 
     `plan` reads through the transaction, stages, and says what to commit; on an error it has deleted what it staged.
     `begin_absent` begins the transaction that creates the table where there is none; without it, TableNotFound.
+    `final`: conflicts after which nothing is planned again, here or by a retry.
     Raises the last round's conflict when no round is left, and every other error at once.
     """
     limit = 1 + context.spec.conflict_rounds
@@ -67,6 +73,9 @@ def run_rounds(
     for number in range(1, limit + 1):
         try:
             return _round(context, table, plan, begin_absent, number, clock)
+        except final as error:
+            told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
+            raise type(error)(told, **(error.facts | {"retryable": False})) from error
         except _WORTH_ANOTHER_ROUND as error:
             if number == limit or not error.retryable:
                 raise
@@ -77,7 +86,7 @@ def run_rounds(
 
 
 def _round(
-    context: JobContext, table: Table, plan: Plan, begin_absent: BeginAbsent | None, number: int, clock: Clock
+    context: LogContext, table: Table, plan: Plan, begin_absent: BeginAbsent | None, number: int, clock: Clock
 ) -> Outcome:
     tx = _begin(context, table, begin_absent)
     # The application transaction comes before anything else: found means done, whatever conflict led here.
@@ -113,7 +122,7 @@ def _round(
     )
 
 
-def _begin(context: JobContext, table: Table, begin_absent: BeginAbsent | None) -> Transaction:
+def _begin(context: LogContext, table: Table, begin_absent: BeginAbsent | None) -> Transaction:
     with context.step("open"):
         try:
             return table.begin()

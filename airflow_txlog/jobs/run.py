@@ -17,16 +17,19 @@ from airflow_txlog.datafiles.locations import is_local, location_of
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore
 from airflow_txlog.jobs import maintenance
-from airflow_txlog.jobs.context import JobContext, Log, plural
+from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
 from airflow_txlog.jobs.delete import delete
 from airflow_txlog.jobs.merge import merge
+from airflow_txlog.jobs.restore import restore
 from airflow_txlog.jobs.rounds import Outcome
 from airflow_txlog.jobs.running import translate
 from airflow_txlog.jobs.session import check_meaning, job_settings
 from airflow_txlog.jobs.shipping import ship
+from airflow_txlog.jobs.truncate import truncate
 from airflow_txlog.jobs.write import write
 
 _ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {"write": write, "delete": delete, "merge": merge}
+_LOG_JOBS: dict[str, Callable[[LogContext], Outcome]] = {"truncate": truncate, "restore": restore}
 _MAINTENANCE: dict[str, Callable[[JobSpec], JobResult]] = {
     "checkpoint": maintenance.checkpoint,
     "vacuum": maintenance.vacuum,
@@ -49,18 +52,21 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
     """
     say = log or (lambda line: None)
     say(f"{spec.operation} {spec.table_uri}")
-    context: JobContext | None = None
+    context: LogContext | None = None
     try:
         if spec.operation in _MAINTENANCE:
             result = _MAINTENANCE[spec.operation](spec)
+        elif spec.operation in _LOG_JOBS:
+            context = LogContext(spec=spec, root=open_store(spec.table_uri).root, log=say)
+            result = _result(context, _LOG_JOBS[spec.operation](context))
         else:
             if spark is None:
                 raise InvalidJobSpec(f"{spec.operation} needs a Spark session.", argument="operation")
             check_meaning(spec.spark_conf, spec.time_zone)
             store = open_store(spec.table_uri)
             _check_reachable(store)
-            context = JobContext(spark=spark, spec=spec, root=store.root, log=say)
-            result = _run_rows(context, store)
+            job = context = JobContext(spark=spark, spec=spec, root=store.root, log=say)
+            result = _run_rows(job, store)
     except Exception as error:
         result = _failed(spec, context, error, say)
     for line in summary(result):
@@ -97,6 +103,8 @@ _ROWS_TOLD: dict[str, dict[str, str]] = {
         "numTargetRowsDeleted": "deleted",
         "numTargetRowsInserted": "inserted",
     },
+    "truncate": {"numDeletedRows": "deleted"},
+    "restore": {},
     "checkpoint": {},
     "vacuum": {},
 }
@@ -112,6 +120,11 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
     finally:
         context.drop_views()
         _remove_inputs(context, store)
+    return _result(context, outcome)
+
+
+def _result(context: LogContext, outcome: Outcome) -> JobResult:
+    spec = context.spec
     if outcome.done is not None:
         return outcome.done
     change = outcome.change
@@ -128,7 +141,7 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
     )
 
 
-def _failed(spec: JobSpec, context: JobContext | None, error: Exception, say: Log) -> JobResult:
+def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:
     if not isinstance(error, TxlogError):
         # Not foreseen: the trace is for whoever mends it.
         for line in "".join(traceback.format_exception(error)).splitlines():

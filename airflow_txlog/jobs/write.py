@@ -1,8 +1,8 @@
 """Append and overwrite: a source's rows become new files of the table, which is created when there is none.
 
-An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope: the
-whole table, or with a `partition_predicate` the partitions that it accepts (replace-where), outside of which no new row
-may lie. Source: delta-spark, WriteIntoDelta; soundness B11.
+An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope when it
+commits (`replaced` says what that is), also what landed since it began, unless its author chose `on_conflict="fail"`.
+Source: delta-spark, WriteIntoDelta; soundness B11.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,11 +26,25 @@ from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode
 from airflow_txlog.engine.table.files import live_row_counts
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import StructType, parse_schema
-from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
+from airflow_txlog.errors import (
+    ConcurrentAppend,
+    ConcurrentDeleteDelete,
+    ConcurrentDeleteRead,
+    PartitionMismatch,
+    SchemaMismatch,
+)
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
+from airflow_txlog.jobs.replaced import (
+    Scope,
+    check_has_partitions,
+    files_in_scope,
+    files_of_partitions,
+    scope_of,
+    scope_of_new_table,
+)
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scan import check_names_are_free
 from airflow_txlog.jobs.schemas import (
@@ -40,7 +55,7 @@ from airflow_txlog.jobs.schemas import (
     spark_table_schema,
     without_metadata,
 )
-from airflow_txlog.jobs.scope import check_may_remove_rows, files_inside, known_sum, read_scope
+from airflow_txlog.jobs.scope import check_may_remove_rows, known_sum
 from airflow_txlog.jobs.sql import SqlGate
 from airflow_txlog.jobs.stage import layout_of, stage, unstage
 
@@ -48,17 +63,25 @@ from airflow_txlog.jobs.stage import layout_of, stage, unstage
 def write(context: JobContext) -> Outcome:
     """Run the job of `context.spec`; raises TxlogError."""
     job = _Write(context)
-    return run_rounds(context, job.plan, begin_absent=job.begin_absent if context.arguments["create"] else None)
+    return run_rounds(
+        context,
+        job.plan,
+        begin_absent=job.begin_absent if context.arguments["create"] else None,
+        final=_ROWS_OF_OTHERS if context.arguments["on_conflict"] == "fail" else (),
+    )
+
+
+# What others did to the rows that an overwrite is about to replace.
+_ROWS_OF_OTHERS = (ConcurrentAppend, ConcurrentDeleteRead, ConcurrentDeleteDelete)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """What the rows go into: the schema twice, the layout, and the files that the new ones replace."""
+    """What the rows go into: the schema twice, the layout, and whether the table is made for them."""
 
     schema: StructType
     spark_schema: SparkSchema
     layout: Layout
-    replaced: pa.Table
     is_new: bool
 
 
@@ -66,7 +89,7 @@ class _Write:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._gate = SqlGate(context, context.spec.bound_parameters)
-        self._is_overwrite = context.arguments["mode"] == "overwrite"
+        self._mode: str = context.arguments["mode"]
         self._created: tuple[Source, _Target] | None = None
 
     def begin_absent(self) -> Transaction:
@@ -94,9 +117,7 @@ class _Write:
             indexed_columns=None if columns is None else tuple(columns),
             num_indexed_columns=known.num_indexed_columns,
         )
-        target = _Target(
-            schema=schema, spark_schema=spark_schema, layout=layout, replaced=FILES.empty_table(), is_new=True
-        )
+        target = _Target(schema=schema, spark_schema=spark_schema, layout=layout, is_new=True)
         self._created = source, target
         context.log(
             f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
@@ -109,21 +130,35 @@ class _Write:
         with context.step("plan"):
             source, target = self._source_and_target(tx)
             partitions = Partitions(context, self._gate, target.schema, target.layout.partition_columns)
-            scope = context.arguments["partition_predicate"]
-            if scope is not None and target.is_new:
-                partitions.check_scope(scope)
+            if tx.snapshot is None:
+                scope = scope_of_new_table(context, partitions)
+            else:
+                scope = scope_of(context, self._gate, tx.snapshot, partitions)
+            if self._mode == "overwrite_partitions":
+                check_has_partitions(context, target.layout.partition_columns)
             self._gate.check_all_used()
             rows = fit_rows(source.frame, target.spark_schema, ansi=is_ansi(context.spark), table_uri=context.root)
         with context.step("write"):
             staged = stage(context, target.layout, copies=None, rows=rows)
-        if scope is not None:
-            try:
-                partitions.check_inside(scope, [partitions.tuple_of(file.partition_values) for file in staged])
-            except BaseException:
-                unstage(staged)
-                raise
+        try:
+            if scope.text is not None:
+                partitions.check_inside(scope.text, [partitions.tuple_of(file.partition_values) for file in staged])
+            replaced = self._replaced(tx, partitions, scope, staged)
+        except BaseException:
+            unstage(staged)
+            raise
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
-        return self._change(tx, target, staged)
+        return self._change(tx, target, scope, staged, replaced)
+
+    def _replaced(
+        self, tx: Transaction, partitions: Partitions, scope: Scope, staged: Sequence[StagedFile]
+    ) -> pa.Table:
+        """The live files (a table `FILES`) that the staged ones replace."""
+        if self._mode == "overwrite":
+            return files_in_scope(tx, partitions, scope)
+        if self._mode == "overwrite_partitions":
+            return files_of_partitions(tx, partitions, staged)
+        return FILES.empty_table()
 
     def _source_and_target(self, tx: Transaction) -> tuple[Source, _Target]:
         context, snapshot = self._context, tx.snapshot
@@ -132,61 +167,66 @@ class _Write:
             return self._created
         _check_partitioning(context, snapshot.partition_columns)
         check_takes_new_rows(snapshot)
-        if self._is_overwrite:
+        if self._mode != "append":
             check_may_remove_rows(snapshot, "an overwrite")
-        partitions = Partitions(context, self._gate, snapshot.delta_schema, snapshot.partition_columns)
-        scope, scope_read = read_scope(context, self._gate, snapshot, partitions)
         source = build_source(context, self._gate, snapshot)
         if source.reads_target:
             tx.read_whole_table()
-        replaced = FILES.empty_table()
-        if self._is_overwrite:
-            read = tx.read_whole_table() if scope_read is None else tx.read(scope_read)
-            replaced = files_inside(partitions, scope, read)
         return source, _Target(
             schema=snapshot.delta_schema,
             spark_schema=spark_table_schema(snapshot),
             layout=layout_of(context, snapshot),
-            replaced=replaced,
             is_new=False,
         )
 
-    def _change(self, tx: Transaction, target: _Target, staged: list[StagedFile]) -> Change:
-        scope = self._context.arguments["partition_predicate"]
-        parameters = {
-            "mode": "Overwrite" if self._is_overwrite else "Append",
+    def _change(
+        self, tx: Transaction, target: _Target, scope: Scope, staged: list[StagedFile], replaced: pa.Table
+    ) -> Change:
+        num_files = 0 if tx.snapshot is None else tx.snapshot.num_files
+        replaces = self._mode != "append"
+        return Change(
+            operation="WRITE",
+            parameters=self._parameters(target, scope),
+            staged=staged,
+            removed=replaced,
+            metrics=self._metrics(scope, staged, replaced),
+            files={
+                "considered": num_files if replaces else 0,
+                "pruned": num_files - replaced.num_rows if replaces else 0,
+                "rewritten": 0,
+                "added": len(staged),
+                "removed": replaced.num_rows,
+            },
+            is_creation=target.is_new,
+        )
+
+    def _parameters(self, target: _Target, scope: Scope) -> dict[str, Any]:
+        parameters: dict[str, Any] = {
+            "mode": "Append" if self._mode == "append" else "Overwrite",
             "partitionBy": json.dumps(list(target.layout.partition_columns)),
         }
+        if self._mode == "overwrite" and scope.text is not None:
+            parameters["predicate"] = scope.text
+        if self._mode == "overwrite_partitions":
+            parameters["isDynamicPartitionOverwrite"] = True
+        return parameters
+
+    def _metrics(self, scope: Scope, staged: Sequence[StagedFile], replaced: pa.Table) -> dict[str, int]:
         metrics = {
             "numFiles": len(staged),
             "numOutputRows": sum(file.num_records for file in staged),
             "numOutputBytes": sum(file.size_bytes for file in staged),
         }
-        if self._is_overwrite:
-            metrics["numRemovedFiles"] = target.replaced.num_rows
-            metrics["numRemovedBytes"] = sum(target.replaced.column("size").to_pylist())
-            if scope is not None:
-                parameters["predicate"] = scope
-                metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
-                deleted = known_sum(live_row_counts(target.replaced))
-                if deleted is not None:
-                    metrics["numDeletedRows"] = deleted
-        num_files = 0 if tx.snapshot is None else tx.snapshot.num_files
-        return Change(
-            operation="WRITE",
-            parameters=parameters,
-            staged=staged,
-            removed=target.replaced,
-            metrics=metrics,
-            files={
-                "considered": num_files if self._is_overwrite else 0,
-                "pruned": num_files - target.replaced.num_rows if self._is_overwrite else 0,
-                "rewritten": 0,
-                "added": len(staged),
-                "removed": target.replaced.num_rows,
-            },
-            is_creation=target.is_new,
-        )
+        if self._mode == "append":
+            return metrics
+        metrics["numRemovedFiles"] = replaced.num_rows
+        metrics["numRemovedBytes"] = sum(replaced.column("size").to_pylist())
+        if scope.text is not None or self._mode == "overwrite_partitions":
+            metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
+            deleted = known_sum(live_row_counts(replaced))
+            if deleted is not None:
+                metrics["numDeletedRows"] = deleted
+        return metrics
 
 
 def _created_schema(frame: DataFrame) -> SparkSchema:

@@ -154,35 +154,48 @@ class TxlogOperator(BaseOperator):
                 context["outlet_events"][outlet].extra.update(extra)
 
 
-class DataChangingOperator(TxlogOperator):
+class ExactlyOnceOperator(TxlogOperator):
     """Base of the operators whose commit changes rows, exactly once per task instance.
 
     :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: whoever runs
         it again under the same key finds it done. It must differ from one piece of work to the next, for example by
         `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat it. (templated)
+    """
+
+    template_fields: Sequence[str] = (*TxlogOperator.template_fields, "idempotency_key")
+
+    def __init__(self, *, idempotency_key: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.idempotency_key = idempotency_key
+
+    def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
+        from airflow_txlog.application import recorded_version
+        from airflow_txlog.operators.identity import application_transaction
+
+        return application_transaction(
+            context, lambda app_id: recorded_version(table_uri, app_id), self.idempotency_key
+        )
+
+
+class DataChangingOperator(ExactlyOnceOperator):
+    """Base of the operators that change rows by SQL texts.
+
     :param partition_predicate: what the operation may read and write, as SQL over partition columns with `:name` for
         values; a row outside it is an error, and work in other partitions never conflicts. (templated)
     :param parameters: the values of `:name` in every SQL text of the operation, bound and never pasted: texts,
         numbers, dates, datetimes, Decimals, bytes, or lists of them. (templated)
     """
 
-    template_fields: Sequence[str] = (
-        *TxlogOperator.template_fields,
-        "idempotency_key",
-        "partition_predicate",
-        "parameters",
-    )
+    template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_predicate", "parameters")
 
     def __init__(
         self,
         *,
-        idempotency_key: str | None = None,
         partition_predicate: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.idempotency_key = idempotency_key
         self.partition_predicate = partition_predicate
         self.parameters = parameters
 
@@ -193,14 +206,6 @@ class DataChangingOperator(TxlogOperator):
             "partition_predicate": self.partition_predicate,
             "parameters": encode_parameters(self.parameters),
         }
-
-    def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
-        from airflow_txlog.application import recorded_version
-        from airflow_txlog.operators.identity import application_transaction
-
-        return application_transaction(
-            context, lambda app_id: recorded_version(table_uri, app_id), self.idempotency_key
-        )
 
 
 def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:

@@ -12,8 +12,12 @@ class DeltaWriteOperator(DataChangingOperator):
     """Write the rows of a source into a Delta table, in one commit.
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
-    :param mode: "append", or "overwrite": replace the table's rows, or with `partition_predicate` those of the
-        partitions it names.
+    :param mode: "append"; "overwrite": replace the table's rows, or with `partition_predicate` those of the partitions
+        it names; "overwrite_partitions": replace the partitions that the source has rows of, and no other.
+    :param replace_where: one boolean SQL expression with `:name` for values: an overwrite replaces the rows for which
+        it is true, and a new row for which it is not is an error. (templated)
+    :param on_conflict: what an overwrite does that finds rows which landed in its scope while it ran: "replan" replaces
+        them too, "fail" fails the task for good. A row of another is never replaced unseen under "fail".
     :param create: make the table when there is none; false raises TableNotFound instead.
     :param partition_by: partition columns, for a table that is made here.
     :param properties: table properties, for a table that is made here.
@@ -23,13 +27,15 @@ class DeltaWriteOperator(DataChangingOperator):
     """
 
     operation: ClassVar[str] = "write"
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source")
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "replace_where")
 
     def __init__(
         self,
         *,
         source: Mapping[str, Any],
         mode: str = "append",
+        replace_where: str | None = None,
+        on_conflict: str = "replan",
         create: bool = True,
         partition_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -38,16 +44,20 @@ class DeltaWriteOperator(DataChangingOperator):
         super().__init__(**kwargs)
         self.source = source
         self.mode = mode
+        self.replace_where = replace_where
+        self.on_conflict = on_conflict
         self.create = create
         self.partition_by = partition_by
         self.properties = properties
 
     def job_arguments(self) -> dict[str, Any]:
-        """`source`, `mode`, `create`, `partition_by`, `properties` and the shared ones."""
+        """`source`, `mode`, `replace_where`, `on_conflict`, `create`, `partition_by`, `properties` and the shared."""
         return {
             **super().job_arguments(),
             "source": self.source,
             "mode": self.mode,
+            "replace_where": self.replace_where,
+            "on_conflict": self.on_conflict,
             "create": self.create,
             "partition_by": None if self.partition_by is None else list(self.partition_by),
             "properties": dict(self.properties or {}),

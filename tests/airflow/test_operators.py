@@ -21,7 +21,9 @@ from airflow_txlog.operators.merge import (
     when_matched_update,
     when_not_matched_insert,
 )
+from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.sources import files, query, table
+from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
@@ -61,6 +63,8 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
             "views": {"raw": {"format": "csv", "path": ["/in/2013-01-31"], "options": {}, "schema": None}},
         },
         "mode": "overwrite",
+        "replace_where": None,
+        "on_conflict": "replan",
         "partition_by": ["day"],
         "create": True,
         "properties": {},
@@ -105,6 +109,32 @@ def test_b6_a_value_is_bound_and_never_pasted() -> None:
     assert spec.bound_parameters == {"user": "42"}
 
 
+def test_a_replacement_is_templated() -> None:
+    operator = DeltaWriteOperator(
+        task_id="load",
+        table_uri="/t",
+        source=files("/in"),
+        mode="overwrite",
+        replace_where="day = '{{ ds }}'",
+        on_conflict="fail",
+    )
+    arguments = rendered(operator).arguments
+    assert (arguments["replace_where"], arguments["on_conflict"]) == ("day = '2013-01-31'", "fail")
+
+
+def test_a_restore_takes_a_number_from_a_template() -> None:
+    operator = DeltaRestoreOperator(task_id="undo", table_uri="/t", version="{{ params.user }}", idempotency_key="k")
+    assert rendered(operator).arguments == {"version": 42, "timestamp": None, "ignore_missing": False}
+    moment = DeltaRestoreOperator(task_id="undo", table_uri="/t", timestamp="{{ ds }}")
+    assert rendered(moment).arguments["timestamp"] == "2013-01-31"
+
+
+def test_a_truncate_says_its_table_and_nothing_else() -> None:
+    operator = DeltaTruncateOperator(task_id="empty", table_uri="/lake/{{ ds }}", idempotency_key="{{ run_id }}")
+    assert (rendered(operator).arguments, operator.table_uri) == ({}, "/lake/2013-01-31")
+    assert operator.idempotency_key == "manual__1"
+
+
 def test_an_idempotency_key_is_templated() -> None:
     operator = DeltaDeleteOperator(task_id="forget", table_uri="/t", predicate="a", idempotency_key="{{ run_id }}")
     rendered(operator)
@@ -139,6 +169,8 @@ def test_the_inventory_of_a_vacuum_is_templated() -> None:
         lambda: DeltaDeleteOperator(task_id="x", table_uri="/t", predicate=""),
         lambda: DeltaWriteOperator(task_id="x", table_uri="/t", source={"path": "/in"}),
         lambda: DeltaWriteOperator(task_id="x", table_uri="/t", source=files("/in"), mode="replace"),
+        lambda: DeltaRestoreOperator(task_id="x", table_uri="/t"),
+        lambda: DeltaRestoreOperator(task_id="x", table_uri="/t", version="last"),
         lambda: DeltaMergeOperator(task_id="x", table_uri="/t", source=files("/in"), on="a", clauses=[]),
         lambda: DeltaDeleteOperator(task_id="x", table_uri="/t", predicate="a", parameters={"x": object()}),
         lambda: VacuumOperator(task_id="x", table_uri="/t", retention_hours=-1),

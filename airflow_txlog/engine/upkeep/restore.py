@@ -10,6 +10,8 @@ Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -42,14 +44,29 @@ _OF_THE_LOG = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The latest version after a restore, and the metrics of its commit; none where nothing was committed."""
+
+    version: int
+    metrics: Mapping[str, int] = field(default_factory=dict)
+
+
 def restore(
-    tx: Transaction, target: Snapshot, store: Store, *, timestamp: str | None = None, ignore_missing: bool = False
-) -> int:
-    """Commit the content and the metadata of `target` on top of the transaction's snapshot; the new version.
+    tx: Transaction,
+    target: Snapshot,
+    store: Store,
+    *,
+    timestamp: str | None = None,
+    ignore_missing: bool = False,
+    tags: Mapping[str, str] | None = None,
+) -> Restored:
+    """Commit the content and the metadata of `target` on top of the transaction's snapshot.
 
     Where the table is at that version already nothing is committed, and the version is returned. Files that come back
     keep their statistics, tags, deletion vectors and row ids. `timestamp` is what the caller asked for, for the
-    history. With `ignore_missing`, files that are gone are left out, and their rows are lost.
+    history. With `ignore_missing`, files that are gone are left out, and their rows are lost. `tags` go into its
+    commitInfo.
 
     Raises FilesMissing where a file that must come back, or the file of its deletion vector, is gone or has another
     size; UnsupportedFeature where the target needs what the table's protocol, or this engine, does not have;
@@ -58,7 +75,7 @@ def restore(
     head = tx.snapshot
     assert head is not None
     if target.version == head.version:
-        return head.version
+        return Restored(version=head.version)
     metadata = _metadata(head.metadata, target.metadata)
     _check_features(head, target, metadata, store.root)
     coming = _without(target.state.live, head.state.live, store.root)
@@ -87,7 +104,8 @@ def restore(
         "restoredFilesSize": _size(coming),
     }
     asked = {"version": None if timestamp is not None else target.version, "timestamp": timestamp}
-    return tx.commit("RESTORE", asked, metrics, never_rebases=True)
+    version = tx.commit("RESTORE", asked, metrics, tags=tags, never_rebases=True)
+    return Restored(version=version, metrics=metrics)
 
 
 def _restore_clustering(tx: Transaction, head: Snapshot, target: Snapshot) -> None:

@@ -1,0 +1,45 @@
+"""DeltaRestoreOperator: make an earlier version of a table the latest one again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.operators.base import ExactlyOnceOperator
+
+
+class DeltaRestoreOperator(ExactlyOnceOperator):
+    """Make the content and the metadata of an earlier version the latest again, by a new commit, without Spark.
+
+    :param version: the version to go back to, as a number or, from a template, its text. (templated)
+    :param timestamp: or the moment: ISO-8601, in UTC where it names no zone; the last version committed at or before
+        it. Exactly one of the two. (templated)
+    :param ignore_missing: leave out files that a vacuum has deleted, and lose their rows; otherwise FilesMissing.
+
+    Any commit that lands while it runs is a ConcurrentWrite, which is not retried: the next try would undo unseen what
+    landed. Example: `DeltaRestoreOperator(task_id="undo", table_uri="/lake/orders", version="{{ params.good }}")`.
+    Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[str] = "restore"
+    template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "version", "timestamp")
+
+    def __init__(
+        self,
+        *,
+        version: int | str | None = None,
+        timestamp: str | None = None,
+        ignore_missing: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.timestamp = timestamp
+        self.ignore_missing = ignore_missing
+
+    def job_arguments(self) -> dict[str, Any]:
+        """`version` (a number where its text is one), `timestamp`, `ignore_missing`."""
+        version = self.version
+        if isinstance(version, str) and version.strip().isdecimal():
+            version = int(version)
+        return {"version": version, "timestamp": self.timestamp, "ignore_missing": self.ignore_missing}
