@@ -28,13 +28,13 @@ _PORTABLE = struct.pack("<I", PORTABLE_MAGIC)
 _NATIVE_MAGIC = 1681511376
 _NATIVE = {struct.pack("<I", _NATIVE_MAGIC): "<I", struct.pack(">I", _NATIVE_MAGIC): ">I"}
 
-_COOKIE_WITHOUT_RUNS = 12346
-_COOKIE_WITH_RUNS = 12347
-_FEWEST_WITH_OFFSETS = 4
-_ARRAY_MOST = 4096
+COOKIE_WITHOUT_RUNS = 12346
+COOKIE_WITH_RUNS = 12347
+FEWEST_WITH_OFFSETS = 4
+ARRAY_MOST = 4096
 _CONTAINER_BITS = 16
-_CONTAINER_ROWS = 1 << _CONTAINER_BITS
-_BITMAP_BYTES = _CONTAINER_ROWS // 8
+CONTAINER_ROWS = 1 << _CONTAINER_BITS
+BITMAP_BYTES = CONTAINER_ROWS // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,11 @@ class MaskedRows:
     def num_rows(self) -> int:
         """How many rows are masked, by the headers."""
         return sum(container.count for container in self._containers)
+
+    @property
+    def bases(self) -> list[int]:
+        """Where the parts of 65,536 rows begin in which a row is masked, ascending."""
+        return list(self._bases)
 
     def check(self, num_records: int | None = None) -> None:
         """Decodes everything once, a container at a time; every position must lie in a file of `num_records` rows."""
@@ -104,7 +109,7 @@ class MaskedRows:
         at, end = start, start + length
         first = max(bisect_left(self._bases, start + 1) - 1, 0)
         for container in self._containers[first:]:
-            low, high = max(container.base, at), min(container.base + _CONTAINER_ROWS, end)
+            low, high = max(container.base, at), min(container.base + CONTAINER_ROWS, end)
             if container.base >= end:
                 break
             if low >= high:
@@ -123,14 +128,14 @@ class MaskedRows:
         if container.kind == "bitmap":
             kept = pc.invert(self._bits(container))
         else:
-            flags = bytearray(b"\x01") * _CONTAINER_ROWS
+            flags = bytearray(b"\x01") * CONTAINER_ROWS
             if container.kind == "array":
                 for position in self._values(container).to_pylist():
                     flags[position] = 0
             else:
                 for first, more in self._runs(container):
                     flags[first : first + more + 1] = bytes(more + 1)
-            kept = pa.Array.from_buffers(pa.uint8(), _CONTAINER_ROWS, [None, pa.py_buffer(flags)]).cast(pa.bool_())
+            kept = pa.Array.from_buffers(pa.uint8(), CONTAINER_ROWS, [None, pa.py_buffer(flags)]).cast(pa.bool_())
         # A batch of rows ends where it ends, and the next one begins in the same container.
         self._latest = container, kept
         return kept
@@ -155,7 +160,7 @@ class MaskedRows:
 
     def _bits(self, container: _Container) -> pa.BooleanArray:
         """The bits of a container that is a bitmap."""
-        bits = pa.Array.from_buffers(pa.bool_(), _CONTAINER_ROWS, [None, pa.py_buffer(self._bytes(container))])
+        bits = pa.Array.from_buffers(pa.bool_(), CONTAINER_ROWS, [None, pa.py_buffer(self._bytes(container))])
         self._check_count(container, bits.true_count)
         return bits
 
@@ -165,7 +170,7 @@ class MaskedRows:
         runs = list(zip(numbers[::2], numbers[1::2], strict=True))
         previous, total = -1, 0
         for first, more in runs:
-            if first <= previous or first + more >= _CONTAINER_ROWS:
+            if first <= previous or first + more >= CONTAINER_ROWS:
                 self._refuse("its runs do not ascend")
             previous = first + more
             total += more + 1
@@ -247,17 +252,17 @@ class _Headers:
     def _bitmap(self, base: int) -> Iterator[_Container]:
         cookie = self._number("<I")
         flags = b""
-        if cookie & 0xFFFF == _COOKIE_WITH_RUNS:
+        if cookie & 0xFFFF == COOKIE_WITH_RUNS:
             count = (cookie >> 16) + 1
             flags = self._take((count + 7) // 8)
-        elif cookie == _COOKIE_WITHOUT_RUNS:
+        elif cookie == COOKIE_WITHOUT_RUNS:
             count = self._number("<I")
-            if count > _CONTAINER_ROWS:
-                self._refuse(f"it says that it has {count} parts, and it may have {_CONTAINER_ROWS}")
+            if count > CONTAINER_ROWS:
+                self._refuse(f"it says that it has {count} parts, and it may have {CONTAINER_ROWS}")
         else:
             self._refuse(f"it begins with {cookie}, which is no bitmap of the format")
         described = struct.unpack(f"<{2 * count}H", self._take(4 * count))
-        if not flags or count >= _FEWEST_WITH_OFFSETS:
+        if not flags or count >= FEWEST_WITH_OFFSETS:
             # Where each part begins: of use to those who jump. We walk, and believe the parts themselves.
             self._take(4 * count)
         previous = -1
@@ -272,10 +277,10 @@ class _Headers:
         if has_runs:
             # Every run has a row, so a part without one cannot have the rows that it claims.
             kind, length = "runs", 4 * (self._number("<H") or self._refuse("a part of it has no runs"))
-        elif count <= _ARRAY_MOST:
+        elif count <= ARRAY_MOST:
             kind, length = "array", 2 * count
         else:
-            kind, length = "bitmap", _BITMAP_BYTES
+            kind, length = "bitmap", BITMAP_BYTES
         start = self._at
         self._take(length)
         return _Container(base, count, kind, start, self._at)

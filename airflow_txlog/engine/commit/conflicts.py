@@ -98,13 +98,17 @@ def check_added_files(attempt: Attempt, winner: Commit) -> None:
     )
     if ordered_after_us:
         return
+    removed = {canonical_path(remove.path, attempt.table) for remove in winner.removes}
     for add in winner.adds:
         if _added_file_may_matter(attempt, add):
+            # A file that leaves and comes in one commit has its rows masked otherwise than before.
+            again = canonical_path(add.path, attempt.table) in removed
+            what = "masked other rows of" if again else "added"
             raise conflict(
                 ConcurrentAppend,
                 attempt,
                 winner,
-                f"added {file_text(attempt, add)}, which may hold rows that this transaction read",
+                f"{what} {file_text(attempt, add)}, which may hold rows that this transaction read",
                 hint=_partition_hint(attempt),
                 **file_facts(attempt, add),
             )

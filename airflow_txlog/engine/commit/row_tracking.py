@@ -18,6 +18,7 @@ import msgspec
 
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.isolation import ROW_TRACKING_DOMAIN
+from airflow_txlog.engine.commit.masking import paths_that_lost_rows
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.features import writer_features
@@ -135,16 +136,16 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
 def preserved_tags(attempt: Attempt) -> dict[str, str]:
     """The commitInfo tag that tells whether rows kept their ids; none where the table has row tracking not enabled.
 
-    Kept where no row was moved or updated: an append, the removal of whole files, files added again. Where files leave
-    and rows of new ones come, rows may have moved: their ids are kept only where the job carried them along.
+    Kept where no row was moved or updated: an append, the removal of whole files, files added again, rows masked. Where
+    rows leave, with their files or masked in them, and rows of new files come, rows may have moved: their ids are kept
+    only where the job carried them along.
     """
     metadata = attempt.new_metadata or attempt.current_metadata
     if attempt.row_id_high_water is None or not _is_enabled(metadata, attempt.table):
         return {}
-    again = {canonical_path(add.path, attempt.table) for add in attempt.adds}
-    gone = {canonical_path(remove.path, attempt.table) for remove in attempt.removes} - again
+    lost = paths_that_lost_rows(attempt)
     fresh = [add for add in attempt.adds if (add.base_row_id or 0) > attempt.row_id_high_water]
-    return {PRESERVED_TAG: "false" if gone and fresh and not attempt.keeps_row_ids else "true"}
+    return {PRESERVED_TAG: "false" if lost and fresh and not attempt.keeps_row_ids else "true"}
 
 
 def _is_enabled(metadata: Metadata | None, table: str) -> bool:

@@ -125,10 +125,18 @@ def _check_vectors(attempt: Attempt) -> None:
             table=attempt.table,
         )
     for add in masked:
-        if record_count(add.stats) is None:
+        records = record_count(add.stats)
+        if records is None:
             raise InvalidCommit(
                 f"{attempt.table}: {add.path} has a deletion vector, so its statistics must hold numRecords.",
                 table=attempt.table,
+            )
+        if add.deletion_vector is not None and add.deletion_vector.cardinality > records:
+            raise InvalidCommit(
+                f"{attempt.table}: the deletion vector of {add.path} masks {add.deletion_vector.cardinality} rows, and "
+                f"the file has {records}. Nothing was committed.",
+                table=attempt.table,
+                path=add.path,
             )
     paths = Counter(canonical_path(add.path, attempt.table) for add in attempt.adds)
     path, count = paths.most_common(1)[0]

@@ -2,7 +2,7 @@
 
 The invariants: a vector whose place cannot be told is an error, because whoever deletes files must know every one that
 is still needed; and a vector that is not exactly what its descriptor says is an error, because believing a part of it
-would bring deleted rows back. Nothing here writes one.
+would bring deleted rows back. How one is written: `vector_files`.
 Source: protocol, "Deletion Vectors", "Deletion Vector Descriptor Schema" and "Deletion Vector Format".
 """
 
@@ -29,10 +29,11 @@ from airflow_txlog.errors import CorruptTable, UnsupportedStore
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _TO_B85 = bytes.maketrans(_Z85, _B85)
+B85_TO_Z85 = bytes.maketrans(_B85, _Z85)
 _Z85_TEXT = re.compile(f"[{re.escape(_Z85.decode())}]*")
-_UUID_CHARACTERS = 20
+UUID_CHARACTERS = 20
 
-_FILE_VERSION = 1
+FILE_VERSION = 1
 # Around every bitmap in a file: its size before it, a checksum behind it.
 _SIZE_BYTES = 4
 _CHECKSUM_BYTES = 4
@@ -60,8 +61,8 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
         return canonical_path(path_or_inline_dv, root)
     # A checkpoint may have lost what every descriptor has.
     place = path_or_inline_dv or ""
-    prefix, encoded = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
-    name = _decode_z85(encoded) if storage_type == "u" and len(encoded) == _UUID_CHARACTERS else None
+    prefix, encoded = place[:-UUID_CHARACTERS], place[-UUID_CHARACTERS:]
+    name = _decode_z85(encoded) if storage_type == "u" and len(encoded) == UUID_CHARACTERS else None
     if name is None:
         raise CorruptTable(
             f"CorruptTable: {root} names a deletion vector {storage_type!r} {path_or_inline_dv!r}, "
@@ -193,8 +194,8 @@ def _read_file(store: Store, path: str, ranges: Iterable[_Range]) -> list[tuple[
             data = file.read(end - start)
             if len(data) != end - start:
                 raise corrupt_vector(source, "its file became shorter while it was read")
-            if start == 0 and data[0] != _FILE_VERSION:
-                raise corrupt_vector(source, f"its file is of version {data[0]}, and it should be {_FILE_VERSION}")
+            if start == 0 and data[0] != FILE_VERSION:
+                raise corrupt_vector(source, f"its file is of version {data[0]}, and it should be {FILE_VERSION}")
             found += [
                 ((path, each), _bitmap(data, each[0] - start, each[1], f"{path} at byte {each[0]} of {store.root}"))
                 for each in ordered

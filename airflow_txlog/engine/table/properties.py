@@ -138,6 +138,18 @@ class TableProperties:
         return self._get("delta.setTransactionRetentionDuration", parse_interval_ms, None)
 
     @property
+    def deletion_vectors(self) -> bool:
+        """Whether rows may be deleted by masking them; the protocol has to allow it as well."""
+        return self._get("delta.enableDeletionVectors", _parse_bool, False)
+
+    @property
+    def vector_prefix_chars(self) -> int:
+        """How long the random directories are that files of deletion vectors lie in; 0: the table's own folder."""
+        if not self._get("delta.randomizeFilePrefixes", _parse_bool, False):
+            return 0
+        return self._get("delta.randomPrefixLength", _parse_positive, 2)
+
+    @property
     def in_commit_timestamps(self) -> bool:
         return self._get("delta.enableInCommitTimestamps", _parse_bool, False)
 

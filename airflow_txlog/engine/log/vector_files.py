@@ -1,0 +1,107 @@
+"""Deletion vectors being written: files of bitmaps, and the descriptors that name each bitmap in them.
+
+Several vectors share a file, so that a reader of a table opens few of them. A vector is never written inline: a line of
+the log is read by everyone who opens the table, a file only by who reads the rows. The invariant: a file is written
+whole under a name that nobody else uses, and a descriptor tells exactly one bitmap of it, to the byte.
+Source: protocol, "Deletion Vector Files", "Deletion Vector Descriptor Schema".
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import struct
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.log.vectors import B85_TO_Z85, FILE_VERSION, vector_file
+from airflow_txlog.engine.store.base import Store
+
+# As the reference implementation packs them: few files to open, and yet a vector that is replaced does not keep many
+# others' bytes from being vacuumed.
+FILE_BYTES = 2 * 1024 * 1024
+_FILES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorFile:
+    """A file of vectors: `place` is what its descriptors call it, the directory's prefix and the encoded uuid."""
+
+    place: str
+    bitmaps: tuple[MaskedRows, ...]
+
+    @property
+    def path(self) -> str:
+        """Relative to the table, as the store calls it."""
+        path = vector_file("u", self.place, "")
+        assert path is not None
+        return path
+
+    @property
+    def content(self) -> bytes:
+        """The version, and each bitmap between its size and its checksum."""
+        parts = [struct.pack(">I", len(m.data)) + m.data + struct.pack(">I", zlib.crc32(m.data)) for m in self.bitmaps]
+        return bytes([FILE_VERSION]) + b"".join(parts)
+
+    def vectors(self) -> Iterator[DeletionVector]:
+        """The descriptor of each bitmap, in order."""
+        offset = 1
+        for masked in self.bitmaps:
+            yield DeletionVector(
+                storage_type="u",
+                path_or_inline_dv=self.place,
+                offset=offset,
+                size_in_bytes=len(masked.data),
+                cardinality=masked.num_rows,
+            )
+            offset += 4 + len(masked.data) + 4
+
+
+def pack_vectors(bitmaps: Sequence[MaskedRows]) -> list[tuple[MaskedRows, ...]]:
+    """The bitmaps cut into the contents of files, in order; a file is full once it has FILE_BYTES."""
+    files: list[list[MaskedRows]] = []
+    size_bytes = FILE_BYTES
+    for masked in bitmaps:
+        if size_bytes >= FILE_BYTES:
+            files.append([])
+            size_bytes = 0
+        files[-1].append(masked)
+        size_bytes += len(masked.data)
+    return [tuple(file) for file in files]
+
+
+def new_vector_file(bitmaps: Sequence[MaskedRows], *, prefix_chars: int = 0, clock: Clock = SYSTEM_CLOCK) -> VectorFile:
+    """A file of these bitmaps under a fresh name, not written yet.
+
+    `prefix_chars`: the length of the random directory that it lies in, 0 for the table's own folder.
+    """
+    # Letters and digits of another uuid: the name of the file must not be told by its folder.
+    prefix = clock.unique_id().replace("-", "")[:prefix_chars] if prefix_chars else ""
+    name = uuid.UUID(clock.unique_id()).bytes
+    return VectorFile(place=prefix + base64.b85encode(name).translate(B85_TO_Z85).decode(), bitmaps=tuple(bitmaps))
+
+
+def write_vector_files(store: Store, files: Sequence[VectorFile]) -> None:
+    """Write the files, several at a time. On an error those that were written are deleted again: nobody knows them."""
+    if not files:
+        return
+    try:
+        with ThreadPoolExecutor(min(len(files), _FILES_AT_ONCE)) as pool:
+            list(pool.map(lambda file: _write(store, file), files))
+    except BaseException:
+        for file in files:
+            # What cannot be deleted is an orphan for VACUUM; it must not hide the error.
+            with contextlib.suppress(Exception):
+                store.delete(file.path)
+        raise
+
+
+def _write(store: Store, file: VectorFile) -> None:
+    with store.open_output(file.path) as sink:
+        sink.write(file.content)

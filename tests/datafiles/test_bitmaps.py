@@ -1,0 +1,126 @@
+"""Bitmaps that we write: read back by our own reader and by another implementation, and in the smallest form."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_txlog.datafiles.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.errors import CorruptDeletionVector
+from tests.datafiles.test_masks import SHAPES
+from tests.vectors import Kind, bitmap
+
+
+def encoded(positions: list[int], also: MaskedRows | None = None) -> MaskedRows:
+    return MaskedRows(encode_bitmap(pa.array(positions, pa.int64()), also), "ours")
+
+
+def read(masked: MaskedRows) -> list[int]:
+    masked.check()
+    found: list[int] = masked.positions().to_pylist()
+    assert masked.num_rows == len(found)
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_bitmap_is_read_back_to_its_positions(shape: str) -> None:
+    assert read(encoded(SHAPES[shape])) == SHAPES[shape]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_part_takes_more_room_than_the_format_demands(shape: str) -> None:
+    plain, runs = bitmap(SHAPES[shape], "plain"), bitmap(SHAPES[shape], "runs")
+    # The header of a bitmap without runs is a few bytes longer.
+    assert len(encoded(SHAPES[shape]).data) <= min(len(plain), len(runs)) + 16
+
+
+def test_a_run_and_scattered_rows_are_kept_side_by_side() -> None:
+    positions = [*range(50_000), *range(65_536, 2 * 65_536, 3), 200_000, 200_002, 300_000]
+    masked = encoded(positions)
+    assert read(masked) == positions
+    # A run of 50,000 rows, 21,846 rows as bits, two and one as positions.
+    assert len(masked.data) < 8192 + 100
+
+
+@pytest.mark.parametrize("kind", ["plain", "runs"])
+@given(
+    st.sets(st.integers(0, 3 * 65_536) | st.integers(1 << 32, (1 << 32) + 100), max_size=60),
+    st.sets(st.integers(0, 3 * 65_536) | st.integers(1 << 33, (1 << 33) + 100), max_size=60),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_are_masked_besides_those_that_are(kind: Kind, new: set[int], old: set[int]) -> None:
+    also = MaskedRows(bitmap(old, kind), "theirs")
+    assert read(encoded(sorted(new), also)) == sorted(new | old)
+
+
+@given(st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 70_000)), max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_runs_of_any_length_are_read_back(runs: list[tuple[int, int]]) -> None:
+    rows = sorted({row for start, length in runs for row in range(start, start + length)})
+    assert read(encoded(rows)) == rows
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pa.array([2, 1], pa.int64()),
+        pa.array([1, 1], pa.int64()),
+        pa.array([-1, 1], pa.int64()),
+        pa.array([None], pa.int64()),
+        pa.array([1], pa.int32()),
+    ],
+    ids=["descending", "twice", "negative", "null", "of another type"],
+)
+def test_positions_that_are_no_set_of_rows_are_refused(positions: pa.Array) -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        encode_bitmap(positions)
+
+
+def test_a_vector_that_is_broken_is_not_written_again() -> None:
+    data = bytearray(bitmap([1, 2, 3, 70_000]))
+    data[-8:-6] = b"\xff\xff"
+    with pytest.raises(CorruptDeletionVector):
+        encode_bitmap(pa.array([9], pa.int64()), MaskedRows(bytes(data), "theirs"))
+
+
+def test_a_slice_of_positions_is_what_is_written() -> None:
+    positions = pa.array(range(0, 200_000, 7), pa.int64())
+    assert read(MaskedRows(encode_bitmap(positions.slice(100, 5000)), "ours")) == positions.slice(100, 5000).to_pylist()
+
+
+def test_a_hundred_million_masked_rows_grow_by_one_in_bounded_memory() -> None:
+    # 1,526 whole parts of one run each: spelled out they would be 800 MB.
+    many = MaskedRows(bitmap_of_whole_parts(1526), "theirs")
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    grown = encode_bitmap(pa.array([1526 * 65_536 + 5], pa.int64()), many)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert MaskedRows(grown, "ours").num_rows == many.num_rows + 1
+    assert peak < 20_000_000
+    assert pa.total_allocated_bytes() - before < 20_000_000
+    assert len(grown) < 1527 * 20
+
+
+def bitmap_of_whole_parts(count: int) -> bytes:
+    """The rows of so many whole parts, without spelling them out."""
+    part = bitmap(range(65_536), "runs")
+    body = part[-6:]
+    keys = b"".join(key.to_bytes(2, "little") + b"\xff\xff" for key in range(count))
+    header = (12347 | (count - 1) << 16).to_bytes(4, "little") + b"\xff" * (count // 8) + bytes([(1 << count % 8) - 1])
+    at = len(header) + len(keys) + 4 * count
+    offsets = b"".join((at + 6 * number).to_bytes(4, "little") for number in range(count))
+    return part[:12] + (0).to_bytes(4, "little") + header + keys + offsets + body * count
+
+
+def test_random_sets_of_every_density_are_read_back() -> None:
+    chance = random.Random(5)
+    for rows in (1, 100, 4095, 4096, 4097, 30_000, 65_535):
+        positions = sorted(chance.sample(range(65_536), rows))
+        assert read(encoded(positions)) == positions
