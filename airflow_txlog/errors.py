@@ -252,7 +252,10 @@ class TimestampOutOfRange(TableError):
 
 
 class FilesMissing(TableError):
-    """Files of an earlier version are gone, so that it cannot be restored whole. Nothing was committed."""
+    """Files of an earlier version are gone, so that it cannot be restored whole, or its changes cannot be read.
+
+    Nothing was committed.
+    """
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "count", "examples")
 

@@ -22,6 +22,7 @@ from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import Store, open_store
+from airflow_txlog.engine.table.change_rows import change_rows
 from airflow_txlog.engine.table.column_mapping import partition_keys
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.recent import RecentTable
@@ -188,6 +189,15 @@ class Table:
         if predicate is not None:
             read = snapshot.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
         return read_rows(snapshot, read, columns)
+
+    def changes(self, start: int, end: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows that the versions `start` to `end` (both inclusive; None: the latest) inserted, deleted and updated.
+
+        The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
+        update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
+        Raises as `engine.table.change_rows` tells; VersionNotFound, LogGap where the log holds the versions no longer.
+        """
+        return change_rows(self.uri, self.snapshot, start, end, columns)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The commits that the log still holds, newest first; see `engine.upkeep.history`."""

@@ -26,6 +26,7 @@ from airflow_txlog.engine.commit.row_tracking import with_row_ids
 from airflow_txlog.engine.commit.validation import validate
 from airflow_txlog.engine.log.actions import (
     Add,
+    Cdc,
     DomainMetadata,
     Metadata,
     Protocol,
@@ -84,6 +85,7 @@ class Transaction:
         self._reads = ReadSet()
         self._adds: list[Add] = []
         self._removes: list[Remove] = []
+        self._changes: list[Cdc] = []
         self._metadata: Metadata | None = None
         self._protocol: Protocol | None = None
         self._transactions: list[SetTransaction] = []
@@ -208,6 +210,13 @@ class Transaction:
             self._check_live(table)
         self._removes.extend(table_to_removes(table, self._removed_ms, data_change))
 
+    def add_changes(self, files: Iterable[Cdc]) -> None:
+        """Staged files of change rows: where there is one, the commit's changes are what they say, and nothing else.
+
+        So either all changes of the commit stand in them or none does. See `commit.change_files`.
+        """
+        self._changes.extend(files)
+
     def set_application(self, app_id: str, version: int) -> None:
         """Record how far an application has come; a commit that moves the same one meanwhile conflicts."""
         self._reads = self._reads.with_application(app_id)
@@ -299,9 +308,10 @@ class Transaction:
             protocol=None if self.snapshot is None else self.snapshot.protocol,
             current_metadata=None if self.snapshot is None else self.snapshot.metadata,
             isolation=IsolationLevel(level),
-            is_blind_append=not self._reads.reads_data and not self._removes,
+            is_blind_append=not self._reads.reads_data and not self._removes and not self._changes,
             adds=tuple(self._adds),
             removes=tuple(self._removes),
+            cdc=tuple(self._changes),
             new_metadata=self._metadata,
             new_protocol=self._protocol,
             transactions=tuple(dict.fromkeys(self._transactions)),

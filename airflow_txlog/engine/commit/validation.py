@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from airflow_txlog.engine.commit.attempt import Attempt
-from airflow_txlog.engine.log.actions import Add, Metadata, Remove
+from airflow_txlog.engine.commit.change_files import check_change_files, check_change_names
+from airflow_txlog.engine.log.actions import Add, Cdc, Metadata, Remove
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.column_mapping import (
     MAX_ID_PROPERTY,
@@ -39,11 +40,13 @@ def validate(attempt: Attempt) -> None:
     """Raises an InvalidInput error for the first rule that the attempt breaks."""
     _check_metadata(attempt)
     _check_column_mapping(attempt)
+    check_change_names(attempt)
     _check_duplicates(attempt)
     _check_vectors(attempt)
     _check_transactions(attempt)
     _check_append_only(attempt)
     _check_partitions(attempt)
+    check_change_files(attempt)
 
 
 def _check_metadata(attempt: Attempt) -> None:
@@ -180,11 +183,12 @@ def _check_partitions(attempt: Attempt) -> None:
     schema = attempt.schema if metadata is None else table_schema(metadata, attempt.table)
     columns = attempt.partition_columns if metadata is None else metadata.partition_columns
     expected = set(partition_keys(schema, columns))
-    for add in attempt.adds:
-        if set(add.partition_values) != expected:
+    files: list[Add | Cdc] = [*attempt.adds, *attempt.cdc]
+    for file in files:
+        if set(file.partition_values) != expected:
             raise PartitionMismatch(
-                f"{attempt.table} is partitioned by {sorted(expected)}, and {add.path} has partition values for "
-                f"{sorted(add.partition_values)}.",
+                f"{attempt.table} is partitioned by {sorted(expected)}, and {file.path} has partition values for "
+                f"{sorted(file.partition_values)}.",
                 table=attempt.table,
-                partition=dict(add.partition_values),
+                partition=dict(file.partition_values),
             )

@@ -33,6 +33,7 @@ READABLE = frozenset(
 WRITABLE = frozenset(
     {
         "appendOnly",
+        "changeDataFeed",
         "checkpointProtection",
         "clustering",
         "columnMapping",
@@ -52,7 +53,6 @@ WRITABLE = frozenset(
 WRITABLE_WHILE_UNUSED = frozenset(
     {
         "allowColumnDefaults",
-        "changeDataFeed",
         "checkConstraints",
         "generatedColumns",
         "icebergCompatV1",
@@ -185,6 +185,7 @@ FEATURE_PREFIX = "delta.feature."
 # Properties whose value, set at creation, asks for a feature.
 _CREATION_SWITCHES = {
     ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
+    ("delta.enableChangeDataFeed", "true"): "changeDataFeed",
     ("delta.enableDeletionVectors", "true"): "deletionVectors",
     ("delta.enableInCommitTimestamps", "true"): "inCommitTimestamp",
     ("delta.enableRowTracking", "true"): "rowTracking",

@@ -100,6 +100,11 @@ class TableProperties:
         return self._get("delta.appendOnly", _parse_bool, False)
 
     @property
+    def change_data_feed(self) -> bool:
+        """Whether a commit that changes rows must say which, in files of change rows."""
+        return self._get("delta.enableChangeDataFeed", _parse_bool, False)
+
+    @property
     def checkpoint_interval(self) -> int:
         """Commits between two automatic checkpoints."""
         return self._get("delta.checkpointInterval", _parse_positive, 10)

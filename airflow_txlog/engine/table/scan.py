@@ -6,12 +6,14 @@ engine's closed grammar, and anything else is refused by name: rows are never ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file, nullable_schema
 from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.reading import DataFile, corrupt_column, names_in_file, open_data_file, read_batches
 from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.table.files import record_count
@@ -27,7 +29,7 @@ def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: S
     Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, CorruptDeletionVector,
     UnsupportedFeature.
     """
-    wanted = _selected(snapshot, columns)
+    wanted = selected(snapshot, columns)
     needed = wanted if predicate is None else _with_columns_of(snapshot, wanted, predicate)
     files = snapshot.files(predicate)
     batches = [batch for batch in _read_files(snapshot, files, needed) if batch.num_rows]
@@ -37,7 +39,8 @@ def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: S
     return rows.select(wanted.names)
 
 
-def _selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
+def selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
+    """The columns of these names (None: all), as the snapshot's schema has them. Raises UnknownColumn."""
     if columns is None:
         return snapshot.schema
     fields = []
@@ -61,37 +64,58 @@ def _with_columns_of(snapshot: Snapshot, wanted: pa.Schema, predicate: Predicate
 
 
 def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    constants = _partition_constants(snapshot, files, schema)
-    target = nullable_schema(schema)
-    stored = [field for field in schema if field.name not in constants]
+    constants = partition_constants(snapshot, files, schema)
     rows = files.select(["path", "size", "stats"]).to_pylist()
     masks = snapshot.masked_rows(files)
     for index, (row, masked) in enumerate(zip(rows, masks, strict=True)):
-        file = DataFile(
-            location=location_of(snapshot.uri, store_path(row["path"], snapshot.uri)),
-            size_bytes=row["size"],
-            num_records=record_count(row["stats"]),
-        )
         values = {name: column[index] for name, column in constants.items()}
-        with open_data_file(file) as parquet:
-            if masked is not None:
-                masked.check_inside(parquet.metadata.num_rows)
-            for start, batch in read_batches(file, parquet, names_in_file(file, parquet, stored)):
-                # A deletion vector counts the rows as the file has them (soundness A19).
-                keep = None if masked is None else masked.keep(start, batch.num_rows)
-                yield _converted(batch if keep is None else batch.filter(keep), target, values, file)
+        wanted = FileRows(data_file(snapshot.uri, row["path"], row["size"], row["stats"]), schema, values)
+        yield from read_file(wanted, None if masked is None else masked.keep, masked)
 
 
-def _converted(
-    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar], file: DataFile
-) -> pa.RecordBatch:
+def data_file(table: str, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
+    """The file of an action with this path (as on the wire)."""
+    location = location_of(table, store_path(path, table))
+    return DataFile(location=location, size_bytes=size_bytes, num_records=record_count(stats))
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """A file, the columns that are wanted of it, and the values of those that it does not hold (partition columns)."""
+
+    file: DataFile
+    schema: pa.Schema
+    constants: Mapping[str, pa.Scalar]
+
+
+Keep = Callable[[int, int], pa.BooleanArray | None]
+"""Which of so many rows from a position on are wanted; None for all of them."""
+
+
+def read_file(rows: FileRows, keep: Keep | None = None, masked: MaskedRows | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of one file that `keep` (None: every row) wants, in order; every column nullable.
+
+    `masked`, where given, must lie inside the file. Raises CorruptDataFile, CorruptDeletionVector.
+    """
+    target = nullable_schema(rows.schema)
+    stored = [field for field in rows.schema if field.name not in rows.constants]
+    with open_data_file(rows.file) as parquet:
+        if masked is not None:
+            masked.check_inside(parquet.metadata.num_rows)
+        for start, batch in read_batches(rows.file, parquet, names_in_file(rows.file, parquet, stored)):
+            # A deletion vector counts the rows as the file has them (soundness A19).
+            wanted = None if keep is None else keep(start, batch.num_rows)
+            yield _converted(batch if wanted is None else batch.filter(wanted), target, rows)
+
+
+def _converted(batch: pa.RecordBatch, schema: pa.Schema, rows: FileRows) -> pa.RecordBatch:
     try:
-        return pa.RecordBatch.from_arrays(columns_of_file(batch, schema, constants), schema=schema)
+        return pa.RecordBatch.from_arrays(columns_of_file(batch, schema, rows.constants), schema=schema)
     except ColumnMismatch as error:
-        raise corrupt_column(file, error) from error
+        raise corrupt_column(rows.file, error) from error
 
 
-def _partition_constants(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> dict[str, pa.Array]:
+def partition_constants(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> dict[str, pa.Array]:
     """One value a file for each partition column of the schema. Raises CorruptTable for one that cannot be read."""
     typed = typed_partition_columns(
         files, snapshot.delta_schema, snapshot.partition_columns, only=schema.names, time_zone="UTC"
