@@ -29,7 +29,7 @@ class StagedFile:
 
     `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
     is a copy of, None for new rows. `segment` is the number of the segment that new rows belong to, where they came
-    with one.
+    with one. `is_change`: it holds change rows (see `changes`), and is no file of the table.
     """
 
     path: str
@@ -41,6 +41,7 @@ class StagedFile:
     stats: str
     source: int | None = None
     segment: int | None = None
+    is_change: bool = False
 
     def to_json(self) -> str:
         """One JSON object."""

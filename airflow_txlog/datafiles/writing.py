@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.changes import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, relabel
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
@@ -43,6 +44,7 @@ class Layout:
     `root`: the table's location. `schema`: the table's columns as Arrow, nullability and the marks of a column mapping
     (see `physical`) included. `job_id` stands in every file name, so that a person can tell what left an orphan behind.
     `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
+    `is_change`: for files of change rows, as `for_changes` makes it.
     """
 
     root: str
@@ -51,6 +53,11 @@ class Layout:
     job_id: str
     indexed_columns: tuple[str, ...] | None = None
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
+    is_change: bool = False
+
+    def for_changes(self) -> Layout:
+        """The same for change rows: with their type as the last column, in `_change_data`, without statistics."""
+        return replace(self, schema=self.schema.append(CHANGE_TYPE_FIELD), indexed_columns=(), is_change=True)
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -82,8 +89,9 @@ class Layout:
     def new_path(self, attempt: str, number: int, partition: Sequence[str | None], codec: str = "snappy") -> str:
         """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
         directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
-        name = f"part-{self.job_id}-{attempt}.c{number:03d}.{codec}.parquet"
-        return f"{directory}/{name}" if directory else name
+        kind = "cdc" if self.is_change else "part"
+        name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}.{codec}.parquet"
+        return "/".join(part for part in (CHANGE_DIRECTORY if self.is_change else "", directory, name) if part)
 
 
 class FileKey(NamedTuple):
@@ -94,7 +102,10 @@ class FileKey(NamedTuple):
 
 
 class PartitionedWriter:
-    """Splits rows by partition and segment, and writes the files of each. One task's, not shared between threads."""
+    """Splits rows by partition and segment, and writes the files of each. One task's, not shared between threads.
+
+    Rows may have a change type (see `changes.routed`): those go to files of change rows instead, or as well.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -106,10 +117,18 @@ class PartitionedWriter:
         self._writers: dict[FileKey, tuple[RowGroupWriter, str]] = {}
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
+        self._changes: PartitionedWriter | None = None
+        # Without the feed a table may have a column of that name: then it is one like any other.
+        self._has_change_types = find_name(layout.schema.names, CHANGE_TYPE_COLUMN) is None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, with or without SEGMENT_COLUMN. Raises SchemaMismatch or ConstraintViolation; the caller then calls
-        `abandon`."""
+        """Add rows, with or without SEGMENT_COLUMN and CHANGE_TYPE_COLUMN. Raises SchemaMismatch or
+        ConstraintViolation; the caller then calls `abandon`."""
+        if self._has_change_types:
+            batch, changes = routed(batch)
+            if changes is not None and changes.num_rows:
+                self._changes = self._changes or PartitionedWriter(self._layout.for_changes())
+                self._changes.write(changes)
         checked = _with_segment(batch, self._layout.schema)
         self._gathered.append(checked)
         self._gathered_bytes += checked.nbytes
@@ -121,12 +140,14 @@ class PartitionedWriter:
         self._split()
         for key in list(self._writers):
             self._close(key)
-        return self._staged
+        return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
 
     def abandon(self) -> None:
         """Delete every file of this writer: none was ever told to anyone."""
         for writer in [*self._abandoned, *(writer for writer, _ in self._writers.values())]:
             writer.abandon()
+        if self._changes is not None:
+            self._changes.abandon()
 
     def _split(self) -> None:
         if not self._gathered:
@@ -184,6 +205,7 @@ class PartitionedWriter:
                 num_records=writer.num_records,
                 stats=stats,
                 segment=key.segment,
+                is_change=self._layout.is_change,
             )
         )
 

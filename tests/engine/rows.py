@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.engine import Table, Transaction
-from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.log.actions import Add, Cdc
 
 
 def stage(table: Table, rows: pa.Table, *, tx: Transaction | None = None) -> list[Add]:
@@ -49,3 +49,20 @@ def append(table: Table, rows: pa.Table | Sequence[dict[str, Any]]) -> int:
 def sorted_rows(rows: pa.Table) -> list[dict[str, Any]]:
     """The rows in an order that does not depend on the files they came from."""
     return sorted(rows.to_pylist(), key=repr)
+
+
+def stage_changes(table: Table, rows: Sequence[dict[str, Any]]) -> list[Cdc]:
+    """Write change rows (the table's columns and `_change_type`) as change files, one a partition. Commits nothing."""
+    snapshot = table.snapshot()
+    layout = Layout(
+        root=table.uri.removeprefix("file://"),
+        schema=snapshot.schema,
+        partition_columns=tuple(snapshot.partition_columns),
+        job_id="test",
+    ).for_changes()
+    writer = PartitionedWriter(layout)
+    writer.write(pa.RecordBatch.from_pylist(list(rows), schema=layout.schema))
+    return [
+        Cdc(path=file.path, partition_values=file.partition_values, size=file.size_bytes, data_change=False)
+        for file in writer.finish()
+    ]

@@ -79,8 +79,8 @@ def read_change_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The change rows of the commits, ascending by version, in no order inside one; read when they are asked for.
 
-    `end` is the snapshot of the last of them: its schema is what the rows are given in (`columns`: some of it). One that
-    came later is null before; one that was renamed has its new name. `started_with` is the metadata as of the first.
+    `end` is the snapshot of the last of them: rows are given in its schema (`columns`: some of it); a column that came
+    later is null before, one that was renamed has its new name. `started_with` is the metadata of the first.
     Behind the columns stand `_change_type`, `_commit_version` and `_commit_timestamp` (UTC). No batch is empty.
 
     Raises UnknownColumn; VersionNotFound where the feed was off at some version (its changes were not recorded);

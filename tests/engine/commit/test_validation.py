@@ -204,6 +204,6 @@ def test_a_table_that_cannot_be_is_not_made(
 def test_a_property_that_cannot_be_read_or_honoured_makes_no_table(memory_uri: str) -> None:
     with pytest.raises(errors.InvalidProperty):
         Table.create(memory_uri, SCHEMA, properties={"delta.checkpointInterval": "often"})
-    with pytest.raises(errors.UnsupportedFeature, match="changeDataFeed"):
-        Table.create(memory_uri, SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(errors.UnsupportedFeature, match="icebergCompatV2"):
+        Table.create(memory_uri, SCHEMA, properties={"delta.enableIcebergCompatV2": "true"})
     assert not Table.exists(memory_uri)

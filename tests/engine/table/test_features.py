@@ -93,7 +93,6 @@ def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name:
     ("feature", "what"),
     [
         ("checkConstraints", metadata({"delta.constraints.positive": "id > 0"})),
-        ("changeDataFeed", metadata({"delta.enableChangeDataFeed": "true"})),
         ("rowTracking", metadata({"delta.enableRowTracking": "true"})),
         ("icebergCompatV2", metadata({"delta.enableIcebergCompatV2": "true"})),
         ("invariants", metadata(**{"delta.invariants": '{"expression":{"expression":"id > 0"}}'})),
