@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.jobs.clocks import PinnedTexts, pin_clocks
 from airflow_txlog.jobs.session import default_parallelism
 
 Log = Callable[[str], None]
@@ -62,6 +63,32 @@ class JobContext(LogContext):
     job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     views: list[str] = field(default_factory=list)
     _parallelism: int | None = None
+    _pinned: PinnedTexts | None = None
+
+    def pin_clocks(self, saved: Mapping[str, Any] | None = None) -> None:
+        """Read the clocks that the author's texts name, once for the job; `saved` are `pinned.saved` of an earlier try.
+
+        From here on `arguments` and `parameters` have them. Raises InvalidJobSpec for a parameter with a name of ours.
+        """
+        self._pinned = pin_clocks(self.spark, self.spec, saved)
+
+    @property
+    def pinned(self) -> PinnedTexts:
+        """The job's texts with their clocks pinned."""
+        if self._pinned is None:
+            self.pin_clocks()
+        assert self._pinned is not None
+        return self._pinned
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The job's arguments, in which no text reads a clock; `spec.arguments` has the author's own."""
+        return self.pinned.arguments
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The values of `:name` in the texts of `arguments`: the author's, and the clocks."""
+        return self.pinned.parameters
 
     @property
     def root_location(self) -> str:

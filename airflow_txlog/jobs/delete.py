@@ -29,7 +29,7 @@ from airflow_txlog.jobs.stage import layout_of, stage
 
 def delete(context: JobContext) -> Outcome:
     """Run the job of `context.spec`; raises TxlogError."""
-    gate = SqlGate(context, context.spec.bound_parameters)
+    gate = SqlGate(context, context.parameters)
     return run_rounds(context, lambda tx: _plan(context, gate, tx))
 
 

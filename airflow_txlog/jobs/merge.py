@@ -85,7 +85,7 @@ class _Found:
 class _Merge:
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._gate = SqlGate(context, context.spec.bound_parameters)
+        self._gate = SqlGate(context, context.parameters)
         self._pinned: PinnedSource | None = None
 
     def plan(self, tx: Transaction) -> Change:
@@ -171,7 +171,7 @@ class _Merge:
             snapshot.partition_columns,
             target_alias=sides.target_alias,
             source_alias=sides.source_alias,
-            parameters=context.spec.bound_parameters,
+            parameters=context.parameters,
             time_zone=context.spec.time_zone,
             source_columns=sides.source.names,
             lenient=True,

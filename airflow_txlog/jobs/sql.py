@@ -24,10 +24,12 @@ from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, TxlogError, UnknownColumn, UnsupportedPredicate
+from airflow_txlog.jobs.clocks import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import condition_of, first_lines
 from airflow_txlog.jobs.session import is_classic
 
+_DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
 _FOREIGN_CODE = frozenset({"java_method", "reflect", "try_reflect"})
 
 
@@ -76,6 +78,7 @@ class SqlGate:
         _refuse_star(text)
         self._parse(text)
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
+        self._check_clocks(text, relation)
         self._inspect(frame, text, must_be_deterministic=True)
         return used
 
@@ -89,6 +92,7 @@ class SqlGate:
         self._parse(text)
         # Under WHERE, Spark refuses aggregates, windows and generators, which SELECT would let through.
         frame, _ = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n) IS NULL", text, relation)
+        self._check_clocks(text, relation)
         self._inspect(frame, text, must_be_deterministic=False)
         frame, _ = self._analyse(f"SELECT (\n{text}\n) AS value FROM {relation}", text, relation)
         return frame.schema[0].dataType
@@ -111,7 +115,7 @@ class SqlGate:
 
     def check_all_used(self) -> None:
         """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
-        spare = sorted(set(self._parameters) - self._used)
+        spare = sorted(set(self._context.spec.bound_parameters) - self._used)
         if spare:
             raise InvalidPredicate(
                 f"No SQL of this job has a parameter :{spare[0]}, for which a value was given. A misspelt parameter is "
@@ -187,10 +191,26 @@ class SqlGate:
             f"Spark does not accept the text {text!r} here: {first_lines(error)}. Nothing was read.", predicate=text
         )
 
+    def _check_clocks(self, text: str, relation: str) -> None:
+        """Refuses a name that the job took for a clock and that is a column here: its author may mean either."""
+        bare = self._context.pinned.bare
+        if not bare or ":_txlog_" not in text:
+            return
+        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names}
+        for name in sorted(bare & columns):
+            raise _unsupported(
+                text,
+                f"the name {name}",
+                f"It is a column and a clock: write `{name}` for the column, {name}() for now.",
+            )
+
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
         """Refuses what only the analysed plan shows: subqueries, and functions of the session that are not
         deterministic. On Connect the plan is on the server, and the names in the text have decided."""
+        special = special_date(text, self._parameters) if must_be_deterministic else False
         if not is_classic(self._spark):
+            if special is not False:
+                raise _special(text)
             return
         node: Any = frame._jdf.queryExecution().analyzed()
         while node.nodeName() != "Filter":
@@ -199,10 +219,15 @@ class SqlGate:
         jvm: Any = self._spark._jvm
         if jvm.org.apache.spark.sql.catalyst.expressions.SubqueryExpression.hasSubquery(condition):
             raise _unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
-        if must_be_deterministic and not condition.deterministic():
-            raise _unsupported(
-                text, "a non-deterministic function", "It would answer differently each time it is asked."
-            )
+        if not must_be_deterministic:
+            return
+        if not condition.deterministic():
+            raise _unsupported(text, "a non-deterministic function", _DIFFERENT_ANSWERS)
+        clock = unpinned_clock(self._spark, condition)
+        if clock is not None:
+            raise _unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
+        if special is True or (special is None and casts_special_date(condition)):
+            raise _special(text)
 
 
 def _unbound_parameter(error: PySparkException) -> str | None:
@@ -231,6 +256,10 @@ def _refuse_foreign_code(lexed: Lexed, text: str) -> None:
     found = sorted(_FOREIGN_CODE & set(lexed.calls()))
     if found:
         raise _unsupported(text, f"the function {found[0]}()", "It calls arbitrary Java code.")
+
+
+def _special(text: str) -> UnsupportedPredicate:
+    return _unsupported(text, "a special date such as 'today'", f"{_DIFFERENT_ANSWERS} Write current_date() or now().")
 
 
 def _unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:

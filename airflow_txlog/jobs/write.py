@@ -88,7 +88,7 @@ class _Target:
 class _Write:
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._gate = SqlGate(context, context.spec.bound_parameters)
+        self._gate = SqlGate(context, context.parameters)
         self._mode: str = context.arguments["mode"]
         self._created: tuple[Source, _Target] | None = None
 

@@ -36,9 +36,13 @@ class Token:
 
 @dataclass(slots=True)
 class Lexed:
-    """The tokens in order, the stand-in text, and what the stand-ins stand for (by their number)."""
+    """The tokens in order, the stand-in text, and what the stand-ins stand for (by their number).
+
+    `spans` are the tokens' places in the text, one `(start, end)` each.
+    """
 
     tokens: list[Token] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
     strings: list[Text] = field(default_factory=list)
     numbers: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -171,6 +175,8 @@ class _Lexer:
             raise Unreadable(f"the character {character!r}")
 
     def _advance(self, end: int, piece: str) -> None:
+        if len(self.out.tokens) > len(self.out.spans):
+            self.out.spans.append((self.position, end))
         self.position = end
         self.pieces.append(piece)
 
