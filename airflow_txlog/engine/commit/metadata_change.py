@@ -14,6 +14,7 @@ from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.messages import conflict
 from airflow_txlog.engine.log.actions import Commit, Metadata, Protocol
 from airflow_txlog.engine.table.features import check_protocol_writable, reader_features, writer_features
+from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.errors import MetadataChanged, ProtocolChanged, TableReplaced
 
 # Properties that a winner may set while we write: none of them changes what a correct data file or commit of ours is.
@@ -94,9 +95,17 @@ def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
     if attempt.new_metadata is not None or current is None:
         raise conflict(MetadataChanged, attempt, winner, "changed the metadata, as this transaction does")
     changed = _harmful_changes(current, metadata)
+    if any(add.deletion_vector for add in attempt.adds) and _stops_masking(current, metadata, attempt.table):
+        changed.append("property delta.enableDeletionVectors")
     if changed:
         raise conflict(MetadataChanged, attempt, winner, f"changed the table's {', '.join(changed)}")
     return replace(attempt, current_metadata=metadata)
+
+
+def _stops_masking(before: Metadata, after: Metadata, table: str) -> bool:
+    """Whether rows are not deleted by masking them any more: a commit that does so must then do it otherwise."""
+    was, stays = (TableProperties(each.configuration, table).deletion_vectors for each in (before, after))
+    return was and not stays
 
 
 def _harmful_changes(before: Metadata, after: Metadata) -> list[str]:

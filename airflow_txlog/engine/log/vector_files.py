@@ -27,6 +27,7 @@ from airflow_txlog.engine.store.base import Store
 # others' bytes from being vacuumed.
 FILE_BYTES = 2 * 1024 * 1024
 _FILES_AT_ONCE = 16
+_STEM = "deletion_vector_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,12 @@ class VectorFile:
 
     place: str
     bitmaps: tuple[MaskedRows, ...]
+
+    @classmethod
+    def at(cls, path: str, bitmaps: Sequence[MaskedRows]) -> VectorFile:
+        """The file of these bitmaps that was written to `path` before. Raises ValueError for another file's path."""
+        prefix, _, name = path.rpartition("/")
+        return cls(place=prefix + _encoded(name.removeprefix(_STEM).removesuffix(".bin")), bitmaps=tuple(bitmaps))
 
     @property
     def path(self) -> str:
@@ -83,8 +90,12 @@ def new_vector_file(bitmaps: Sequence[MaskedRows], *, prefix_chars: int = 0, clo
     """
     # Letters and digits of another uuid: the name of the file must not be told by its folder.
     prefix = clock.unique_id().replace("-", "")[:prefix_chars] if prefix_chars else ""
-    name = uuid.UUID(clock.unique_id()).bytes
-    return VectorFile(place=prefix + base64.b85encode(name).translate(B85_TO_Z85).decode(), bitmaps=tuple(bitmaps))
+    return VectorFile(place=prefix + _encoded(clock.unique_id()), bitmaps=tuple(bitmaps))
+
+
+def _encoded(unique_id: str) -> str:
+    """A uuid as descriptors have it, in 20 characters."""
+    return base64.b85encode(uuid.UUID(unique_id).bytes).translate(B85_TO_Z85).decode()
 
 
 def write_vector_files(store: Store, files: Sequence[VectorFile]) -> None:

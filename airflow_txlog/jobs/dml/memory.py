@@ -37,6 +37,7 @@ IMAGES = "images"
 INSERTS = "inserts"
 ROWS = "rows"
 BIN = "bin"
+VECTORS = "vectors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from tests.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 ON = {"delta.enableDeletionVectors": "true"}
+OFF = {"delta.enableDeletionVectors": "false"}
 
 
 @pytest.fixture
@@ -122,6 +123,19 @@ def test_c76_of_two_who_mask_rows_of_one_file_the_second_must_look_again(table: 
     with pytest.raises(errors.ConcurrentAppend, match=r"masked other rows of a \(partition day=1\), which") as caught:
         reading.commit("WRITE")
     assert caught.value.retryable
+
+
+def test_masking_that_is_switched_off_meanwhile_conflicts_and_copying_does_not(table: Table) -> None:
+    masking, copying = mask(table, "a", 1), table.begin()
+    copying.add(path="c", partition_values={"day": "1"}, size=1, stats='{"numRecords":1}')
+    off = table.begin()
+    metadata = off.metadata
+    assert metadata is not None
+    off.set_metadata(replace(metadata, configuration={**metadata.configuration, **OFF}))
+    off.commit("SET TBLPROPERTIES")
+    with pytest.raises(errors.MetadataChanged, match="enableDeletionVectors"):
+        masking.commit("DELETE")
+    copying.commit("WRITE")
 
 
 def test_one_who_masks_a_file_conflicts_with_one_who_compacts_it(table: Table) -> None:

@@ -82,8 +82,8 @@ def test_an_error_leaves_no_file_behind(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.bin")) == []
 
 
-def test_a_known_place_gives_the_same_descriptors_again() -> None:
+def test_a_known_path_gives_the_same_descriptors_again() -> None:
     many = [masked(1, 2), masked(5)]
     file = new_vector_file(many, prefix_chars=2)
-    again = VectorFile(place=file.place, bitmaps=tuple(many))
+    again = VectorFile.at(file.path, many)
     assert (again.path, list(again.vectors())) == (file.path, list(file.vectors()))
