@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles import locations
+from airflow_txlog.datafiles.dictionaries import without_spare_values
 from airflow_txlog.datafiles.statistics import StatisticsCollector
 
 # Counted in Arrow's memory, where a column takes more room than in the file.
@@ -103,7 +104,7 @@ class RowGroupWriter:
         """Write what was gathered as one row group; nothing when nothing was."""
         if not self._pending:
             return
-        table = pa.Table.from_batches(self._pending, self.schema)
+        table = without_spare_values(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
         if self._writer is None:
             self._sink = locations.open_output(self.location)

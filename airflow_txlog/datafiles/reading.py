@@ -9,8 +9,9 @@ believed. Source: soundness A7, A8, A19.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,9 @@ from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
+
+# A pre-buffer would hold a whole row group; the pages are read as they are needed.
+_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
 
 _ENCRYPTED_FOOTER = b"PARE"
 
@@ -36,8 +40,10 @@ class DataFile:
 
 
 @contextlib.contextmanager
-def open_data_file(file: DataFile) -> Iterator[pq.ParquetFile]:
-    """The open Parquet file, INT96 read as microseconds.
+def open_data_file(
+    file: DataFile, *, dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None
+) -> Iterator[pq.ParquetFile]:
+    """The open Parquet file, INT96 read as microseconds. `dictionaries` names columns to be read as dictionaries.
 
     Raises CorruptDataFile when it is missing, is not Parquet, or has another size or row count than `file` says, and
     UnsupportedFeature when it is encrypted; both before any row is read.
@@ -55,8 +61,10 @@ def open_data_file(file: DataFile) -> Iterator[pq.ParquetFile]:
                 raise _encrypted(file)
             source.seek(0)
         with _reading(file):
-            # A pre-buffer would hold a whole row group; the pages are read as they are needed.
-            parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
+            parquet = pq.ParquetFile(source, **_OPTIONS)
+            names = [] if dictionaries is None else dictionaries(parquet)
+            if names:
+                parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **_OPTIONS)
         if file.num_records is not None and parquet.metadata.num_rows != file.num_records:
             raise _corrupt(
                 file, f"its statistics say {file.num_records} rows, and its footer {parquet.metadata.num_rows}"

@@ -11,24 +11,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array
+from airflow_txlog.datafiles.dictionaries import dictionary_columns, holds_dictionary, is_held_as_dictionary
 from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
 from airflow_txlog.datafiles.output import RowGroupWriter
 from airflow_txlog.datafiles.physical import FileFields
 from airflow_txlog.datafiles.positions import PositionCursor
-from airflow_txlog.datafiles.reading import DataFile, corrupt_column, read_batches
+from airflow_txlog.datafiles.reading import DataFile, corrupt_column, open_data_file, read_batches
 
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
 _DROPPED_KEYS = frozenset({b"ARROW:schema"})
-# A dictionary at its limit, with room for the headers of pages; an index of it, with room for what the coding adds.
-_DICTIONARY_BYTES = 1_200_000
-_INDEX_BYTES = 2.5
 _CODECS = frozenset({"SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"})
+
+
+def open_for_copy(file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
+    """The open file as `open_data_file` gives it, text read as dictionaries where it stands so and can be copied so."""
+    return open_data_file(file, dictionaries=dictionary_columns)
 
 
 def copy_without(
@@ -63,11 +67,19 @@ def copy_without(
 
 
 def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema of a copy: the file's own, without dictionaries, its timestamps as the table has them.
+    """The Arrow schema of a copy: the file's own, its timestamps as the table has them.
 
-    Field metadata (field ids) is kept; the footer's key-value metadata is not in it.
+    Dictionaries are kept as `open_for_copy` reads them, and nowhere else. Field metadata (field ids) is kept; the
+    footer's key-value metadata is not in it.
     """
-    return pa.schema(_copied_fields(list(parquet.schema_arrow), list(table_schema)))
+    kept = set(dictionary_columns(parquet))
+    copied = _copied_fields(list(parquet.schema_arrow), list(table_schema))
+    return pa.schema(
+        [
+            field.with_type(read.type) if read.name in kept and is_held_as_dictionary(read.type) else field
+            for read, field in zip(parquet.schema_arrow, copied, strict=True)
+        ]
+    )
 
 
 def copy_options(parquet: pq.ParquetFile) -> dict[str, Any]:
@@ -79,26 +91,13 @@ def copy_options(parquet: pq.ParquetFile) -> dict[str, Any]:
         for index in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(index)
             codecs.setdefault(chunk.path_in_schema, chunk.compression)
-            if _keeps_dictionary(chunk):
+            if holds_dictionary(chunk):
                 dictionaries.add(chunk.path_in_schema)
     return {
         "use_dictionary": sorted(dictionaries) if metadata.num_row_groups else True,
         "compression": _compression(codecs),
         "store_decimal_as_integer": _has_integer_decimals(parquet),
     }
-
-
-def _keeps_dictionary(chunk: Any) -> bool:
-    """Whether the chunk has a dictionary that was not given up on the way.
-
-    Every writer gives a dictionary up at 1 MiB and goes on plainly; to try again would cost a quarter of the copy's
-    time for nothing. Such a dictionary has at most 2^18 entries, so a chunk that holds more than it and 18 bits a value
-    has values outside of it.
-    """
-    # Some writers leave the offset of the dictionary page out; the encodings tell all the same.
-    if not (chunk.has_dictionary_page or {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings)):
-        return False
-    return bool(chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES)
 
 
 def main_codec(parquet: pq.ParquetFile) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.conversion import FILE, ColumnMismatch, convert_array
+from airflow_txlog.datafiles.dictionaries import is_held_as_dictionary, values_in_use
 from airflow_txlog.datafiles.physical import FileFields, physical_name
 from airflow_txlog.datafiles.text import SECOND_US, date_text, decimal_text, float_text, timestamp_text
 
@@ -83,14 +84,19 @@ class StatisticsCollector:
         for name, columns in list(self._columns.items()):
             found = fields.find(self._schema.field(name))
             assert found is not None
+            held, nulls = rows.column(found), 0
+            if isinstance(held, pa.ChunkedArray) and is_held_as_dictionary(held.type):
+                # Each value counts once for the bounds; how many rows have none is known before they are left out.
+                held, nulls = pa.chunked_array(values_in_use(held), held.type.value_type), held.null_count
             try:
-                values = _in_current_type(rows.column(found), self._schema.field(name))
+                values = _in_current_type(held, self._schema.field(name))
             except ColumnMismatch:
                 # What is not of the column's type has no bounds in it; a reader of the column will say so.
                 del self._columns[name]
                 continue
             for column in columns:
                 column.update(values)
+                column.null_count += nulls
 
     def finish(self) -> str:
         """The JSON of `add.stats` for all rows so far."""

@@ -31,7 +31,7 @@ from airflow_txlog.datafiles.reading import (
     read_batches,
     row_group_starts,
 )
-from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
+from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without, open_for_copy
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError, from_dict
 
@@ -170,7 +170,7 @@ class RewriteTask:
     def _copy(self, planned: PlannedFile, attempt: str) -> Iterator[pa.RecordBatch]:
         writer: RowGroupWriter | None = None
         try:
-            with open_data_file(planned.file) as parquet:
+            with open_for_copy(planned.file) as parquet:
                 masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
                 options = copy_options(parquet)
                 path = self._path(planned, attempt, options["compression"])

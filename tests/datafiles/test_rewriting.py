@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles import output
+from airflow_txlog.datafiles import dictionaries, output
 from airflow_txlog.datafiles.output import RowGroupWriter
 from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without
+from airflow_txlog.datafiles.reading import DataFile
+from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without, open_for_copy
 from airflow_txlog.datafiles.statistics import StatisticsCollector
 
 
@@ -29,14 +29,14 @@ def copy(
     target = source.with_name("copy.parquet")
     target.unlink(missing_ok=True)
     file = DataFile(location=str(source), size_bytes=source.stat().st_size)
-    with open_data_file(file) as parquet:
+    with open_for_copy(file) as parquet:
         schema = copy_schema(parquet, table_schema if table_schema is not None else parquet.schema_arrow)
         writer = RowGroupWriter(
             str(target),
             schema,
             options=copy_options(parquet),
             key_values=copy_key_values(parquet),
-            statistics=StatisticsCollector(schema),
+            statistics=StatisticsCollector(pa.schema([field.with_type(_plain(field.type)) for field in schema])),
         )
         assert copy_without(file, parquet, pack(positions), writer) == len(positions)
     closed = writer.close()
@@ -44,6 +44,10 @@ def copy(
         return None, {}
     assert closed[0] == target.stat().st_size
     return target, json.loads(closed[2])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 # --- A7: timestamps -------------------------------------------------------------------------------------------------
@@ -167,6 +171,47 @@ def test_a_dictionary_that_its_writer_gave_up_is_not_tried_again(tmp_path: Path)
     assert target is not None
     after = pq.ParquetFile(target).metadata.row_group(0)
     assert [after.column(index).has_dictionary_page for index in range(4)] == [False, False, True, True]
+
+
+TEXTS = pa.table(
+    {
+        "who": ["ann", None, "bob", "ann", "cid", "bob", None, "dot"],
+        "raw": pa.array([b"x", b"y", b"x", None, b"z", b"x", b"y", b"z"], pa.binary()),
+        "k": range(8),
+    }
+)
+
+
+def test_text_is_copied_as_the_dictionary_that_it_is_and_nothing_deleted_stays_in_it(tmp_path: Path) -> None:
+    source = tmp_path / "f.parquet"
+    pq.write_table(TEXTS, source, compression="none", row_group_size=5)
+    file = DataFile(location=str(source))
+    with open_for_copy(file) as parquet:
+        assert [field.type for field in parquet.schema_arrow][:2] == [
+            pa.dictionary(pa.int32(), pa.string()),
+            pa.dictionary(pa.int32(), pa.binary()),
+        ]
+    target, stats = copy(source, [2, 5, 7])
+    assert target is not None
+    assert pq.read_table(target) == TEXTS.take([0, 1, 3, 4, 6])
+    assert b"bob" in source.read_bytes()
+    # Dictionary pages and bounds included: what was deleted is forgotten.
+    assert [name for name in (b"ann", b"bob", b"cid", b"dot") if name in target.read_bytes()] == [b"ann", b"cid"]
+    assert (stats["minValues"], stats["maxValues"]) == ({"who": "ann", "k": 0}, {"who": "cid", "k": 6})
+    assert stats["nullCount"] == {"who": 2, "raw": 1, "k": 0}
+
+
+def test_a_dictionary_is_spelled_out_where_its_writer_is_not_known_to_keep_values_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "f.parquet"
+    pq.write_table(TEXTS, source)
+    monkeypatch.setattr(dictionaries, "_DISTINCT_WRITERS", ("another",))
+    with open_for_copy(DataFile(location=str(source))) as parquet:
+        assert parquet.schema_arrow.field("who").type == pa.string()
+    target, _ = copy(source, [2])
+    assert target is not None
+    assert pq.read_table(target) == TEXTS.take([0, 1, 3, 4, 5, 6, 7])
 
 
 def test_mixed_codecs_are_followed_column_by_column(tmp_path: Path) -> None:
