@@ -98,11 +98,12 @@ class ScanTask:
         try:
             for number in task_numbers(batches):
                 for planned in self.bins.files(number):
-                    yield from self._scan(planned)
+                    yield from self.rows_of(planned)
         except TxlogError as error:
             raise TaskFailed(error) from error
 
-    def _scan(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file of the plan. Raises TxlogError."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
         if self.rows == "only" and not in_file:
             # Nothing of the file is wanted but which rows there are, and those are known.

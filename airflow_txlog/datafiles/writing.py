@@ -56,8 +56,12 @@ class Layout:
     is_change: bool = False
 
     def for_changes(self) -> Layout:
-        """The same for change rows: with their type as the last column, in `_change_data`, without statistics."""
-        return replace(self, schema=self.schema.append(CHANGE_TYPE_FIELD), indexed_columns=(), is_change=True)
+        """The same for change rows: with their type as the last column, in `_change_data`, without statistics.
+
+        A row of long ago may lack what is NOT NULL now.
+        """
+        fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
+        return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
 
     @property
     def file_schema(self) -> pa.Schema:

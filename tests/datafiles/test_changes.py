@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.change_tasks import ChangeTask
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
+from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
+from airflow_txlog.datafiles.positions import pack
 from airflow_txlog.datafiles.tasks import WriteTask, staged_or_error
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
-from airflow_txlog.errors import ConstraintViolation
+from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 TYPES = [None, "insert", "update_postimage", "delete", "update_preimage"]
@@ -101,3 +104,68 @@ def test_a_table_without_the_feed_may_have_a_column_of_that_name(tmp_path: Path)
     (file,) = writer.finish()
     assert not file.is_change
     assert pq.ParquetFile(file.location).read().to_pylist() == [{"id": 1, "_Change_Type": "delete"}]
+
+
+# --- rows that leave their files ------------------------------------------------------------------------------------
+
+
+def plan(*files: dict[str, Any], **constants: pa.Array) -> Bins:
+    defaults = {"directory": "", "partition_values": [], "num_records": None, "size_bytes": None}
+    rows = [defaults | {"index": index} | file for index, file in enumerate(files)]
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
+    fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, value.type) for name, value in constants.items())]
+    table = pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
+    return Bins(inline=tuple(encode_bins(table, [list(range(len(files)))])))
+
+
+def ran(task: ChangeTask) -> list[StagedFile | TxlogError]:
+    (record,) = task(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
+    return [staged_or_error(text) for text in record.column(0).to_pylist()]
+
+
+def stored_rows(folder: Path, name: str, start: int) -> str:
+    pq.write_table(pa.table({"id": pa.array(range(start, start + 10), pa.int32())}), folder / name, row_group_size=4)
+    return str(folder / name)
+
+
+def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_them(tmp_path: Path) -> None:
+    bins = plan(
+        {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5, 9]), "clauses": bytes([0, 2, 0])},
+        {"location": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "clauses": bytes([2])},
+        p=pa.array(["x", None]),
+    )
+    target = layout(tmp_path, partitions=("p",))
+    types = {0: "delete", 2: "update_preimage"}
+    staged = ran(ChangeTask(bins=bins, layout=target, change_types=types))
+    files = [file for file in staged if isinstance(file, StagedFile)]
+    assert len(files) == len(staged) == 2
+    assert all(file.is_change and file.segment is None for file in files)
+    # Whole rows in the table's types of today, also where the file holds narrower ones.
+    assert [tuple(row.values()) for row in rows_of(target, files, is_change=True)] == [
+        (1, "delete", "x"), (5, "update_preimage", "x"), (9, "delete", "x"), (108, "update_preimage", None)
+    ]  # fmt: skip
+    assert pq.read_schema(files[0].location).field("id").type == pa.int64()
+
+
+def test_deleted_rows_need_no_clause_and_keep_to_their_segment(tmp_path: Path) -> None:
+    bins = plan(
+        {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5]), "segment": 3},
+        {"location": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "segment": 4},
+    )
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("late", pa.string(), nullable=False)])
+    target = layout(tmp_path, schema)
+    files = [file for file in ran(ChangeTask(bins=bins, layout=target)) if isinstance(file, StagedFile)]
+    found = {file.segment: [row["id"] for row in rows_of(target, [file], is_change=True)] for file in files}
+    assert found == {3: [1, 5], 4: [108]}
+    # The column came later and is NOT NULL now: the old row is told as it was.
+    assert rows_of(target, files, is_change=True)[0] == {"id": 1, "late": None, "_change_type": "delete"}
+
+
+def test_a_file_that_cannot_be_read_leaves_no_change_file(tmp_path: Path) -> None:
+    bins = plan(
+        {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1])},
+        {"location": str(tmp_path / "gone"), "positions": pack([1])},
+    )
+    (error,) = ran(ChangeTask(bins=bins, layout=layout(tmp_path, SCHEMA)))
+    assert isinstance(error, CorruptDataFile)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
