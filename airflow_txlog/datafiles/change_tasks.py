@@ -7,12 +7,13 @@ Source: protocol, "Change Data Files"; soundness A17.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.changes import CHANGE_TYPE_FIELD, DELETE
+from airflow_txlog.datafiles.changes import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN, ScanTask, error_record, records, task_numbers, use_one_thread
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
@@ -23,13 +24,14 @@ from airflow_txlog.errors import TxlogError
 class ChangeTask:
     """Change rows of the rows at the plan's positions, for a numbered range like a scan's; one record a file.
 
-    `layout` is the table's. `change_types` says what each clause of the plan does to a row (`delete`,
-    `update_preimage`); None: the plan has no clauses, and every row is deleted. Files never mix segments of the plan.
+    Of a file without positions it is every row that no deletion vector masks. `layout` is the table's. `updates` are
+    the clauses of the plan that update a row, whose old image it is; any other, or none, deletes it. Files never mix
+    segments of the plan.
     """
 
     bins: Bins
     layout: Layout
-    change_types: Mapping[int, str] | None = None
+    updates: frozenset[int] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
@@ -56,17 +58,17 @@ class ChangeTask:
         scan = ScanTask(
             bins=self.bins,
             schema=self.layout.schema,
-            rows="only",
-            with_clause=self.change_types is not None,
+            rows="all" if planned.positions is None else "only",
+            with_clause=planned.clauses is not None,
             with_segment=planned.segment is not None,
         )
         for batch in scan.rows_of(planned):
             writer.write(self._with_type(batch))
 
     def _with_type(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.change_types is None:
+        if CLAUSE_COLUMN not in batch.schema.names:
             types = pa.repeat(pa.scalar(DELETE, pa.string()), batch.num_rows)
             return batch.append_column(CHANGE_TYPE_FIELD, types)
-        clauses = batch.column(CLAUSE_COLUMN).dictionary_encode()
-        types = pa.array([self.change_types[clause] for clause in clauses.dictionary.to_pylist()], pa.string())
-        return batch.drop_columns([CLAUSE_COLUMN]).append_column(CHANGE_TYPE_FIELD, types.take(clauses.indices))
+        is_update = pc.is_in(batch.column(CLAUSE_COLUMN), value_set=pa.array(list(self.updates), pa.int32()))
+        types = pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)
+        return batch.drop_columns([CLAUSE_COLUMN]).append_column(CHANGE_TYPE_FIELD, types)

@@ -19,6 +19,7 @@ from airflow_txlog.datafiles.positions import pack
 from airflow_txlog.datafiles.tasks import WriteTask, staged_or_error
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
+from tests.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 TYPES = [None, "insert", "update_postimage", "delete", "update_preimage"]
@@ -135,8 +136,7 @@ def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_
         p=pa.array(["x", None]),
     )
     target = layout(tmp_path, partitions=("p",))
-    types = {0: "delete", 2: "update_preimage"}
-    staged = ran(ChangeTask(bins=bins, layout=target, change_types=types))
+    staged = ran(ChangeTask(bins=bins, layout=target, updates=frozenset({2})))
     files = [file for file in staged if isinstance(file, StagedFile)]
     assert len(files) == len(staged) == 2
     assert all(file.is_change and file.segment is None for file in files)
@@ -150,13 +150,13 @@ def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_
 def test_deleted_rows_need_no_clause_and_keep_to_their_segment(tmp_path: Path) -> None:
     bins = plan(
         {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5]), "segment": 3},
-        {"location": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "segment": 4},
+        {"location": stored_rows(tmp_path, "b", 100), "masked": bitmap(range(8)), "segment": 4},
     )
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("late", pa.string(), nullable=False)])
     target = layout(tmp_path, schema)
     files = [file for file in ran(ChangeTask(bins=bins, layout=target)) if isinstance(file, StagedFile)]
     found = {file.segment: [row["id"] for row in rows_of(target, [file], is_change=True)] for file in files}
-    assert found == {3: [1, 5], 4: [108]}
+    assert found == {3: [1, 5], 4: [108, 109]}
     # The column came later and is NOT NULL now: the old row is told as it was.
     assert rows_of(target, files, is_change=True)[0] == {"id": 1, "late": None, "_change_type": "delete"}
 
