@@ -118,7 +118,13 @@ def _view(name: str, value: Any) -> None:
 
 
 _FORMATS = frozenset({"parquet", "csv", "json", "orc"})
-_CLAUSES = {("matched", "update"): "set", ("matched", "delete"): None, ("not_matched", "insert"): "values"}
+_CLAUSES = {
+    ("matched", "update"): "set",
+    ("matched", "delete"): None,
+    ("not_matched", "insert"): "values",
+    ("not_matched_by_source", "update"): "set",
+    ("not_matched_by_source", "delete"): None,
+}
 
 
 def _clauses(name: str, value: Any) -> None:
@@ -133,8 +139,16 @@ def _clauses(name: str, value: Any) -> None:
         _text_or_null(f"{at}.condition", clause.get("condition"))
         if assigned:
             what = clause.get(assigned)
-            valid = what == "*" or (is_text_map(what) and len(what) > 0 and all(map(is_text, what.values())))
-            want(f"{at}.{assigned}", valid, '"*" or a mapping of columns to SQL', what)
+            # Without a source row there is nothing that * could mean.
+            if kind[0] == "not_matched_by_source":
+                _assignments(f"{at}.{assigned}", what)
+            elif what != "*":
+                _assignments(f"{at}.{assigned}", what, '"*" or ')
+
+
+def _assignments(name: str, value: Any, otherwise: str = "") -> None:
+    valid = is_text_map(value) and len(value) > 0 and all(map(is_text, value.values()))
+    want(name, valid, f"{otherwise}a mapping of columns to SQL", value)
 
 
 _SCOPE: dict[str, tuple[Any, Callable[[str, Any], None]]] = {
@@ -170,6 +184,12 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
         **_SCOPE,
     },
     "delete": {"predicate": (_REQUIRED, _text_or_null), **_SCOPE},
+    "update": {
+        "set": (_REQUIRED, _assignments),
+        "predicate": (None, _text_or_null),
+        "target_alias": ("t", _text),
+        **_SCOPE,
+    },
     "merge": {
         "source": (_REQUIRED, _source),
         "on": (_REQUIRED, _text),

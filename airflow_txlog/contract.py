@@ -53,7 +53,7 @@ ANNOTATION_TAG_PREFIX = "airflow."
 
 # Operations whose commit changes rows and therefore carries an application transaction (soundness B5: the other two
 # are idempotent by nature and carry none).
-DATA_CHANGING = frozenset({"write", "delete", "merge", "truncate", "restore"})
+DATA_CHANGING = frozenset({"write", "delete", "update", "merge", "truncate", "restore"})
 STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
 
 
@@ -80,9 +80,9 @@ class ApplicationTransaction:
 class JobSpec:
     """One job on one table.
 
-    `operation` is "write", "delete", "merge", "truncate", "restore", "checkpoint" or "vacuum". `arguments` are
-    JSON-plain, and complete: an argument that was not given holds its default (null where none is named), so a job may
-    index without asking.
+    `operation` is "write", "delete", "update", "merge", "truncate", "restore", "checkpoint" or "vacuum". `arguments`
+    are JSON-plain, and complete: an argument that was not given holds its default (null where none is named), so a job
+    may index without asking.
 
     - write: `source`, `mode` ("append" default, "overwrite", or "overwrite_partitions": those that the source has rows
       of), `replace_where` (SQL text: what an overwrite replaces, and every new row must satisfy), `on_conflict` of an
@@ -90,6 +90,8 @@ class JobSpec:
       columns, for creation), `create` (default true: make the table when there is none), `properties` (text to text,
       for creation), `partition_predicate`, `parameters`
     - delete: `predicate` (SQL text, or null for every row), `partition_predicate`, `parameters`
+    - update: `set` ({column: SQL}), `predicate` (SQL text, or null for every row), `target_alias` ("t"),
+      `partition_predicate`, `parameters`
     - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `partition_predicate`, `parameters`
     - truncate: none
     - restore: `version` or `timestamp` (ISO-8601, UTC where it names no zone), `ignore_missing` (false)
@@ -102,13 +104,16 @@ class JobSpec:
     "options": {text: text}, "schema": DDL or null}`.
 
     A CLAUSE is `{"when": "matched", "then": "update", "condition", "set": "*" or {column: SQL}}`,
-    `{"when": "matched", "then": "delete", "condition"}` or
-    `{"when": "not_matched", "then": "insert", "condition", "values": "*" or {column: SQL}}`.
+    `{"when": "matched", "then": "delete", "condition"}`,
+    `{"when": "not_matched", "then": "insert", "condition", "values": "*" or {column: SQL}}`,
+    `{"when": "not_matched_by_source", "then": "update", "condition", "set": {column: SQL}}` or
+    `{"when": "not_matched_by_source", "then": "delete", "condition"}`, whose texts see the target alone.
 
     `parameters` are JSON scalars, or scalars tagged by `parameters.encode_parameter`; `bound_parameters` gives the
     Python values.
     `annotations` (dag_id, task_id, run_id, map_index, try_number, …) go into the commit's tags and decide nothing.
-    `conflict_rounds` bounds how often the job itself plans afresh after a conflict; 0: never.
+    `conflict_deadline_s` bounds how long the job itself goes on after losing to other commits, keeping all work that
+    still holds; 0: the first conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `result_uri` is where the job puts its JobResult; null: nowhere.
 
@@ -123,7 +128,7 @@ class JobSpec:
     time_zone: str = "UTC"
     spark_conf: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
-    conflict_rounds: int = 10
+    conflict_deadline_s: int = 3600
     strict_writers: bool = False
 
     def __post_init__(self) -> None:
@@ -134,8 +139,8 @@ class JobSpec:
         want("spark_conf", is_text_map(self.spark_conf), "a mapping of text to text", self.spark_conf)
         want("annotations", isinstance(self.annotations, dict), "a mapping", self.annotations)
         plain("annotations", self.annotations)
-        valid_rounds = is_int(self.conflict_rounds) and self.conflict_rounds >= 0
-        want("conflict_rounds", valid_rounds, "an integer from 0 on", self.conflict_rounds)
+        valid_deadline = is_int(self.conflict_deadline_s) and self.conflict_deadline_s >= 0
+        want("conflict_deadline_s", valid_deadline, "a whole number of seconds from 0 on", self.conflict_deadline_s)
         want("strict_writers", isinstance(self.strict_writers, bool), "true or false", self.strict_writers)
         if self.application is not None:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")

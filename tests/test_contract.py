@@ -50,7 +50,7 @@ VALID: list[tuple[str, dict[str, Any]]] = [
 ]
 
 INVALID: list[tuple[str, dict[str, Any], str]] = [
-    ("update", {}, "operation"),
+    ("upsert", {}, "operation"),
     ("delete", {}, "arguments.predicate"),
     ("delete", {"predicate": 7}, "arguments.predicate"),
     ("delete", {"predicate": " "}, "arguments.predicate"),
@@ -164,7 +164,7 @@ def test_the_digest_is_the_same_for_every_try_and_another_for_other_work() -> No
         annotations={"try_number": 2},
         spark_conf={"spark.driver.memory": "2g"},
         application=ApplicationTransaction(app_id="a", version=1),
-        conflict_rounds=3,
+        conflict_deadline_s=3,
     )
     assert retry.digest() == first.digest()
     other = [

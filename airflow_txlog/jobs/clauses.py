@@ -1,9 +1,10 @@
 """The clauses of a MERGE: checked against both schemas, and put into the SQL that decides and the SQL that computes.
 
 For each pair of rows that ON matches, the first WHEN MATCHED clause whose condition is TRUE acts; for each source row
-that matches nothing, the first WHEN NOT MATCHED clause. Clauses are numbered in the author's order, and the number
-travels with the row. The invariant: a condition is evaluated in one place only, and every value a clause assigns has
-passed the gate and has, or is cast to, the column's type. Source: delta-spark, MergeIntoCommand.
+that matches nothing, the first WHEN NOT MATCHED clause; for each target row that no source row matches, the first WHEN
+NOT MATCHED BY SOURCE clause. An UPDATE is one clause over the target alone. Clauses are numbered in the author's order,
+and the number travels with the row. The invariant: a condition is evaluated in one place only, and every value a clause
+assigns has passed the gate and has, or is cast to, the column's type. Source: delta-spark, MergeIntoCommand.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.types import DataType, NullType, StructType
+from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN
 from airflow_txlog.engine.table import types as delta
@@ -57,6 +58,11 @@ class Sides:
         )
 
     @property
+    def target_alone(self) -> str:
+        """FROM clause of a target row without a match."""
+        return f"{quoted(self.target_shape)} AS {quoted(self.target_alias)}"
+
+    @property
     def source_alone(self) -> str:
         """FROM clause of a source row without a match."""
         return f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
@@ -68,26 +74,32 @@ class Clauses:
 
     matched: tuple[Clause, ...]
     not_matched: tuple[Clause, ...]
+    not_matched_by_source: tuple[Clause, ...] = ()
+
+    @property
+    def on_target(self) -> tuple[Clause, ...]:
+        """The clauses that change or delete rows of the target."""
+        return (*self.matched, *self.not_matched_by_source)
 
     @property
     def updates(self) -> tuple[Clause, ...]:
-        return tuple(clause for clause in self.matched if clause.action == "update")
+        return tuple(clause for clause in self.on_target if clause.action == "update")
 
     @property
     def tolerates_many_matches(self) -> bool:
         """A single unconditional WHEN MATCHED DELETE: it does not matter how many source rows say so."""
         return len(self.matched) == 1 and self.matched[0].action == "delete" and self.matched[0].condition is None
 
-    def texts_on_pairs(self) -> list[str]:
-        """The conditions of WHEN MATCHED clauses."""
-        return [clause.condition for clause in self.matched if clause.condition is not None]
+    def conditions_on_target(self) -> list[str]:
+        """The conditions that are evaluated where a target row is seen."""
+        return [clause.condition for clause in self.on_target if clause.condition is not None]
 
     def parameters(self) -> dict[str, str]:
         """operationParameters, as delta-spark spells them."""
         return {
             "matchedPredicates": _told(self.matched),
             "notMatchedPredicates": _told(self.not_matched),
-            "notMatchedBySourcePredicates": "[]",
+            "notMatchedBySourcePredicates": _told(self.not_matched_by_source),
         }
 
 
@@ -96,29 +108,32 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[Mapping[str, 
 
     Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch, ConstraintViolation.
     """
-    matched: list[Clause] = []
-    not_matched: list[Clause] = []
+    found: dict[str, list[Clause]] = {kind: [] for kind in ("matched", "not_matched", "not_matched_by_source")}
+    relations = {
+        "matched": sides.pair,
+        "not_matched": sides.source_alone,
+        "not_matched_by_source": sides.target_alone,
+    }
     for number, clause in enumerate(described):
-        kind = "matched" if clause["when"] == "matched" else "not_matched"
-        of_kind = matched if kind == "matched" else not_matched
+        kind = clause["when"]
+        of_kind, relation = found[kind], relations[kind]
         if of_kind and of_kind[-1].condition is None:
             raise InvalidJobSpec(
                 f"clauses[{number}] can never act: an earlier WHEN {kind.replace('_', ' ').upper()} clause has no "
                 "condition. Only the last clause of a kind may do without.",
                 argument="clauses",
             )
-        relation = sides.pair if kind == "matched" else sides.source_alone
         condition = clause.get("condition")
         if condition is not None:
             gate.condition(condition, relation)
         values: dict[str, str] = {}
         if clause["then"] != "delete":
             assigned = clause["set"] if clause["then"] == "update" else clause["values"]
-            values = _values(gate, sides, relation, assigned)
+            values = assigned_values(gate, sides, relation, assigned)
         if clause["then"] == "insert":
             _check_not_null(sides, values)
         of_kind.append(Clause(number=number, action=clause["then"], condition=condition, values=values))
-    return Clauses(matched=tuple(matched), not_matched=tuple(not_matched))
+    return Clauses(**{kind: tuple(clauses) for kind, clauses in found.items()})
 
 
 def deciding_sql(clauses: Sequence[Clause]) -> str:
@@ -171,11 +186,16 @@ def clause_of_row(alias: str) -> str:
     return f"{quoted(alias)}.{quoted(CLAUSE_COLUMN)}"
 
 
-def _values(gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str]) -> dict[str, str]:
+def assigned_values(gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str]) -> dict[str, str]:
+    """SQL for each column that a clause assigns, by the table's spelling and cast to its type; `*`: every column.
+
+    Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch.
+    """
     if assigned == "*":
         return _all_columns(sides)
     assert not isinstance(assigned, str)
     values: dict[str, str] = {}
+    types: list[StructField] = []
     problems = []
     for name, text in assigned.items():
         field = _target_field(sides, name)
@@ -186,9 +206,10 @@ def _values(gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[
             problems.append(
                 f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()} (in {text!r})"
             )
+        types.append(StructField(field.name, found))
         values[field.name] = _cast(f"(\n{text}\n)", found, field.dataType)
     if problems:
-        raise mismatch(problems, sides.source, sides.target, sides.table_uri)
+        raise mismatch(problems, StructType(types), sides.target, sides.table_uri)
     return values
 
 

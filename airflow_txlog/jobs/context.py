@@ -6,6 +6,7 @@ The invariant: a job has one id, which stands in the name of everything it stage
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +63,8 @@ class JobContext(LogContext):
     spark: SparkSession
     job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     views: list[str] = field(default_factory=list)
+    pinned_inputs: dict[str, Any] = field(default_factory=dict)
+    """What was evaluated once for all rounds and tries of this work, JSON-plain; the manifest keeps it."""
     _parallelism: int | None = None
     _pinned: PinnedTexts | None = None
 
@@ -97,12 +100,19 @@ class JobContext(LogContext):
 
     @property
     def inputs_location(self) -> str:
-        """The folder for what the job pins and for large plans.
+        """The folder for what the job pins, for large plans, and for its memory.
 
-        Inside the table and not hidden by an underscore: another engine's vacuum ignores hidden folders, and would
-        never sweep what a killed job leaves behind. No log names anything in it.
+        Work with an application transaction has one for all its tries, so that a retry finds what the one before it
+        has done; any other has one of its own. Inside the table and not hidden by an underscore: another engine's
+        vacuum ignores hidden folders, and would never sweep what a killed job leaves behind. No log names anything in
+        it.
         """
-        return f"{self.root_location}/txlog-inputs-{self.job_id}"
+        application = self.spec.application
+        name = self.job_id
+        if application is not None:
+            identity = f"{application.app_id}\0{application.version}"
+            name = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        return f"{self.root_location}/txlog-inputs-{name}"
 
     @property
     def parallelism(self) -> int:

@@ -7,128 +7,80 @@ Source: delta-spark, DeleteCommand; soundness A9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import pyarrow as pa
 
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.files import live_row_counts, vectors_of
+from airflow_txlog.engine.table.files import live_row_counts
 from airflow_txlog.jobs.commit import Change, predicate_parameter
-from airflow_txlog.jobs.context import JobContext, plural
-from airflow_txlog.jobs.find import FoundRows, files_outside, find_rows
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.memory import Memory
+from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
+from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.dml.pipeline import run_row_operation
+from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.find import find_rows
 from airflow_txlog.jobs.partitions import Partitions
-from airflow_txlog.jobs.rounds import Outcome, run_rounds
-from airflow_txlog.jobs.scan import plan_files
+from airflow_txlog.jobs.rounds import Outcome
+from airflow_txlog.jobs.scan import FilePlan
 from airflow_txlog.jobs.schemas import spark_table_schema
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, known_sum, read_condition, read_scope
 from airflow_txlog.jobs.sql import SqlGate, aliased, columns_named
-from airflow_txlog.jobs.stage import layout_of, stage
 
 
 def delete(context: JobContext) -> Outcome:
     """Run the job of `context.spec`; raises TxlogError."""
-    gate = SqlGate(context, context.parameters)
-    return run_rounds(context, lambda tx: _plan(context, gate, tx))
+    return run_row_operation(context, _Delete)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Candidates:
-    """The files that may hold a matching row: those that hold nothing else, and those to look into."""
+class _Delete(RowOperation):
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._gate = SqlGate(context, context.parameters)
+        self._condition: str = context.arguments["predicate"] or "TRUE"
 
-    whole: pa.Table
-    to_scan: pa.Table
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
+        """The predicate accepted; the files that it may touch, and those that it takes as a whole."""
+        context, gate, condition = self._context, self._gate, self._condition
+        with context.step("plan"):
+            check_may_remove_rows(snapshot, "DELETE")
+            used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
+            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
+            scope, scope_read = read_scope(context, gate, snapshot, partitions)
+            gate.check_all_used()
+            condition_read = read_condition(context, snapshot, condition, used)
+            files = files_inside(partitions, scope, tx.read(both(condition_read, scope_read)))
+            whole = files.slice(0, 0)
+            named = columns_named(condition, snapshot.delta_schema)
+            # A text without the name of a data column is worth the question.
+            may_be = named is not None and named <= set(partitions.columns)
+            if may_be and partitions.speaks_of_partitions_only(condition):
+                files, whole = whole, files_inside(partitions, condition, files)
+            return Prepared(snapshot=snapshot, partitions=partitions, scope=scope, candidates=files, whole=whole)
 
-    @property
-    def num_files(self) -> int:
-        return int(self.whole.num_rows + self.to_scan.num_rows)
+    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+        """Every row of which the predicate is TRUE is deleted, by the only clause there is."""
+        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
+        found = find_rows(self._context, self._gate, plan, self._condition, columns)
+        addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
+        return pa.table([addresses, pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(0, pa.int32()), count)], ADDRESSED)
 
-
-def _plan(context: JobContext, gate: SqlGate, tx: Transaction) -> Change:
-    snapshot = tx.snapshot
-    assert snapshot is not None
-    condition = context.arguments["predicate"] or "TRUE"
-    with context.step("plan"):
-        check_may_remove_rows(snapshot, "DELETE")
-        candidates = _candidates(context, gate, tx, snapshot, condition)
-    context.log(
-        f"{plural(snapshot.num_files, 'file')} considered, {snapshot.num_files - candidates.num_files} pruned, "
-        f"{candidates.whole.num_rows} removed without reading, {candidates.to_scan.num_rows} to scan"
-    )
-    with context.step("find"):
-        plan = plan_files(snapshot, candidates.to_scan, context.spec.time_zone)
-        found = FoundRows(positions={})
-        if plan.num_files:
-            found = find_rows(context, gate, plan, condition, columns_named(condition, snapshot.delta_schema))
-        # A compaction of files in which nothing was found, and that lands first, does not concern us.
-        tx.read_files(files_outside(candidates.to_scan, found.positions), matched=False)
-    context.log(f"{plural(found.num_rows, 'row')} to delete in {plural(len(found.positions), 'file')}")
-    with context.step("rewrite"):
-        copies = found.plan(plan, found.partly(plan))
-        staged = stage(context, layout_of(context, snapshot), copies=copies, rows=None)
-    return _change(context, snapshot, condition, candidates, found, staged)
-
-
-def _change(
-    context: JobContext,
-    snapshot: Snapshot,
-    condition: str,
-    candidates: _Candidates,
-    found: FoundRows,
-    staged: Sequence[StagedFile],
-) -> Change:
-    touched = candidates.to_scan.take(pa.array(sorted(found.positions), pa.int64()))
-    removed = pa.concat_tables([candidates.whole, touched])
-    deleted = known_sum([*live_row_counts(candidates.whole), found.num_rows])
-    return Change(
-        operation="DELETE",
-        parameters={"predicate": predicate_parameter([_told(context, condition)])},
-        staged=staged,
-        removed=removed,
-        # As delta-spark has it: a delete that reads no file cannot always know how many rows went.
-        metrics=_metrics(context, removed, staged) | ({} if deleted is None else {"numDeletedRows": deleted}),
-        files={
-            "considered": snapshot.num_files,
-            "pruned": snapshot.num_files - candidates.num_files,
-            "rewritten": len(staged),
-            "added": len(staged),
-            "removed": removed.num_rows,
-        },
-    )
+    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
+        """The commit, as delta-spark has it."""
+        context = self._context
+        deleted = known_sum([*live_row_counts(prepared.whole), found.removed.num_rows])
+        return Change(
+            operation="DELETE",
+            parameters={"predicate": predicate_parameter([told_condition(context, self._condition)])},
+            staged=work.files,
+            removed=work.removed,
+            # A delete that reads no file cannot always know how many rows went.
+            metrics=file_metrics(context, work) | ({} if deleted is None else {"numDeletedRows": deleted}),
+            files=file_counts(prepared, work),
+        )
 
 
-def _metrics(context: JobContext, removed: pa.Table, staged: Sequence[StagedFile]) -> dict[str, int]:
-    return {
-        "numRemovedFiles": removed.num_rows,
-        "numRemovedBytes": sum(removed.column("size").to_pylist()),
-        "numAddedFiles": len(staged),
-        "numAddedBytes": sum(file.size_bytes for file in staged),
-        "numCopiedRows": sum(file.num_records for file in staged),
-        "numAddedChangeFiles": 0,
-        "numDeletionVectorsAdded": 0,
-        "numDeletionVectorsRemoved": len(vectors_of(removed)),
-        "numDeletionVectorsUpdated": 0,
-        "executionTimeMs": sum(context.step_ms(name) for name in ("plan", "find", "rewrite")),
-        "scanTimeMs": context.step_ms("find"),
-        "rewriteTimeMs": context.step_ms("rewrite"),
-    }
-
-
-def _candidates(context: JobContext, gate: SqlGate, tx: Transaction, snapshot: Snapshot, condition: str) -> _Candidates:
-    used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
-    partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-    scope, scope_read = read_scope(context, gate, snapshot, partitions)
-    gate.check_all_used()
-    condition_read = read_condition(context, snapshot, condition, used)
-    files = files_inside(partitions, scope, tx.read(both(condition_read, scope_read)))
-    named = columns_named(condition, snapshot.delta_schema)
-    # A text without the name of a data column is worth the question.
-    if named is not None and named <= set(partitions.columns) and partitions.speaks_of_partitions_only(condition):
-        return _Candidates(whole=files_inside(partitions, condition, files), to_scan=files.slice(0, 0))
-    return _Candidates(whole=files.slice(0, 0), to_scan=files)
-
-
-def _told(context: JobContext, condition: str) -> str:
+def told_condition(context: JobContext, condition: str) -> str:
+    """The condition as the commit tells it: the scope belongs to it."""
     scope = context.arguments["partition_predicate"]
     return condition if scope is None else f"({scope}) AND ({condition})"

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
-from airflow_txlog.jobs.sql import SqlGate, aliased, quoted
+from airflow_txlog.jobs.sql import ROWS_ALIAS, SqlGate, aliased, quoted
 
 _POSITION_MASK = (1 << POSITION_BITS) - 1
 
@@ -30,10 +30,10 @@ _POSITION_MASK = (1 << POSITION_BITS) - 1
 class FoundRows:
     """Rows of the files of one plan, by the plan's row number; positions ascending and distinct.
 
-    `extra`: for each file, columns that belong to the positions one by one (a merge's row ids and clauses).
+    `extra`: for each file, columns that belong to the positions one by one (source rows and clauses).
     """
 
-    positions: Mapping[int, pa.Array]
+    positions: Mapping[int, pa.Array] = field(default_factory=dict)
     extra: Mapping[int, Mapping[str, pa.Array]] = field(default_factory=dict)
 
     @property
@@ -51,7 +51,8 @@ class FoundRows:
         plan = scanned.take(numbers).with_column("positions", [pack(self.positions[number]) for number in numbers])
         if not self.extra:
             return plan
-        ids = [_bytes_of(self.extra[number][ROW_ID_COLUMN], pa.int64()) for number in numbers]
+        # A row that met no source row gets an id that no source row has.
+        ids = [_bytes_of(self.extra[number][ROW_ID_COLUMN].fill_null(-1), pa.int64()) for number in numbers]
         clauses = [_bytes_of(self.extra[number][CLAUSE_COLUMN], pa.uint8()) for number in numbers]
         return plan.with_column("row_ids", ids).with_column("clauses", clauses)
 
@@ -70,14 +71,21 @@ def scan_columns(context: JobContext, plan: FilePlan, columns: frozenset[str] | 
 
 
 def find_rows(
-    context: JobContext, gate: SqlGate, plan: FilePlan, condition: str, columns: frozenset[str] | None
-) -> FoundRows:
-    """The rows of the planned files of which the accepted condition is TRUE; `columns` are those that it may name."""
+    context: JobContext,
+    gate: SqlGate,
+    plan: FilePlan,
+    condition: str,
+    columns: frozenset[str] | None,
+    alias: str = ROWS_ALIAS,
+) -> pa.Table:
+    """The addresses of the rows of the planned files of which the accepted condition is TRUE, as one int64 column.
+
+    `columns` are those that the condition may name.
+    """
     view = context.view_name()
     scan_columns(context, plan, columns).createOrReplaceTempView(view)
-    query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view)} WHERE (\n{condition}\n)"
-    found = collect(gate.run(query), "find the matching rows")
-    return by_file(found)
+    query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
+    return collect(gate.run(query), "find the matching rows")
 
 
 def by_file(found: pa.Table) -> FoundRows:

@@ -1,22 +1,27 @@
-"""New rows of a merge: the images of updated rows, and the source rows that matched nothing.
+"""New rows of an update or a merge: the images of updated rows, and the source rows that matched nothing.
 
 The images are computed from the positions and clauses that the pairs name, never by ON again; a file of the target is
 opened for them only where a column of it is needed. The invariant: a frame made here has exactly the target's columns
-and types, and is evaluated once, by the stage that writes it. Source: docs/decisions/positions-not-rows.md.
+and types, and the segment of each row, and is evaluated once, by the stage that writes it.
+Source: docs/decisions/positions-not-rows.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import NullType, StructType
 
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
 from airflow_txlog.engine.table import types as delta
 from airflow_txlog.jobs.clauses import Clauses, Sides, clause_of_row, columns_for_images, deciding_sql, image_sql
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.pairs import BROADCAST_BYTES, Pairs, join_hint
+from airflow_txlog.jobs.pairs import BROADCAST_BYTES, join_hint
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
 from airflow_txlog.jobs.sql import SqlGate, quoted
 
@@ -28,47 +33,73 @@ def updated_images(
     schema: delta.StructType,
     sides: Sides,
     clauses: Clauses,
-    source: PinnedSource,
+    source: PinnedSource | None,
 ) -> DataFrame:
-    """The new images of the rows at the plan's positions (of a table with this schema)."""
+    """The new images of the rows at the plan's positions (of a table with this schema), with the segments of the files.
+
+    Without a source the clauses speak of the target alone.
+    """
     needed = columns_for_images(clauses.updates, schema)
     read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
-    task = ScanTask(bins=bins_for(context, updated), schema=read, rows="only", with_row_id=True, with_clause=True)
-    target_view, source_view = context.view_name(), context.view_name()
+    task = ScanTask(
+        bins=bins_for(context, updated), schema=read, rows="only", with_row_id=True, with_clause=True, with_segment=True
+    )
+    target_view = context.view_name()
     scan_frame(context, updated, task).createOrReplaceTempView(target_view)
-    source.frame.createOrReplaceTempView(source_view)
-    s, t = quoted(sides.source_alias), quoted(sides.target_alias)
+    t = quoted(sides.target_alias)
     columns = image_sql(sides, clauses.updates, clause_of_row(sides.target_alias), is_update=True)
+    columns.append(f"{t}.{SEGMENT_COLUMN}")
+    if source is None:
+        return _typed(gate.run(f"SELECT {', '.join(columns)} FROM {quoted(target_view)} AS {t}"), sides.target)
+    source_view = context.view_name()
+    source.frame.createOrReplaceTempView(source_view)
+    s = quoted(sides.source_alias)
     hint = join_hint(source.bytes_of([ROW_ID_COLUMN, *source.schema.names]), s)
+    # A row that nothing matched comes back too, where a clause for it has acted.
+    join = "LEFT JOIN" if clauses.not_matched_by_source else "JOIN"
     frame = gate.run(
         f"SELECT /*+ {hint} */ {', '.join(columns)} FROM {quoted(target_view)} AS {t} "
-        f"JOIN {quoted(source_view)} AS {s} ON {t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
+        f"{join} {quoted(source_view)} AS {s} ON {t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
     )
     return _typed(frame, sides.target)
 
 
 def inserted_rows(
-    context: JobContext, gate: SqlGate, sides: Sides, clauses: Clauses, source: PinnedSource, pairs: Pairs
+    context: JobContext,
+    gate: SqlGate,
+    sides: Sides,
+    clauses: Clauses,
+    source: PinnedSource,
+    matched: pa.Array,
+    buckets: Collection[int],
 ) -> DataFrame:
-    """What WHEN NOT MATCHED clauses make of the source rows in no pair."""
-    matched = pairs.matched_source_rows()
-    unmatched = source.frame
+    """What WHEN NOT MATCHED clauses make of the source rows that are not among `matched`, with the bucket as segment.
+
+    Only source rows of these `buckets` (see `PinnedSource.bucket_sql`).
+    """
+    view = context.view_name()
+    unmatched = source.frame.withColumn(SEGMENT_COLUMN, F.expr(source.bucket_sql(ROW_ID_COLUMN)))
+    if len(buckets) < source.num_buckets:
+        unmatched = unmatched.where(F.col(SEGMENT_COLUMN).isin(sorted(buckets)))
     if len(matched):
         ids = context.spark.createDataFrame(pa.table({ROW_ID_COLUMN: matched}))
         hint = "broadcast" if matched.nbytes < BROADCAST_BYTES else "shuffle_hash"
         unmatched = unmatched.join(ids.hint(hint), ROW_ID_COLUMN, "left_anti")
-    view = context.view_name()
     unmatched.createOrReplaceTempView(view)
     s = quoted(sides.source_alias)
     decided = f"SELECT {s}.*, {deciding_sql(clauses.not_matched)} AS {CLAUSE_COLUMN} FROM {quoted(view)} AS {s}"
     number = clause_of_row(sides.source_alias)
     columns = image_sql(sides, clauses.not_matched, number, is_update=False)
+    columns.append(f"{s}.{SEGMENT_COLUMN}")
     frame = gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
     return _typed(frame, sides.target)
 
 
 def _typed(frame: DataFrame, target: StructType) -> DataFrame:
-    """The frame with a type for each column that is only NULL: a union or a shuffle takes none without one."""
+    """The frame with a type for each column that is only NULL: a union or a shuffle takes none without one.
+
+    Its segments stay.
+    """
     have = {field.name: field.dataType for field in frame.schema}
     return frame.select(
         *(
@@ -76,5 +107,6 @@ def _typed(frame: DataFrame, target: StructType) -> DataFrame:
             if isinstance(have[field.name], NullType)
             else frame[quoted(field.name)]
             for field in target
-        )
+        ),
+        frame[SEGMENT_COLUMN],
     )

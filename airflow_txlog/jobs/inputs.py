@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -23,17 +24,20 @@ from pyspark.sql.types import NullType, StructType
 
 from airflow_txlog.datafiles.locations import is_local, open_input
 from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.datafiles.plans import PLAN_FIELDS
+from airflow_txlog.datafiles.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks import PART_COLUMN, RECORD_SCHEMA, ROW_ID_COLUMN, ScanTask, WriteTask
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import first_lines
-from airflow_txlog.jobs.scan import FilePlan, bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
+from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
 from airflow_txlog.jobs.sql import SqlGate, quoted
 from airflow_txlog.jobs.stage import collect_records
+
+# About what one bucket of a pinned source takes.
+BUCKET_BYTES = 128 * 1024 * 1024
 
 # Hadoop expands these in a path; a backslash before one takes it as it is.
 _GLOB = re.compile(r"([\[\]{}*?\\])")
@@ -49,12 +53,32 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedSource:
-    """A source's rows, written down. `frame` reads the files: the source's columns and ROW_ID_COLUMN."""
+    """A source's rows, written down in `files`. `frame` reads them: the source's columns and ROW_ID_COLUMN."""
 
     frame: DataFrame
-    plan: FilePlan
-    num_rows: int
+    files: tuple[StagedFile, ...]
     reads_target: bool
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_records for file in self.files)
+
+    @property
+    def num_buckets(self) -> int:
+        """Into how many parts the rows are cut where they are staged part by part: each gives a file of good size."""
+        size_bytes = sum(file.size_bytes for file in self.files)
+        return max(1, min(len(self.files), round(size_bytes / BUCKET_BYTES)))
+
+    def bucket_sql(self, row_id: str) -> str:
+        """SQL (int) for the bucket of a row, by SQL for its number: all rows of one task that pinned them share it."""
+        return f"CAST(pmod(shiftright({row_id}, {POSITION_BITS}), {self.num_buckets}L) AS INT)"
+
+    def buckets_of(self, rows: pa.Array) -> list[pa.Array]:
+        """Row numbers by bucket, in their order."""
+        parts = pc.shift_right(rows, pa.scalar(POSITION_BITS, pa.int64()))
+        count = pa.scalar(self.num_buckets, pa.int64())
+        buckets = pc.subtract(parts, pc.multiply(pc.divide(parts, count), count))
+        return [rows.filter(pc.equal(buckets, number)) for number in range(self.num_buckets)]
 
     @property
     def schema(self) -> StructType:
@@ -65,8 +89,8 @@ class PinnedSource:
         """Uncompressed bytes of these columns, by the footers of the files."""
         wanted = {name.lower() for name in columns}
         total = 0
-        for location in self.plan.table.column("location").to_pylist():
-            source, _ = open_input(location)
+        for file in self.files:
+            source, _ = open_input(file.location)
             with source:
                 metadata = pq.read_metadata(source)
             for group in range(metadata.num_row_groups):
@@ -98,8 +122,8 @@ def build_source(context: JobContext, gate: SqlGate, target: Snapshot | None) ->
     return Source(frame=frame, reads_target=reads_target)
 
 
-def pin(context: JobContext, source: Source) -> PinnedSource:
-    """The source evaluated, once, and written down in the job's inputs folder.
+def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
+    """The source evaluated, once, and written down in the job's inputs folder. `gate` has built it.
 
     Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
     """
@@ -125,13 +149,30 @@ def pin(context: JobContext, source: Source) -> PinnedSource:
         rows.mapInArrow(WriteTask(layout=layout, numbers_rows=True), spark_schema(RECORD_SCHEMA)),
         "write down the source's rows",
     )
-    plan = FilePlan(table=_plan_of(staged), schema=layout.schema)
+    context.pinned_inputs["source"] = {
+        "files": [asdict(file) for file in staged],
+        "schema": source.frame.schema.jsonValue(),
+        "parameters": sorted(gate.used),
+    }
+    context.pinned_inputs["reads_target"] = source.reads_target
     return PinnedSource(
         frame=_read_back(context, staged, layout.schema, source.frame.schema),
-        plan=plan,
-        num_rows=sum(file.num_records for file in staged),
+        files=tuple(staged),
         reads_target=source.reads_target,
     )
+
+
+def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
+    """The source that an earlier try of this work pinned, where `context.pinned_inputs` tells of one that still counts."""
+    told = context.pinned_inputs.get("source")
+    if told is None or context.pinned_inputs.get("reads_target"):
+        return None
+    gate.used.update(told["parameters"])
+    files = [StagedFile(**file) for file in told["files"]]
+    schema = StructType.fromJson(told["schema"])
+    typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
+    stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
+    return PinnedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)
 
 
 def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snapshot | None) -> Source:
@@ -188,22 +229,6 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
             "SQL. Nothing was staged.",
             columns=[],
         ) from error
-
-
-def _plan_of(staged: list[StagedFile]) -> pa.Table:
-    rows = [
-        {
-            "index": index,
-            "location": file.location,
-            "size_bytes": file.size_bytes,
-            "num_records": file.num_records,
-            "directory": "",
-            "partition_values": [],
-        }
-        for index, file in enumerate(staged)
-    ]
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
-    return pa.table(arrays, schema=pa.schema(PLAN_FIELDS))
 
 
 def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema, wanted: StructType) -> DataFrame:

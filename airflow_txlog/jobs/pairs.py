@@ -1,15 +1,14 @@
 """Pairs of a merge: every target row and source row that ON matches, and the clause that acts on them.
 
-One Spark job joins the rows of the candidate files with the pinned source and yields numbers only: where the target row
+One Spark job joins the rows of the scanned files with the pinned source and yields numbers only: where the target row
 lives, which source row it met, which clause acts. The invariant: these are *all* pairs that ON matches, also those on
-which no clause acts, because they decide what is ambiguous and what is inserted. Source: delta-spark,
-MergeIntoCommand; soundness A1.
+which no clause acts, because they decide what is ambiguous and what is inserted; and every target row that matches
+nothing and on which a WHEN NOT MATCHED BY SOURCE clause acts. Source: delta-spark, MergeIntoCommand; soundness A1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +19,8 @@ from airflow_txlog.engine.table.schema import StructType, parse_schema
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.find import FoundRows, by_file, scan_columns
+from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.find import scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan
@@ -31,35 +31,6 @@ from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
 # not know how many rows a scan of ours yields.
 BROADCAST_BYTES = 64 * 1024 * 1024
 
-_SCHEMA = pa.schema([(ADDRESS_COLUMN, pa.int64()), (ROW_ID_COLUMN, pa.int64()), (CLAUSE_COLUMN, pa.int32())])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pairs:
-    """The pairs, collected: an address, a source row and the acting clause (or null) each."""
-
-    rows: pa.Table
-
-    def acted(self, numbers: Iterable[int]) -> FoundRows:
-        """The target rows on which these clauses act, by file."""
-        acting = pc.is_in(self.rows.column(CLAUSE_COLUMN), value_set=pa.array(list(numbers), pa.int32()))
-        rows = self.rows.filter(acting)
-        if len(pc.unique(rows.column(ADDRESS_COLUMN))) < rows.num_rows:
-            # Only a merge that tolerates many matches gets here: any of them says the same.
-            one = rows.group_by(ADDRESS_COLUMN).aggregate([(ROW_ID_COLUMN, "min"), (CLAUSE_COLUMN, "min")])
-            rows = one.rename_columns([ADDRESS_COLUMN, ROW_ID_COLUMN, CLAUSE_COLUMN])
-        return by_file(rows)
-
-    def matched_files(self) -> list[int]:
-        """The plan's row numbers of the files in which ON matches some row, acted upon or not."""
-        addresses = pc.unique(self.rows.column(ADDRESS_COLUMN))
-        files: list[int] = pc.unique(pc.shift_right(addresses, pa.scalar(POSITION_BITS, pa.int64()))).to_pylist()
-        return files
-
-    def matched_source_rows(self) -> pa.Array:
-        """The source rows that matched some target row, once each."""
-        return pc.unique(self.rows.column(ROW_ID_COLUMN))
-
 
 def find_pairs(
     context: JobContext,
@@ -69,29 +40,31 @@ def find_pairs(
     sides: Sides,
     clauses: Clauses,
     source: PinnedSource,
-) -> Pairs:
-    """Every pair of a row of the planned files (of a table with this schema) and a source row that ON matches.
-
-    Raises AmbiguousMerge where two source rows match a target row that a clause may act on.
-    """
-    if plan.num_files == 0 or source.num_rows == 0:
-        return Pairs(rows=_SCHEMA.empty_table())
+) -> pa.Table:
+    """The verdicts on all rows of the planned files (of a table with this schema), as a table `ADDRESSED`."""
+    if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
+        return ADDRESSED.empty_table()
     on = context.arguments["on"]
-    texts = [on, *clauses.texts_on_pairs()]
+    texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
     scan_columns(context, plan, _named(texts, schema)).createOrReplaceTempView(target_view)
     source.frame.createOrReplaceTempView(source_view)
     named = _named(texts, parse_schema(without_metadata(source.schema).json()))
     size_bytes = source.bytes_of([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
+    source_row = f"{s}.{ROW_ID_COLUMN}"
+    clause, join, acting = deciding_sql(clauses.matched), "JOIN", ""
+    if clauses.not_matched_by_source:
+        clause = f"CASE WHEN {source_row} IS NULL THEN {deciding_sql(clauses.not_matched_by_source)} ELSE {clause} END"
+        join = "LEFT JOIN"
+        acting = f" WHERE {ROW_ID_COLUMN} IS NOT NULL OR {CLAUSE_COLUMN} IS NOT NULL"
     query = (
-        f"SELECT /*+ {join_hint(size_bytes, s)} */ {t}.{ADDRESS_COLUMN}, {s}.{ROW_ID_COLUMN}, "
-        f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} "
-        f"FROM {quoted(target_view)} AS {t} JOIN {quoted(source_view)} AS {s} ON (\n{on}\n)"
+        f"SELECT /*+ {join_hint(size_bytes, s)} */ {t}.{ADDRESS_COLUMN}, {source_row}, {clause} AS {CLAUSE_COLUMN} "
+        f"FROM {quoted(target_view)} AS {t} {join} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
-    pairs = Pairs(rows=collect(gate.run(query), "match source and target").cast(_SCHEMA))
-    _check_unambiguous(context, pairs, plan, clauses)
-    return pairs
+    if acting:
+        query = f"SELECT * FROM ({query}){acting}"
+    return collect(gate.run(query), "match source and target").cast(ADDRESSED)
 
 
 def join_hint(size_bytes: int, alias: str) -> str:
@@ -99,8 +72,12 @@ def join_hint(size_bytes: int, alias: str) -> str:
     return f"BROADCAST({alias})" if size_bytes < BROADCAST_BYTES else f"SHUFFLE_HASH({alias})"
 
 
-def _check_unambiguous(context: JobContext, pairs: Pairs, plan: FilePlan, clauses: Clauses) -> None:
-    addresses = pairs.rows.column(ADDRESS_COLUMN)
+def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, clauses: Clauses) -> None:
+    """Raises AmbiguousMerge where two source rows match a target row that a clause may act on.
+
+    `rows`: the verdicts on all files of the plan, a table `ADDRESSED`.
+    """
+    addresses = rows.column(ADDRESS_COLUMN)
     # Without a WHEN MATCHED clause it does not matter how often a row matches.
     if not clauses.matched or clauses.tolerates_many_matches or len(pc.unique(addresses)) == len(addresses):
         return

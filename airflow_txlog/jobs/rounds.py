@@ -1,9 +1,9 @@
-"""Rounds: a job planned afresh when another commit forbade its own, a bounded number of times.
+"""Rounds: a job that lost to another commit goes on with what still holds, until it lands or its time is over.
 
 A round opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and commits.
-What it staged is deleted when its commit is known not to be in the table, and kept whenever that is not known. The
-invariant: a round depends on nothing of an earlier one but the pinned inputs, so its result is that of a run from the
-start on its snapshot. Source: docs/decisions/retries.md; soundness A11, A17.
+What earlier rounds found and staged is the job's memory; how much of it holds is for the plan to say. The invariant: a
+staged file is deleted only when no version of the table holds it, and none ever will: not before its commit's fate is
+known, and not while another try of the same work may know of it. Source: docs/decisions/retries.md; soundness A11, A17.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.jobs.commit import Change, commit_change
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.dml.manifest import Manifest
+from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.stage import check_not_swept, unstage
 
 FIRST_PAUSE_S = 0.1
@@ -56,43 +58,85 @@ def run_rounds(
     context: LogContext,
     plan: Plan,
     *,
+    memory: Memory | None = None,
+    manifest: Manifest | None = None,
     begin_absent: BeginAbsent | None = None,
     final: tuple[type[CommitConflict], ...] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> Outcome:
-    """Plan and commit until it lands, at most `conflict_rounds` times after the first.
+    """Plan and commit until it lands, for `conflict_deadline_s` at most.
 
-    `plan` reads through the transaction, stages, and says what to commit; on an error it has deleted what it staged.
-    `begin_absent` begins the transaction that creates the table where there is none; without it, TableNotFound.
+    `plan` reads through the transaction, stages into `memory`, and says what to commit; on an error it has deleted what
+    it staged and had not yet put there. `manifest`: where the memory is saved, if it is. `begin_absent` begins the
+    transaction that creates the table where there is none; without it, TableNotFound.
     `final`: conflicts after which nothing is planned again, here or by a retry.
-    Raises the last round's conflict when no round is left, and every other error at once.
+    Raises the last round's conflict when the time is over, and every other error at once.
     """
-    limit = 1 + context.spec.conflict_rounds
-    # One table for all rounds: the next one reads only the commits that it lost to.
-    table = Table(open_store(context.root), strict_writers=context.spec.strict_writers)
-    for number in range(1, limit + 1):
-        try:
-            return _round(context, table, plan, begin_absent, number, clock)
-        except final as error:
-            told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
-            raise type(error)(told, **(error.facts | {"retryable": False})) from error
-        except _WORTH_ANOTHER_ROUND as error:
-            if number == limit or not error.retryable:
-                raise
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1)) * (0.5 + clock.random())
-            context.log(f"round {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s.")
-            clock.sleep(pause_s)
-    raise AssertionError("a round returns or raises")
+    rounds = _Rounds(context, plan, begin_absent, final, clock)
+    memory = memory or Memory()
+    try:
+        outcome = rounds.run()
+    except BaseException:
+        if rounds.fate_is_known and not (manifest and manifest.is_published):
+            unstage(memory.staged_files())
+        raise
+    _delete_leftovers(context, outcome, memory, manifest)
+    return outcome
 
 
-def _round(
-    context: LogContext, table: Table, plan: Plan, begin_absent: BeginAbsent | None, number: int, clock: Clock
-) -> Outcome:
-    tx = _begin(context, table, begin_absent)
-    # The application transaction comes before anything else: found means done, whatever conflict led here.
-    if context.spec.application is not None:
-        tx.read_application(context.spec.application.app_id)
-        done = None if tx.snapshot is None else done_in(table.store, tx.snapshot, context.spec, clock)
+def _delete_leftovers(context: LogContext, outcome: Outcome, memory: Memory, manifest: Manifest | None) -> None:
+    """Delete what was staged and is in no commit, where nobody can commit it any more.
+
+    Another try that knows of our files has the same application transaction: once that is in the table with *our*
+    commit, none of them can land. Where another's commit has it, or nothing was committed, our files may be in use.
+    """
+    is_published = manifest is not None and manifest.is_published
+    if outcome.is_committed and (not is_published or context.spec.application is not None):
+        unstage(memory.dropped)
+    elif not outcome.is_committed and not is_published:
+        unstage(memory.staged_files())
+
+
+class _Rounds:
+    def __init__(
+        self,
+        context: LogContext,
+        plan: Plan,
+        begin_absent: BeginAbsent | None,
+        final: tuple[type[CommitConflict], ...],
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._final = final
+        self._plan = plan
+        self._begin_absent = begin_absent
+        self._clock = clock
+        # One table for all rounds: the next one reads only the commits that it lost to.
+        self._table = Table(open_store(context.root), strict_writers=context.spec.strict_writers)
+        self.fate_is_known = True
+        """Whether it is certain that no commit of these rounds is in the table."""
+
+    def run(self) -> Outcome:
+        context, clock = self._context, self._clock
+        deadline_ms = clock.now_ms() + context.spec.conflict_deadline_s * 1000
+        number = 1
+        while True:
+            try:
+                return self._round(number)
+            except self._final as error:
+                told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
+                raise type(error)(told, **(error.facts | {"retryable": False})) from error
+            except _WORTH_ANOTHER_ROUND as error:
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
+                if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:
+                    raise
+                context.log(f"round {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s.")
+                clock.sleep(pause_s)
+                number += 1
+
+    def _round(self, number: int) -> Outcome:
+        context, tx = self._context, self._begin()
+        done = self._done(tx)
         if done is not None:
             return Outcome(
                 change=None,
@@ -102,31 +146,43 @@ def _round(
                 rounds=number,
                 done=done,
             )
-    change = plan(tx)
-    check_not_swept(change.staged, clock.now_ms())
-    try:
+        change = self._plan(tx)
+        check_not_swept(change.staged, self._clock.now_ms())
         with context.step("commit"):
-            is_committed = commit_change(context, tx, change)
-    except _PROVES_UNCOMMITTED:
-        unstage(change.staged)
-        raise
-    version = None if tx.outcome is None else tx.outcome.version
-    if tx.outcome is not None and tx.outcome.rebased_over:
-        context.log(f"rebased over {len(tx.outcome.rebased_over)} commits that do not conflict")
-    return Outcome(
-        change=change,
-        version=version if is_committed else tx.read_version,
-        read_version=None if tx.snapshot is None else tx.read_version,
-        is_committed=is_committed,
-        rounds=number,
-    )
+            is_committed = self._commit(tx, change)
+        version = None if tx.outcome is None else tx.outcome.version
+        if tx.outcome is not None and tx.outcome.rebased_over:
+            context.log(f"rebased over {len(tx.outcome.rebased_over)} commits that do not conflict")
+        return Outcome(
+            change=change,
+            version=version if is_committed else tx.read_version,
+            read_version=None if tx.snapshot is None else tx.read_version,
+            is_committed=is_committed,
+            rounds=number,
+        )
 
+    def _begin(self) -> Transaction:
+        with self._context.step("open"):
+            try:
+                return self._table.begin()
+            except TableNotFound:
+                if self._begin_absent is None:
+                    raise
+        return self._begin_absent()
 
-def _begin(context: LogContext, table: Table, begin_absent: BeginAbsent | None) -> Transaction:
-    with context.step("open"):
+    def _done(self, tx: Transaction) -> JobResult | None:
+        """The application transaction comes before anything else: found means done, whatever conflict led here."""
+        application = self._context.spec.application
+        if application is None:
+            return None
+        tx.read_application(application.app_id)
+        return None if tx.snapshot is None else done_in(self._table.store, tx.snapshot, self._context.spec, self._clock)
+
+    def _commit(self, tx: Transaction, change: Change) -> bool:
         try:
-            return table.begin()
-        except TableNotFound:
-            if begin_absent is None:
-                raise
-    return begin_absent()
+            return commit_change(self._context, tx, change)
+        except _PROVES_UNCOMMITTED:
+            raise
+        except BaseException:
+            self.fate_is_known = False
+            raise

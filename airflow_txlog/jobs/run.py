@@ -26,9 +26,15 @@ from airflow_txlog.jobs.running import translate
 from airflow_txlog.jobs.session import check_meaning, job_settings
 from airflow_txlog.jobs.shipping import ship
 from airflow_txlog.jobs.truncate import truncate
+from airflow_txlog.jobs.update import update
 from airflow_txlog.jobs.write import write
 
-_ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {"write": write, "delete": delete, "merge": merge}
+_ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {
+    "write": write,
+    "delete": delete,
+    "update": update,
+    "merge": merge,
+}
 _LOG_JOBS: dict[str, Callable[[LogContext], Outcome]] = {"truncate": truncate, "restore": restore}
 _MAINTENANCE: dict[str, Callable[[JobSpec], JobResult]] = {
     "checkpoint": maintenance.checkpoint,
@@ -98,6 +104,7 @@ def summary(result: JobResult) -> list[str]:
 _ROWS_TOLD: dict[str, dict[str, str]] = {
     "write": {"numOutputRows": "written", "numDeletedRows": "replaced"},
     "delete": {"numDeletedRows": "deleted"},
+    "update": {"numUpdatedRows": "updated"},
     "merge": {
         "numTargetRowsUpdated": "updated",
         "numTargetRowsDeleted": "deleted",
@@ -117,9 +124,14 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
             with context.step("prepare"):
                 ship(context.spark)
             outcome = _ROW_JOBS[spec.operation](context)
+    except Exception as error:
+        # A retry goes on from here.
+        if not (context.spec.application is not None and translate(error, "run the job").retryable):
+            _remove_inputs(context, store)
+        raise
     finally:
         context.drop_views()
-        _remove_inputs(context, store)
+    _remove_inputs(context, store)
     return _result(context, outcome)
 
 
@@ -167,10 +179,13 @@ def _check_reachable(store: Store) -> None:
 
 
 def _remove_inputs(context: JobContext, store: Store) -> None:
-    """Delete the job's own folder of pinned inputs and large plans; VACUUM sweeps what cannot be deleted now."""
+    """Delete the folder of pinned inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
+
+    Where a second copy of the work still reads them, it fails and finds on its retry that the work is done.
+    """
     folder = context.inputs_location.rsplit("/", 1)[-1]
     with contextlib.suppress(Exception):
-        # The folder bears this job's id and no log names anything in it.
+        # The folder bears the work's own id and no log names anything in it.
         for info in store.list(folder):
             store.delete(info.path)
         store.delete_empty_directory(folder)

@@ -30,6 +30,9 @@ from airflow_txlog.jobs.running import condition_of, first_lines
 from airflow_txlog.jobs.session import is_classic
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
+# What the rows of a table are called in a text that has no other name for them.
+ROWS_ALIAS = "txlog_rows"
+
 _FOREIGN_CODE = frozenset({"java_method", "reflect", "try_reflect"})
 
 
@@ -49,9 +52,9 @@ def columns_named(sql: str, schema: delta.StructType) -> frozenset[str] | None:
         return None
 
 
-def aliased(view: str) -> str:
+def aliased(view: str, alias: str = ROWS_ALIAS) -> str:
     """A view in a FROM clause; see the head of this module for why it never stands there alone."""
-    return f"{quoted(view)} AS {quoted('txlog_rows')}"
+    return f"{quoted(view)} AS {quoted(alias)}"
 
 
 class SqlGate:
@@ -61,7 +64,8 @@ class SqlGate:
         self._context = context
         self._spark: SparkSession = context.spark
         self._parameters = dict(parameters)
-        self._used: set[str] = set()
+        self.used: set[str] = set()
+        """The parameters that some text has used so far."""
 
     def shape(self, schema: StructType) -> str:
         """The name of an empty view with these columns."""
@@ -115,7 +119,7 @@ class SqlGate:
 
     def check_all_used(self) -> None:
         """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
-        spare = sorted(set(self._context.spec.bound_parameters) - self._used)
+        spare = sorted(set(self._context.spec.bound_parameters) - self.used)
         if spare:
             raise InvalidPredicate(
                 f"No SQL of this job has a parameter :{spare[0]}, for which a value was given. A misspelt parameter is "
@@ -154,7 +158,7 @@ class SqlGate:
             try:
                 frame = self._spark.sql(sql, args=bound or None)
                 _ = frame.schema
-                self._used |= set(bound)
+                self.used |= set(bound)
                 return frame, bound
             except PySparkException as error:
                 name = _unbound_parameter(error)

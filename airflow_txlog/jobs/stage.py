@@ -95,7 +95,7 @@ ORPHAN_RETENTION_MS = 7 * 24 * 3_600_000
 
 
 def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
-    """Raises JobError, retryable, after deleting what is left, where a vacuum may have taken files of the commit.
+    """Raises JobError, retryable, where a vacuum may have taken files of the commit.
 
     Young files are not asked for. From a quarter of the orphan retention on each one must still be there, and from the
     half on nothing is committed: a vacuum may be under way. A commit that names what is gone would be a hollow table.
@@ -108,7 +108,6 @@ def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
         return
     gone = [file.path for file in files if not exists(file.location)]
     if gone or age_ms >= ORPHAN_RETENTION_MS // 2:
-        unstage(files)
         what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
         raise JobError(
             f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "

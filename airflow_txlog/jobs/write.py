@@ -35,6 +35,7 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.replaced import (
@@ -66,6 +67,7 @@ def write(context: JobContext) -> Outcome:
     return run_rounds(
         context,
         job.plan,
+        memory=job.memory,
         begin_absent=job.begin_absent if context.arguments["create"] else None,
         final=_ROWS_OF_OTHERS if context.arguments["on_conflict"] == "fail" else (),
     )
@@ -91,6 +93,7 @@ class _Write:
         self._gate = SqlGate(context, context.parameters)
         self._mode: str = context.arguments["mode"]
         self._created: tuple[Source, _Target] | None = None
+        self.memory = Memory()
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
@@ -138,6 +141,8 @@ class _Write:
                 check_has_partitions(context, target.layout.partition_columns)
             self._gate.check_all_used()
             rows = fit_rows(source.frame, target.spark_schema, ansi=is_ansi(context.spark), table_uri=context.root)
+        # The source is evaluated again, so what an earlier round staged is not this round's.
+        self.memory.forget()
         with context.step("write"):
             staged = stage(context, target.layout, copies=None, rows=rows)
         try:
@@ -147,6 +152,7 @@ class _Write:
         except BaseException:
             unstage(staged)
             raise
+        self.memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
         return self._change(tx, target, scope, staged, replaced)
 

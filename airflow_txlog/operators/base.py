@@ -35,8 +35,8 @@ class TxlogOperator(BaseOperator):
     :param spark_conf: Spark settings of this job, over those of the connection. No secrets: they are shown in the UI.
         (templated)
     :param time_zone: the time zone in which SQL texts are understood.
-    :param conflict_rounds: how often the job itself plans afresh after losing to another commit, before the conflict
-        is given to Airflow's retries.
+    :param conflict_deadline_s: how long, in seconds, the job itself goes on after losing to another commit, before
+        the conflict is given to Airflow's retries. What was found and staged, and what still holds, is not done again.
 
     A task that fails is retried by `TxlogRetryPolicy` only for what running again can win (set `retries`); give
     `retry_policy=` to replace it.
@@ -54,7 +54,7 @@ class TxlogOperator(BaseOperator):
         runner: str | Runner | None = None,
         spark_conf: dict[str, str] | None = None,
         time_zone: str = "UTC",
-        conflict_rounds: int = 10,
+        conflict_deadline_s: int = 3600,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -63,7 +63,7 @@ class TxlogOperator(BaseOperator):
         self.runner = runner
         self.spark_conf = spark_conf
         self.time_zone = time_zone
-        self.conflict_rounds = conflict_rounds
+        self.conflict_deadline_s = conflict_deadline_s
         self._running: Runner | None = None
         # After super().__init__, which has applied the author's argument or default_args.
         if HAS_RETRY_POLICY and self.retry_policy is None:
@@ -115,7 +115,7 @@ class TxlogOperator(BaseOperator):
             spark_conf={**hook.spark_conf, **(self.spark_conf or {})},
             time_zone=self.time_zone,
             annotations=annotations_of(context),
-            conflict_rounds=self.conflict_rounds,
+            conflict_deadline_s=self.conflict_deadline_s,
             strict_writers=hook.strict_writers,
         )
         application = self.application(context, table_uri)

@@ -164,16 +164,16 @@ EXPECTED = {(user, float(user % 10)) for user in range(1000) if user != 42}
 
 
 @pytest.mark.parametrize("winner", ["forget_user", "enrich_users"])
-@pytest.mark.parametrize("conflict_rounds", [10, 0], ids=["the job runs again", "the task runs again"])
+@pytest.mark.parametrize("conflict_deadline_s", [3600, 0], ids=["the job runs again", "the task runs again"])
 def test_the_loser_of_the_race_runs_again_and_the_forgotten_rows_stay_gone(
-    folder: Path, dag_of: ParseDag, winner: str, conflict_rounds: int
+    folder: Path, dag_of: ParseDag, winner: str, conflict_deadline_s: int
 ) -> None:
     specs = race_specs(dag_of("gdpr_race", "gdpr_race"), 0)
     InProcessRunner().run(specs["users"], log=print)
     (loser,) = {"forget_user", "enrich_users"} - {winner}
-    spec = specs[loser].replace(conflict_rounds=conflict_rounds)
+    spec = specs[loser].replace(conflict_deadline_s=conflict_deadline_s)
     overtaken = OvertakenRunner(lambda _: InProcessRunner().run(specs[winner], log=print))
-    if conflict_rounds:
+    if conflict_deadline_s:
         result = overtaken.run(spec, log=print)
         assert (result.rounds, result.read_version, result.version) == (2, 1, 2)
     else:

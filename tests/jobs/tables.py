@@ -91,7 +91,7 @@ def run(
     log: Callable[[str], None] | None = None,
     application: ApplicationTransaction | None = None,
     time_zone: str = "UTC",
-    conflict_rounds: int = 10,
+    conflict_deadline_s: int = 3600,
     spark_conf: dict[str, str] | None = None,
     **arguments: Any,
 ) -> JobResult:
@@ -104,7 +104,7 @@ def run(
         arguments=arguments,
         application=application,
         time_zone=time_zone,
-        conflict_rounds=conflict_rounds,
+        conflict_deadline_s=conflict_deadline_s,
         spark_conf=spark_conf or {},
     )
     return run_job(spec, spark, log=log)

@@ -1,7 +1,7 @@
 """The five situations of the literature on concurrent table writes, each over two real Spark jobs.
 
 The first job of each pair has found its rows when the second runs from start to end; then the first goes on to its
-commit. `conflict_rounds=0` shows what the conflict check says; with rounds left, the loser plans again and wins.
+commit. `conflict_deadline_s=0` shows what the conflict check says; with rounds left, the loser plans again and wins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def update(table: Table, ids: list[int], value: int, **arguments: Any) -> JobSpe
         "clauses": [{"when": "matched", "then": "update", "set": {"value": str(value)}}],
         **arguments,
     }
-    return JobSpec(operation="merge", table_uri=table.uri, arguments=spec, conflict_rounds=0)
+    return JobSpec(operation="merge", table_uri=table.uri, arguments=spec, conflict_deadline_s=0)
 
 
 def run_beside(first: JobSpec, second: JobSpec, spark: SparkSession) -> tuple[JobResult, JobResult]:
@@ -141,7 +141,7 @@ def test_two_blind_appends_both_commit_and_the_second_touches_no_data_again(
     def insert(number: int) -> JobSpec:
         source = {"sql": f"SELECT {number}L AS id, 'a' AS day, 0L AS value"}
         arguments = {"source": source, "mode": "append"}
-        return JobSpec(operation="write", table_uri=table.uri, arguments=arguments, conflict_rounds=0)
+        return JobSpec(operation="write", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
 
     staged_before: list[set[str]] = []
 
@@ -168,7 +168,7 @@ def test_two_blind_appends_both_commit_and_the_second_touches_no_data_again(
 
 def test_with_rounds_left_the_loser_plans_again_and_both_updates_stand(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path, [], [{"id": number, "day": "a", "value": 0} for number in range(10)])
-    first, second = run_beside(update(table, [3], 1).replace(conflict_rounds=3), update(table, [4], 2), spark)
+    first, second = run_beside(update(table, [3], 1), update(table, [4], 2), spark)
     assert (first.status, second.status) == ("committed", "committed")
     assert first.rounds == 2
     assert values(table) == {number: {3: 1, 4: 2}.get(number, 0) for number in range(10)}
@@ -202,7 +202,7 @@ def test_a12_a_compaction_of_files_in_which_nothing_was_found_passes_without_ano
     spec = update(table, [3], 1)
     if operation == "delete":
         arguments = {"predicate": "id = :id", "parameters": {"id": 3}}
-        spec = JobSpec(operation="delete", table_uri=table.uri, arguments=arguments, conflict_rounds=0)
+        spec = JobSpec(operation="delete", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
     result = run_job(spec, spark, log=once_found(lambda: compact(table, 10)))
     assert result.status == "committed", result.error
     assert (result.version, result.rounds) == (4, 1)
@@ -213,7 +213,7 @@ def test_a12_a_compaction_of_a_file_in_which_something_was_found_makes_another_r
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = make_table(tmp_path, [], [{"id": number, "day": "a", "value": 0} for number in (1, 3, 9)])
-    result = run_job(update(table, [3], 1).replace(conflict_rounds=2), spark, log=once_found(lambda: compact(table, 3)))
+    result = run_job(update(table, [3], 1), spark, log=once_found(lambda: compact(table, 3)))
     assert result.status == "committed"
     assert result.rounds == 2
     assert values(table) == {1: 0, 3: 1, 9: 0}

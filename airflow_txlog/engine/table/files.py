@@ -56,6 +56,11 @@ def path_of_key(key: str) -> str:
     return key.partition(_SEPARATOR)[0]
 
 
+def vector_of_key(key: str) -> str | None:
+    """The id of the deletion vector in a key, None where it has none."""
+    return key.partition(_SEPARATOR)[2] or None
+
+
 def file_keys(files: pa.Table, root: str) -> pa.Array:
     """The key of every row of a `FILES` or `TOMBSTONES` table, in order, as strings."""
     paths = canonical_paths(files.column("path"), root)

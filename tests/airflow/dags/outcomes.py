@@ -22,7 +22,7 @@ with DAG("conflict", schedule=None, default_args=DEFAULTS):
         task_id="forget",
         **FORGET,
         runner=OvertakenRunner(delete_user(7)),
-        conflict_rounds=0,
+        conflict_deadline_s=0,
         outlets=[Asset("users", uri="file:///lake/users")],
     )
 

@@ -1,0 +1,171 @@
+"""What a round has to stage: what the memory already holds is kept, the rest is written in one Spark job.
+
+A touched file is copied without the rows that leave it; new images of updated rows are gathered in segments of a few
+input files, so that a later round drops little; inserts are segments by bucket of source rows. The invariant: after
+`stage_work` the memory's segments hold exactly the rows of this round's verdicts. Source: soundness B2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.engine.table.files import file_keys
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, Memory, Segment
+from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.stage import layout_of, stage, unstage
+
+# A segment of images has at most so many input files: one that changes costs the others their images too.
+MAX_INPUTS = 16
+
+
+@dataclass(kw_only=True)
+class _Missing:
+    """What no segment in memory holds: plan rows to copy, groups of plan rows whose images are new, buckets."""
+
+    copies: list[int] = field(default_factory=list)
+    images: list[list[int]] = field(default_factory=list)
+    inserts: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.copies or self.images or self.inserts)
+
+
+def stage_work(
+    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, memory: Memory
+) -> StagedWork:
+    """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
+    staged just now; and what staging raises."""
+    keys: list[str] = file_keys(prepared.candidates, context.root).to_pylist()
+    missing = _missing(context, operation, prepared, found, memory, keys)
+    staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
+    memory.add(_segments(missing, staged, keys))
+    context.log(_told(missing, staged, memory))
+    touched = prepared.candidates.take(pa.array(sorted(found.removed.positions), pa.int64()))
+    return StagedWork(
+        copies=_files(memory, COPY),
+        images=_files(memory, IMAGES),
+        inserts=_files(memory, INSERTS),
+        removed=pa.concat_tables([prepared.whole, touched]),
+    )
+
+
+def _missing(
+    context: JobContext,
+    operation: RowOperation,
+    prepared: Prepared,
+    found: Found,
+    memory: Memory,
+    keys: Sequence[str],
+) -> _Missing:
+    copies = found.removed.partly(found.plan)
+    copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
+    imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
+    new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
+    wanted = operation.inserts_wanted(prepared, found.verdicts)
+    inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
+    return _Missing(
+        copies=[row for row in copies if keys[row] not in copied],
+        images=_grouped(context, prepared, found, new_images),
+        inserts={bucket: fingerprint for bucket, fingerprint in wanted.items() if fingerprint not in inserted},
+    )
+
+
+def _inputs(segments: Sequence[Segment]) -> frozenset[str]:
+    return frozenset[str]().union(*(segment.inputs for segment in segments))
+
+
+def _grouped(context: JobContext, prepared: Prepared, found: Found, rows: Sequence[int]) -> list[list[int]]:
+    """The files whose images are staged together: of one partition, few enough, and at least a group for each task."""
+    if not rows:
+        return []
+    most = max(1, min(MAX_INPUTS, -(-len(rows) // context.parallelism)))
+    partitions = prepared.partitions.tuples_of(prepared.candidates.take(pa.array(rows, pa.int64())))
+    groups: dict[tuple[str | None, ...], list[list[int]]] = {}
+    for row, partition in zip(rows, partitions, strict=True):
+        of_partition = groups.setdefault(partition, [[]])
+        if len(of_partition[-1]) >= most:
+            of_partition.append([])
+        of_partition[-1].append(row)
+    return [group for of_partition in groups.values() for group in of_partition]
+
+
+def _stage(
+    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
+) -> list[StagedFile]:
+    copies = found.removed.plan(found.plan, missing.copies) if missing.copies else None
+    staged = stage(
+        context,
+        layout_of(context, prepared.snapshot),
+        copies=copies,
+        rows=_new_rows(operation, prepared, found, missing),
+    )
+    try:
+        if prepared.scope is not None:
+            tuples = [prepared.partitions.tuple_of(file.partition_values) for file in staged if file.source is None]
+            prepared.partitions.check_inside(prepared.scope, tuples)
+    except BaseException:
+        unstage(staged)
+        raise
+    return staged
+
+
+def _new_rows(operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing) -> DataFrame | None:
+    """New images and inserted rows; None where there is neither. Buckets are numbered before the groups of images."""
+    frames = []
+    if missing.inserts:
+        frames.append(operation.inserts(prepared, found.verdicts, list(missing.inserts)))
+    if missing.images:
+        first = _first_group(missing)
+        segment_of = {row: first + number for number, group in enumerate(missing.images) for row in group}
+        plan = found.updated.plan(found.plan, segment_of)
+        numbers = [segment_of[row] for row in sorted(segment_of)]
+        frames.append(operation.images(prepared, plan.with_column("segment", numbers)))
+    if not frames:
+        return None
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+
+
+def _first_group(missing: _Missing) -> int:
+    return 1 + max(missing.inserts, default=-1)
+
+
+def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[str]) -> list[Segment]:
+    """What was staged, as segments; also those that gave no file, so that nobody stages them again."""
+    copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
+    new: dict[int, list[StagedFile]] = {}
+    for file in staged:
+        if file.source is not None:
+            copies[file.source].append(file)
+        else:
+            new.setdefault(file.segment or 0, []).append(file)
+    first = _first_group(missing)
+    return [
+        *(Segment(kind=COPY, inputs=frozenset({keys[row]}), files=tuple(files)) for row, files in copies.items()),
+        *(
+            Segment(kind=IMAGES, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(first + number, ())))
+            for number, group in enumerate(missing.images)
+        ),
+        *(
+            Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))
+            for bucket, fingerprint in missing.inserts.items()
+        ),
+    ]
+
+
+def _files(memory: Memory, kind: str) -> list[StagedFile]:
+    return [file for segment in memory.segments if segment.kind == kind for file in segment.files]
+
+
+def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory) -> str:
+    new = len(missing.copies) + len(missing.images) + len(missing.inserts)
+    rows = sum(file.num_records for file in staged)
+    kept = len(memory.segments) - new
+    again = f"; {kept} pieces of earlier rounds kept" if kept else ""
+    return f"staged {len(staged)} files with {rows} rows{again}"

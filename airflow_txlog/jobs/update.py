@@ -1,0 +1,119 @@
+"""UPDATE: the rows of which the predicate is TRUE get new values in the assigned columns.
+
+Those rows leave their files, which are copied without them, and their new images become new files. Every expression
+sees the row as it was. Source: delta-spark, UpdateCommand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.jobs.clauses import Clause, Clauses, Sides, assigned_values
+from airflow_txlog.jobs.commit import Change, predicate_parameter
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.delete import told_condition
+from airflow_txlog.jobs.dml.memory import Memory
+from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
+from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.dml.pipeline import run_row_operation
+from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.find import find_rows
+from airflow_txlog.jobs.images import updated_images
+from airflow_txlog.jobs.partitions import Partitions
+from airflow_txlog.jobs.rounds import Outcome
+from airflow_txlog.jobs.scan import FilePlan
+from airflow_txlog.jobs.schemas import check_takes_new_rows, is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql import SqlGate, columns_named
+
+_CLAUSE = 0
+
+
+def update(context: JobContext) -> Outcome:
+    """Run the job of `context.spec`; raises TxlogError."""
+    return run_row_operation(context, _Update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared(Prepared):
+    sides: Sides
+    clauses: Clauses
+
+
+class _Update(RowOperation):
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._gate = SqlGate(context, context.parameters)
+        self._condition: str = context.arguments["predicate"] or "TRUE"
+
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
+        """Predicate and values accepted; the files that may hold a row to update."""
+        context, gate, condition = self._context, self._gate, self._condition
+        with context.step("plan"):
+            check_may_remove_rows(snapshot, "UPDATE")
+            check_takes_new_rows(snapshot)
+            sides = _sides(context, gate, snapshot)
+            used = gate.condition(condition, sides.target_alone)
+            values = assigned_values(gate, sides, sides.target_alone, context.arguments["set"])
+            clause = Clause(number=_CLAUSE, action="update", condition=None, values=values)
+            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
+            scope, scope_read = read_scope(context, gate, snapshot, partitions)
+            gate.check_all_used()
+            files = tx.read(both(read_condition(context, snapshot, condition, used), scope_read))
+            return _Prepared(
+                snapshot=snapshot,
+                partitions=partitions,
+                scope=scope,
+                candidates=files_inside(partitions, scope, files),
+                whole=files.slice(0, 0),
+                updates=frozenset({_CLAUSE}),
+                sides=sides,
+                clauses=Clauses(matched=(clause,), not_matched=()),
+            )
+
+    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+        """Every row of which the predicate is TRUE is updated, by the only clause there is."""
+        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
+        alias = self._context.arguments["target_alias"]
+        found = find_rows(self._context, self._gate, plan, self._condition, columns, alias)
+        addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
+        clauses = pa.repeat(pa.scalar(_CLAUSE, pa.int32()), count)
+        return pa.table([addresses, pa.nulls(count, pa.int64()), clauses], ADDRESSED)
+
+    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
+        """The rows with their new values."""
+        assert isinstance(prepared, _Prepared)
+        schema = prepared.snapshot.delta_schema
+        return updated_images(self._context, self._gate, updated, schema, prepared.sides, prepared.clauses, None)
+
+    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
+        """The commit, as delta-spark has it."""
+        context = self._context
+        return Change(
+            operation="UPDATE",
+            parameters={"predicate": predicate_parameter([told_condition(context, self._condition)])},
+            staged=work.files,
+            removed=work.removed,
+            metrics=file_metrics(context, work) | {"numUpdatedRows": found.updated.num_rows},
+            files=file_counts(prepared, work),
+        )
+
+
+def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:
+    target = spark_table_schema(snapshot)
+    return Sides(
+        target=target,
+        source=StructType([]),
+        target_alias=context.arguments["target_alias"],
+        source_alias="",
+        target_shape=gate.shape(without_metadata(target, nullable=True)),
+        source_shape="",
+        ansi=is_ansi(context.spark),
+        table_uri=context.root,
+    )
