@@ -163,7 +163,7 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
 
 
 def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
-    """The source that an earlier try of this work pinned, where `context.pinned_inputs` tells of one that still counts."""
+    """The source that an earlier try of this work pinned; None where `context.pinned_inputs` has none that counts."""
     told = context.pinned_inputs.get("source")
     if told is None or context.pinned_inputs.get("reads_target"):
         return None

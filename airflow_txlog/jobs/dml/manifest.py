@@ -61,7 +61,7 @@ class Manifest:
         """Whether another try may know of what this job has staged."""
 
     def load(self) -> Memory:
-        """The memory of an earlier try of the same work, or an empty one. The inputs that it had pinned are pinned again."""
+        """The memory of an earlier try of the same work, or an empty one. What it had pinned is pinned so again."""
         if not self._may_save:
             return Memory()
         for path in self._saved_before():
