@@ -32,6 +32,7 @@ from airflow_txlog.datafiles.reading import (
     row_group_starts,
 )
 from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without, open_for_copy
+from airflow_txlog.datafiles.violations import without_violations
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError, from_dict
 
@@ -234,7 +235,8 @@ class WriteTask:
         try:
             rows = 0
             for batch in batches:
-                writer.write(_numbered(batch, rows) if self.numbers_rows else batch)
+                checked = without_violations(batch, must_check=self.layout.must_check)
+                writer.write(_numbered(checked, rows) if self.numbers_rows else checked)
                 rows += batch.num_rows
             staged = writer.finish()
         except TxlogError as error:

@@ -44,6 +44,7 @@ class Layout:
     `root`: the table's location. `schema`: the table's columns as Arrow, nullability and the marks of a column mapping
     (see `physical`) included. `job_id` stands in every file name, so that a person can tell what left an orphan behind.
     `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
+    `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
     `is_change`: for files of change rows, as `for_changes` makes it.
     """
 
@@ -53,6 +54,7 @@ class Layout:
     job_id: str
     indexed_columns: tuple[str, ...] | None = None
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
+    must_check: bool = False
     is_change: bool = False
 
     def for_changes(self) -> Layout:

@@ -8,7 +8,7 @@ author writes the cast. The invariant: a frame made here has exactly the table's
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,11 +34,9 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.types import walk_fields
+from airflow_txlog.engine.table.rules import may_break_rules
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.sql import quoted
-
-_CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 _FLOATS: tuple[type[DataType], ...] = (FloatType, DoubleType)
@@ -56,19 +54,15 @@ def spark_table_schema(snapshot: Snapshot) -> StructType:
 
 
 def check_takes_new_rows(snapshot: Snapshot) -> None:
-    """Raises UnsupportedFeature for a table with char(n) or varchar(n) columns.
-
-    Spark keeps the lengths and the padding of these by itself, and other readers rely on it; our writer does not.
-    """
-    for field in walk_fields(snapshot.delta_schema):
-        if _CHAR_VARCHAR_KEY in field.metadata:
-            raise UnsupportedFeature(
-                f"Table {snapshot.uri}: column {field.name!r} is {field.metadata[_CHAR_VARCHAR_KEY]}, whose length "
-                "this engine does not enforce, so it adds no rows. Rows can be deleted. Nothing was staged.",
-                table=snapshot.uri,
-                feature="char and varchar columns",
-                needed_to="write",
-            )
+    """Raises UnsupportedFeature for a table whose rows must keep rules, on behalf of whoever does not keep them."""
+    if may_break_rules(snapshot.metadata, snapshot.delta_schema):
+        raise UnsupportedFeature(
+            f"Table {snapshot.uri} has rules for its rows (constraints, generated or identity columns, char or "
+            "varchar), which this operation does not keep. Rows can be deleted and written. Nothing was staged.",
+            table=snapshot.uri,
+            feature="rules of the table",
+            needed_to="write",
+        )
 
 
 def without_metadata(schema: StructType, *, nullable: bool = False) -> StructType:
@@ -113,11 +107,13 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
     return isinstance(found, _TIMES) and isinstance(wanted, _TIMES)
 
 
-def fit_rows(frame: DataFrame, table: StructType, *, ansi: bool, table_uri: str) -> DataFrame:
+def fit_rows(
+    frame: DataFrame, table: StructType, *, ansi: bool, table_uri: str, filled: Collection[str] = ()
+) -> DataFrame:
     """The frame with exactly the table's columns and types; a nullable column that it lacks is null.
 
-    Raises SchemaMismatch, showing both schemas side by side, and ConstraintViolation for a NOT NULL column that the
-    frame lacks.
+    So is one of `filled`, NOT NULL or not, to which the table gives a value later. Raises SchemaMismatch, showing both
+    schemas side by side, and ConstraintViolation for any other NOT NULL column that the frame lacks.
     """
     check_distinct(frame.schema.names, "The source")
     have = {field.name.lower(): field for field in frame.schema}
@@ -129,7 +125,7 @@ def fit_rows(frame: DataFrame, table: StructType, *, ansi: bool, table_uri: str)
     for field in table:
         found = have.get(field.name.lower())
         if found is None:
-            if not field.nullable:
+            if not field.nullable and field.name not in filled:
                 raise ConstraintViolation(
                     f"{table_uri}: column {field.name!r} is NOT NULL, and the source has no such column. Nothing was "
                     "staged.",

@@ -18,7 +18,11 @@ from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.tasks import RECORD_COLUMN, RECORD_SCHEMA, RewriteTask, WriteTask, staged_or_error
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.rules import may_break_rules
+from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
@@ -28,21 +32,28 @@ from airflow_txlog.jobs.sql import quoted
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
     """How new files of the snapshot's table are written."""
-    properties: TableProperties = snapshot.table_properties
+    return layout_for(context, snapshot.metadata)
+
+
+def layout_for(context: JobContext, metadata: Metadata) -> Layout:
+    """How new files of a table with this metadata are written, also of one that is about to get it."""
+    properties = TableProperties(metadata.configuration, context.root)
+    schema = table_schema(metadata, context.root)
     columns = properties.stats_columns
     return Layout(
         root=context.root_location,
-        schema=snapshot.schema,
-        partition_columns=_spelled(snapshot),
+        schema=arrow_schema(schema, mapping_mode(metadata.configuration, context.root)),
+        partition_columns=_spelled(metadata, schema),
         job_id=context.job_id,
         indexed_columns=None if columns is None else tuple(columns),
         num_indexed_columns=properties.num_indexed_columns,
+        must_check=may_break_rules(metadata, schema),
     )
 
 
-def _spelled(snapshot: Snapshot) -> tuple[str, ...]:
+def _spelled(metadata: Metadata, schema: StructType) -> tuple[str, ...]:
     """The partition columns by the schema's spelling; the metadata may have another case."""
-    found = ((snapshot.delta_schema.find(name), name) for name in snapshot.partition_columns)
+    found = ((schema.find(name), name) for name in metadata.partition_columns)
     return tuple(name if field is None else field.name for field, name in found)
 
 

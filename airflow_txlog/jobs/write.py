@@ -20,11 +20,10 @@ from pyspark.sql.types import StructType as SparkSchema
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.store import open_store
-from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.files import live_row_counts
-from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import StructType, parse_schema
 from airflow_txlog.errors import (
     ConcurrentAppend,
@@ -47,18 +46,16 @@ from airflow_txlog.jobs.replaced import (
     scope_of_new_table,
 )
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.rules import Rules, accepted_rules, fit_new_rows
 from airflow_txlog.jobs.scan import check_names_are_free
 from airflow_txlog.jobs.schemas import (
     check_distinct,
-    check_takes_new_rows,
-    fit_rows,
     is_ansi,
-    spark_table_schema,
     without_metadata,
 )
 from airflow_txlog.jobs.scope import check_may_remove_rows, known_sum
 from airflow_txlog.jobs.sql import SqlGate
-from airflow_txlog.jobs.stage import layout_of, stage, unstage
+from airflow_txlog.jobs.stage import layout_for, stage, unstage
 
 
 def write(context: JobContext) -> Outcome:
@@ -79,10 +76,10 @@ _ROWS_OF_OTHERS = (ConcurrentAppend, ConcurrentDeleteRead, ConcurrentDeleteDelet
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """What the rows go into: the schema twice, the layout, and whether the table is made for them."""
+    """What the rows go into: schema, rules, layout, and whether the table is made for them."""
 
     schema: StructType
-    spark_schema: SparkSchema
+    rules: Rules
     layout: Layout
     is_new: bool
 
@@ -108,19 +105,7 @@ class _Write:
             tx = table.begin_create(schema, partition_by, properties)
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
-            schema = table_schema(tx.metadata, context.root)
-            mode = mapping_mode(tx.metadata.configuration, context.root)
-        known = TableProperties(properties, context.root)
-        columns = known.stats_columns
-        layout = Layout(
-            root=context.root_location,
-            schema=arrow_schema(schema, mode),
-            partition_columns=tuple(partition_by),
-            job_id=context.job_id,
-            indexed_columns=None if columns is None else tuple(columns),
-            num_indexed_columns=known.num_indexed_columns,
-        )
-        target = _Target(schema=schema, spark_schema=spark_schema, layout=layout, is_new=True)
+            target = self._target(tx.metadata, is_new=True)
         self._created = source, target
         context.log(
             f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
@@ -140,7 +125,7 @@ class _Write:
             if self._mode == "overwrite_partitions":
                 check_has_partitions(context, target.layout.partition_columns)
             self._gate.check_all_used()
-            rows = fit_rows(source.frame, target.spark_schema, ansi=is_ansi(context.spark), table_uri=context.root)
+            rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
         # The source is evaluated again, so what an earlier round staged is not this round's.
         self.memory.forget()
         with context.step("write"):
@@ -166,24 +151,27 @@ class _Write:
             return files_of_partitions(tx, partitions, staged)
         return FILES.empty_table()
 
+    def _target(self, metadata: Metadata, *, is_new: bool) -> _Target:
+        rules = accepted_rules(self._context, metadata)
+        return _Target(
+            schema=rules.schema,
+            rules=rules,
+            layout=layout_for(self._context, metadata),
+            is_new=is_new,
+        )
+
     def _source_and_target(self, tx: Transaction) -> tuple[Source, _Target]:
         context, snapshot = self._context, tx.snapshot
         if snapshot is None:
             assert self._created is not None
             return self._created
         _check_partitioning(context, snapshot.partition_columns)
-        check_takes_new_rows(snapshot)
         if self._mode != "append":
             check_may_remove_rows(snapshot, "an overwrite")
         source = build_source(context, self._gate, snapshot)
         if source.reads_target:
             tx.read_whole_table()
-        return source, _Target(
-            schema=snapshot.delta_schema,
-            spark_schema=spark_table_schema(snapshot),
-            layout=layout_of(context, snapshot),
-            is_new=False,
-        )
+        return source, self._target(snapshot.metadata, is_new=False)
 
     def _change(
         self, tx: Transaction, target: _Target, scope: Scope, staged: list[StagedFile], replaced: pa.Table

@@ -12,7 +12,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs import scan
 from airflow_txlog.jobs.scan import task_count
 from airflow_txlog.jobs.schemas import can_store
-from tests.jobs.tables import bag, committed, error_of, files_on_disk, ids, make_table, rows, run
+from tests.jobs.tables import bag, committed, files_on_disk, ids, make_table, rows, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,27 +89,6 @@ def test_there_are_one_or_two_tasks_a_core_and_fewer_for_little_work() -> None:
     assert task_count(2, [128 * mib] * 16) == 4
     assert task_count(100, [5 * mib] * 1000) == 100
     assert task_count(4, []) == 1
-
-
-@pytest.mark.spark
-def test_a_char_or_varchar_column_takes_no_new_rows_and_loses_some(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    tx = table.begin()
-    assert tx.snapshot is not None
-    import msgspec
-
-    old = tx.snapshot.metadata
-    mark = '"name":"name","type":"string","nullable":true,"metadata":{}'
-    assert mark in old.schema_string
-    text = old.schema_string.replace(mark, mark.replace("{}", '{"__CHAR_VARCHAR_TYPE_STRING":"varchar(3)"}'))
-    tx.set_metadata(msgspec.structs.replace(old, schema_string=text))
-    tx.commit("CHANGE COLUMN")
-    before = files_on_disk(table)
-    for operation, arguments in (("write", {"source": {"sql": "SELECT 'too long' AS name"}}), ("merge", UPSERT)):
-        error = error_of(run(spark, operation, table, **arguments))
-        assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "char and varchar columns")
-    assert files_on_disk(table) == before
-    committed(run(spark, "delete", table, predicate="id = 4"))
 
 
 STORED = [

@@ -11,6 +11,13 @@ from collections.abc import Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.column_mapping import MODE_PROPERTY, NO_MAPPING
+from airflow_txlog.engine.table.rules import (
+    CONSTRAINT_PREFIX,
+    DEFAULT_KEY,
+    GENERATION_KEY,
+    INVARIANTS_KEY,
+    is_identity,
+)
 from airflow_txlog.engine.table.type_widening import TYPE_CHANGES_KEY, check_type_changes
 from airflow_txlog.engine.table.types import Primitive, StructField, StructType, walk_fields, walk_types
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
@@ -29,17 +36,23 @@ READABLE = frozenset(
 )
 
 # Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
-# asks for V2 checkpoints may still be written without them.
+# asks for V2 checkpoints may still be written without them. The rules for rows (`rules`) are kept by whoever writes
+# rows, which is the jobs; a commit moves files, and knows no row.
 WRITABLE = frozenset(
     {
+        "allowColumnDefaults",
         "appendOnly",
         "changeDataFeed",
+        "checkConstraints",
         "checkpointProtection",
         "clustering",
         "columnMapping",
         "deletionVectors",
         "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
         "inCommitTimestamp",
+        "invariants",
         "rowTracking",
         "timestampNtz",
         "typeWidening",
@@ -52,13 +65,8 @@ WRITABLE = frozenset(
 # Writer features that are a duty only once something in the metadata switches them on: see `_active_features`.
 WRITABLE_WHILE_UNUSED = frozenset(
     {
-        "allowColumnDefaults",
-        "checkConstraints",
-        "generatedColumns",
         "icebergCompatV1",
         "icebergCompatV2",
-        "identityColumns",
-        "invariants",
     }
 )
 
@@ -173,6 +181,9 @@ def _needed_features(schema: StructType, properties: Mapping[str, str]) -> tuple
     if Primitive.TIMESTAMP_NTZ in walk_types(schema):
         active.add("timestampNtz")
     active |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+    if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
+        active.add("checkConstraints")
+    active |= {feature for field in walk_fields(schema) for feature in _active_in_field(field)} & _RULES
     needed = frozenset(name for name in active if name is not None)
     if needed & _NEED_DOMAINS:
         needed |= {"domainMetadata"}
@@ -192,12 +203,14 @@ _CREATION_SWITCHES = {
     ("delta.enableTypeWidening", "true"): "typeWidening",
 }
 _NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
+# Features that a column's metadata asks for when a table is created; invariants come with every writer version.
+_RULES = frozenset({"allowColumnDefaults", "generatedColumns", "identityColumns"})
 
 
 def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
     """Features that the metadata switches on, whether or not the protocol lists them."""
     properties = metadata.configuration
-    if any(name.startswith("delta.constraints.") for name in properties):
+    if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
         yield "checkConstraints"
     for name, feature in _SWITCHES.items():
         if properties.get(name, "false").lower() == "true":
@@ -222,15 +235,15 @@ _READ_ACTIVE = frozenset({"columnMapping", "typeWidening"})
 
 def _active_in_field(field: StructField) -> Iterator[str]:
     names = field.metadata.keys()
-    if "delta.invariants" in names:
+    if INVARIANTS_KEY in names:
         yield "invariants"
-    if "delta.generationExpression" in names:
+    if GENERATION_KEY in names:
         yield "generatedColumns"
     if TYPE_CHANGES_KEY in names:
         yield "typeWidening"
-    if any(name.startswith("delta.identity.") for name in names):
+    if is_identity(field):
         yield "identityColumns"
-    if "CURRENT_DEFAULT" in names:
+    if DEFAULT_KEY in names:
         yield "allowColumnDefaults"
 
 

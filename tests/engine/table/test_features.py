@@ -92,19 +92,30 @@ def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name:
 @pytest.mark.parametrize(
     ("feature", "what"),
     [
-        ("checkConstraints", metadata({"delta.constraints.positive": "id > 0"})),
         ("rowTracking", metadata({"delta.enableRowTracking": "true"})),
         ("icebergCompatV2", metadata({"delta.enableIcebergCompatV2": "true"})),
-        ("invariants", metadata(**{"delta.invariants": '{"expression":{"expression":"id > 0"}}'})),
-        ("generatedColumns", metadata(**{"delta.generationExpression": "1"})),
-        ("identityColumns", metadata(**{"delta.identity.start": 1})),
-        ("allowColumnDefaults", metadata(CURRENT_DEFAULT="1")),
     ],
 )
 def test_a_rule_of_the_table_that_we_do_not_enforce_makes_it_read_only(feature: str, what: Metadata) -> None:
     readable(LEGACY, what)
     with pytest.raises(errors.UnsupportedFeature, match=feature):
         writable(LEGACY, what)
+
+
+@pytest.mark.parametrize(
+    ("feature", "what"),
+    [
+        ("checkConstraints", metadata({"delta.constraints.positive": "id > 0"})),
+        ("invariants", metadata(**{"delta.invariants": '{"expression":{"expression":"id > 0"}}'})),
+        ("generatedColumns", metadata(**{"delta.generationExpression": "1"})),
+        ("identityColumns", metadata(**{"delta.identity.start": 1})),
+        ("allowColumnDefaults", metadata(CURRENT_DEFAULT="1")),
+    ],
+)
+def test_a_table_with_rules_for_rows_is_writable(feature: str, what: Metadata) -> None:
+    """Whoever writes rows keeps the rules (tests/jobs/test_rules.py); a table without rows to write is no danger."""
+    writable(LEGACY, what)
+    writable(features(feature), what)
 
 
 MAPPED = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
@@ -173,6 +184,7 @@ def test_a_new_table_asks_for_the_lowest_protocol_that_it_needs() -> None:
         ({"delta.enableRowTracking": "true"}, 1, 7, None, ["domainMetadata", "rowTracking"]),
         ({"delta.feature.domainMetadata": "supported"}, 1, 7, None, ["domainMetadata"]),
         ({"delta.feature.timestampNtz": "supported"}, 3, 7, ["timestampNtz"], []),
+        ({"delta.constraints.positive": "id > 0"}, 1, 7, None, ["checkConstraints"]),
         (
             {"delta.columnMapping.mode": "id", "delta.enableInCommitTimestamps": "true"},
             3,
@@ -194,16 +206,29 @@ def test_a_property_that_asks_for_a_feature_asks_for_its_protocol(
         assert found.writer_features == sorted({"appendOnly", "invariants", *(both or []), *writer_only})
 
 
+@pytest.mark.parametrize(
+    ("feature", "marks"),
+    [
+        ("generatedColumns", {"delta.generationExpression": "1"}),
+        ("identityColumns", {"delta.identity.start": 1}),
+        ("allowColumnDefaults", {"CURRENT_DEFAULT": "1"}),
+    ],
+)
+def test_a_column_with_a_rule_asks_for_its_feature(feature: str, marks: dict[str, Any]) -> None:
+    found = protocol_for(parse_schema(metadata(**marks).schema_string or ""), {})
+    assert found.writer_features == sorted({"appendOnly", "invariants", feature})
+
+
 def test_a_refused_table_stages_nothing(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
     tx = table.begin()
-    changed = {**table.snapshot().properties, "delta.constraints.positive": "id > 0"}
+    changed = {**table.snapshot().properties, "delta.enableIcebergCompatV2": "true"}
     from msgspec.structs import replace
 
     tx.set_metadata(replace(table.snapshot().metadata, configuration=changed))
-    tx.commit("ADD CONSTRAINT")
+    tx.commit("SET TBLPROPERTIES")
     before = sorted(path for path in (tmp_path / "t").rglob("*"))
-    with pytest.raises(errors.UnsupportedFeature, match="checkConstraints"):
+    with pytest.raises(errors.UnsupportedFeature, match="icebergCompatV2"):
         table.begin()
     assert sorted(path for path in (tmp_path / "t").rglob("*")) == before
     assert table.to_arrow().num_rows == 0

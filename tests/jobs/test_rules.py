@@ -1,0 +1,238 @@
+"""The rules of a table, kept on every new row: by the write job, and by whatever else makes rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.datafiles.violations import VIOLATION_COLUMN, without_violations
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import ConstraintViolation, JobError
+from tests.jobs.tables import committed, error_of, files_on_disk, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+IDS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def table_with(
+    folder: Path,
+    schema: pa.Schema = IDS,
+    marks: Mapping[str, Mapping[str, Any]] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """An empty table whose columns carry these marks in their metadata, and which has these properties."""
+    table = Table.create(str(folder), schema)
+    old = table.snapshot().metadata
+    described = json.loads(old.schema_string or "")
+    for field in described["fields"]:
+        field["metadata"] = dict((marks or {}).get(field["name"], {}))
+    tx = table.begin()
+    tx.set_metadata(
+        msgspec.structs.replace(
+            old, schema_string=json.dumps(described), configuration={**old.configuration, **(properties or {})}
+        )
+    )
+    tx.commit("CHANGE COLUMNS")
+    return table
+
+
+def refused(spark: SparkSession, table: Table, sql: str, **arguments: Any) -> dict[str, Any]:
+    """The error of a write that the table's rules forbid; nothing of it is left."""
+    before, version = files_on_disk(table), table.snapshot().version
+    error = error_of(run(spark, "write", table, source={"sql": sql}, **arguments))
+    assert (files_on_disk(table), table.snapshot().version) == (before, version)
+    return error
+
+
+def write(spark: SparkSession, table: Table, sql: str, **arguments: Any) -> None:
+    committed(run(spark, "write", table, source={"sql": sql}, **arguments))
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.to_arrow().to_pylist()
+    return sorted(found, key=repr)
+
+
+# --- CHECK and invariants -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_row_that_breaks_a_check_constraint_stops_the_write(tmp_path: Path, spark: SparkSession) -> None:
+    rules = {"delta.constraints.positive": "id > 0 -- never less", "delta.constraints.named": "length(name) < 100"}
+    table = table_with(tmp_path / "t", properties=rules)
+    write(spark, table, "SELECT id + 1 AS id, 'x' AS name FROM range(3)")
+    sql = "SELECT id - 5 AS id, 'x' AS name FROM range(100)"
+    error = refused(spark, table, sql)
+    assert (error["type"], error["facts"]["constraint"], error["retryable"]) == (
+        "ConstraintViolation",
+        "positive",
+        False,
+    )
+    assert "CHECK constraint 'positive' (id > 0 -- never less): id = '-" in error["message"]
+    # Null is not true.
+    assert refused(spark, table, "SELECT 1 AS id, NULL AS name")["facts"]["constraint"] == "named"
+    # An error shows no more of a value than it needs (soundness C8).
+    error = refused(spark, table, "SELECT 1 AS id, concat('secret', repeat('x', 500), 'tail') AS name")
+    assert "'secretxxx" in error["message"]
+    assert "tail" not in error["message"]
+    assert [row["id"] for row in rows_of(table)] == [1, 2, 3]
+
+
+@pytest.mark.spark
+def test_a_new_table_with_constraints_holds_its_first_rows_to_them(tmp_path: Path, spark: SparkSession) -> None:
+    properties = {"delta.constraints.even": "id % 2 = 0"}
+    sql = "SELECT id FROM range(4)"
+    error = error_of(run(spark, "write", tmp_path / "t", source={"sql": sql}, properties=properties))
+    assert error["facts"]["constraint"] == "even"
+    assert files_on_disk(tmp_path / "t") == set()
+    write_new = run(
+        spark, "write", tmp_path / "v", source={"sql": "SELECT 2 * id AS id FROM range(4)"}, properties=properties
+    )
+    assert committed(write_new).version == 0
+    assert Table.open(str(tmp_path / "v")).snapshot().protocol.writer_features == [
+        "appendOnly",
+        "checkConstraints",
+        "invariants",
+    ]
+
+
+@pytest.mark.spark
+def test_an_invariant_of_a_column_is_kept(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])
+    marks = {"id": {"delta.invariants": '{"expression":{"expression":"id < 10 AND s.a IS NOT NULL"}}'}}
+    table = table_with(tmp_path / "t", schema, marks)
+    write(spark, table, "SELECT 1 AS id, named_struct('a', 2L) AS s")
+    error = refused(spark, table, "SELECT 1 AS id, named_struct('a', CAST(NULL AS BIGINT)) AS s")
+    assert (error["facts"]["constraint"], error["facts"]["column"]) == ("INVARIANT", "id")
+    assert "id = '1'" in error["message"]
+    assert "s = '{null}'" in error["message"]
+
+
+@pytest.mark.spark
+def test_a_constraint_that_cannot_be_evaluated_is_refused_by_name(tmp_path: Path, spark: SparkSession) -> None:
+    odd = [
+        ("rand() < 2", "rand"),
+        ("gone > 1", "gone"),
+        ("id > 0) OR (1 = 1", "parenthesis"),
+        ("reflect('java.lang.Runtime', 'getRuntime') IS NULL", "reflect"),
+        ("id IN (SELECT 1)", "subquery"),
+        ("id", "BOOLEAN"),
+    ]
+    for number, (sql, what) in enumerate(odd):
+        table = table_with(tmp_path / str(number), properties={"delta.constraints.odd": sql})
+        error = refused(spark, table, "SELECT 1 AS id")
+        assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "checkConstraints"), sql
+        assert what in error["message"]
+        assert "'odd'" in error["message"]
+    assert run(spark, "delete", table, predicate="id = 4").status == "nothing_to_do"
+
+
+# --- columns that the table fills in --------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_generated_column_is_computed_when_absent_and_verified_when_given(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32())])
+    marks = {"day": {"delta.generationExpression": "CAST(at AS DATE)"}}
+    table = table_with(tmp_path / "t", schema, marks)
+    write(spark, table, "SELECT 1 AS id, timestamp'2024-03-01 23:00:00' AS at")
+    write(spark, table, "SELECT 2 AS id, timestamp'2024-03-01 23:00:00' AS at, date'2024-03-01' AS day")
+    write(spark, table, "SELECT 3 AS id, CAST(NULL AS TIMESTAMP) AS at, CAST(NULL AS DATE) AS day")
+    assert [str(row["day"]) for row in rows_of(table)] == ["2024-03-01", "2024-03-01", "None"]
+    error = refused(spark, table, "SELECT 4 AS id, timestamp'2024-03-01 23:00:00' AS at, date'2024-03-02' AS day")
+    assert (error["facts"]["constraint"], error["facts"]["column"]) == ("GENERATED", "day")
+    assert "day = '2024-03-02', at = '2024-03-01 23:00:00'" in error["message"]
+    assert refused(spark, table, "SELECT timestamp'2024-03-01 23:00:00' AS at, NULL AS day")["facts"]["column"] == "day"
+
+
+@pytest.mark.spark
+def test_a_default_fills_a_column_that_nobody_named(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("name", pa.string(), nullable=False), ("twice", pa.int64())])
+    marks = {
+        "id": {"CURRENT_DEFAULT": "7"},
+        "name": {"CURRENT_DEFAULT": "concat('a', 'b')"},
+        "twice": {"delta.generationExpression": "id * 2"},
+    }
+    table = table_with(tmp_path / "t", schema, marks)
+    write(spark, table, "SELECT 'x' AS name")
+    write(spark, table, "SELECT 8 AS id")
+    write(spark, table, "SELECT CAST(NULL AS BIGINT) AS id")
+    assert rows_of(table) == [
+        {"id": 7, "name": "x", "twice": 14},
+        {"id": 8, "name": "ab", "twice": 16},
+        {"id": None, "name": "ab", "twice": None},
+    ]
+    assert refused(spark, table, "SELECT CAST(NULL AS STRING) AS name")["facts"]["constraint"] == "NOT NULL"
+
+
+@pytest.mark.spark
+def test_an_identity_column_needs_every_value_and_keeps_its_mark(tmp_path: Path, spark: SparkSession) -> None:
+    identity = {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.highWaterMark": 5}
+    marks = {"id": {**identity, "delta.identity.allowExplicitInsert": True}}
+    table = table_with(tmp_path / "t", marks=marks)
+    write(spark, table, "SELECT 100L AS id, 'x' AS name")
+    error = refused(spark, table, "SELECT 'x' AS name")
+    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "identityColumns")
+    assert refused(spark, table, "SELECT CAST(NULL AS BIGINT) AS id")["facts"]["constraint"] == "IDENTITY"
+    (field, _) = table.snapshot().delta_schema
+    assert field.metadata["delta.identity.highWaterMark"] == 5
+    always = table_with(tmp_path / "u", marks={"id": {**identity, "delta.identity.allowExplicitInsert": False}})
+    error = refused(spark, always, "SELECT 100L AS id, 'x' AS name")
+    assert error["facts"]["constraint"] == "GENERATED ALWAYS AS IDENTITY"
+    assert refused(spark, always, "SELECT 'x' AS name")["type"] == "UnsupportedFeature"
+
+
+# --- lengths --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_char_is_padded_varchar_is_not_and_neither_is_exceeded(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int64()), ("c", pa.string()), ("v", pa.string())])
+    marks = {"c": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}, "v": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}}
+    table = table_with(tmp_path / "t", schema, marks, {"delta.constraints.stored": "length(c) = 3 AND length(v) <= 3"})
+    texts = "VALUES (1, 'é', 'é'), (2, 'abc', 'abc'), (3, 'abc  ', 'ab    '), (4, '', '') AS (id, c, v)"
+    write(spark, table, f"SELECT * FROM {texts}")
+    # Spark's own table with these types is what says how a text is stored.
+    place = f"USING parquet LOCATION '{tmp_path / 'theirs'}'"
+    spark.sql(f"CREATE TABLE txlog_lengths (id BIGINT, c CHAR(3), v VARCHAR(3)) {place}")
+    try:
+        spark.sql(f"INSERT INTO txlog_lengths SELECT * FROM {texts}")
+        theirs = spark.table("txlog_lengths").toArrow().to_pylist()
+    finally:
+        spark.sql("DROP TABLE txlog_lengths")
+    assert rows_of(table) == sorted(theirs, key=repr)
+    error = refused(spark, table, "SELECT 'abcd' AS c, 'x' AS v")
+    assert (error["facts"]["constraint"], error["facts"]["column"]) == ("char(3)", "c")
+    assert "c = 'abcd'" in error["message"]
+    assert refused(spark, table, "SELECT 'x' AS c, 'ab d' AS v")["facts"]["constraint"] == "varchar(3)"
+
+
+# --- the writer -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_nobody_checked_are_not_written() -> None:
+    batch = pa.record_batch({"id": [1, 2]})
+    assert without_violations(batch, must_check=False) is batch
+    with pytest.raises(JobError, match="without a check"):
+        without_violations(batch, must_check=True)
+
+
+def test_the_first_violation_of_a_batch_is_the_error() -> None:
+    told = {"constraint": "positive", "what": "the CHECK constraint 'positive' (id > 0)", "column": None}
+    texts = [None, json.dumps({**told, "values": {"id": "-1", "name": None}}), json.dumps(told)]
+    batch = pa.record_batch({"id": [1, -1, -2], VIOLATION_COLUMN: pa.array(texts, pa.string())})
+    with pytest.raises(ConstraintViolation, match="id = '-1', name = NULL") as caught:
+        without_violations(batch, must_check=True)
+    assert caught.value.constraint == "positive"
+    good = pa.record_batch({"id": [1], VIOLATION_COLUMN: pa.array([None], pa.string())})
+    assert without_violations(good, must_check=True).schema.names == ["id"]
