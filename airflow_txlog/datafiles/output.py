@@ -69,6 +69,7 @@ class RowGroupWriter:
         options: Mapping[str, Any],
         key_values: Mapping[bytes, bytes] | None = None,
         statistics: StatisticsCollector,
+        row_group_bytes: int | None = None,
     ) -> None:
         self.location = location
         self.pending_bytes = 0
@@ -80,6 +81,7 @@ class RowGroupWriter:
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
         self._statistics = statistics
+        self._row_group_bytes = ROW_GROUP_BYTES if row_group_bytes is None else min(ROW_GROUP_BYTES, row_group_bytes)
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +99,7 @@ class RowGroupWriter:
             return
         self._pending.append(batch)
         self.pending_bytes += batch.nbytes
-        if self.pending_bytes >= ROW_GROUP_BYTES:
+        if self.pending_bytes >= self._row_group_bytes:
             self.end_row_group()
 
     def end_row_group(self) -> None:

@@ -29,7 +29,8 @@ SPLIT_BYTES = 32 * 1024 * 1024
 # All partitions together; above it the largest one is written out.
 MEMORY_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 64
-MAX_FILE_BYTES = 1024 * 1024 * 1024
+# Where delta.targetFileSize does not say: large enough to be read at full speed, small enough to be rewritten soon.
+TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
 # Beside the table's columns rows may come with this one (int32): files never mix rows of two segments.
 SEGMENT_COLUMN = "_txlog_segment"
@@ -45,6 +46,7 @@ class Layout:
     (see `physical`) included. `job_id` stands in every file name, so that a person can tell what left an orphan behind.
     `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
     `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
+    `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
     `is_change`: for files of change rows, as `for_changes` makes it.
     """
 
@@ -55,6 +57,7 @@ class Layout:
     indexed_columns: tuple[str, ...] | None = None
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
     must_check: bool = False
+    target_bytes: int = TARGET_BYTES_DEFAULT
     is_change: bool = False
 
     def for_changes(self) -> Layout:
@@ -120,6 +123,7 @@ class PartitionedWriter:
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
+        self._split_bytes = min(SPLIT_BYTES, layout.target_bytes)
         self._writers: dict[FileKey, tuple[RowGroupWriter, str]] = {}
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
@@ -138,7 +142,7 @@ class PartitionedWriter:
         checked = _with_segment(batch, self._layout.schema)
         self._gathered.append(checked)
         self._gathered_bytes += checked.nbytes
-        if self._gathered_bytes >= SPLIT_BYTES:
+        if self._gathered_bytes >= self._split_bytes:
             self._split()
 
     def finish(self) -> list[StagedFile]:
@@ -161,13 +165,14 @@ class PartitionedWriter:
         table = pa.Table.from_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         for key, part in split_by_partition(table, self._layout):
-            writer = self._writer(key)
-            for batch in part.to_batches():
-                writer.write(_as_in_file(batch, self._file_schema))
+            # A batch may be larger than a small target.
+            most = max(1, part.num_rows * self._layout.target_bytes // max(1, part.nbytes))
+            for batch in part.to_batches(max_chunksize=most):
+                self._writer(key).write(_as_in_file(batch, self._file_schema))
         self._relieve()
 
     def _writer(self, key: FileKey) -> RowGroupWriter:
-        if key in self._writers and self._writers[key][0].written_bytes >= MAX_FILE_BYTES:
+        if key in self._writers and self._writers[key][0].written_bytes >= self._layout.target_bytes:
             self._close(key)
         if key not in self._writers:
             path = self._layout.new_path(self._attempt, self._files, key.partition)
@@ -177,6 +182,8 @@ class PartitionedWriter:
                 self._file_schema,
                 options=_OPTIONS,
                 statistics=self._layout.statistics_for(self._file_schema),
+                # A file must be able to end near a small target.
+                row_group_bytes=self._layout.target_bytes,
             )
             self._writers[key] = (writer, path)
         return self._writers[key][0]

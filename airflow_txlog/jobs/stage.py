@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.datafiles.locations import delete, exists
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.tasks import RECORD_COLUMN, RECORD_SCHEMA, RewriteTask, WriteTask, staged_or_error
-from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.datafiles.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode, table_schema
@@ -27,7 +27,7 @@ from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, bins_for, copies_frame, spark_schema
-from airflow_txlog.jobs.sql import quoted
+from airflow_txlog.jobs.sizes import brought_to_tasks
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
@@ -48,6 +48,7 @@ def layout_for(context: JobContext, metadata: Metadata) -> Layout:
         indexed_columns=None if columns is None else tuple(columns),
         num_indexed_columns=properties.num_indexed_columns,
         must_check=may_break_rules(metadata, schema),
+        target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
     )
 
 
@@ -78,10 +79,7 @@ def stage(context: JobContext, layout: Layout, *, copies: FilePlan | None, rows:
 
 def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
     """Records of the files that hold these rows, as a frame. To be collected once, and nothing else."""
-    if layout.partition_columns:
-        # Before the write, and with a number, so that adaptive execution leaves it alone; after a write nothing may be
-        # shuffled. Each partition comes to one task, and so to one file.
-        rows = rows.repartition(2 * context.parallelism, *(rows[quoted(name)] for name in layout.partition_columns))
+    rows = brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes)
     return rows.mapInArrow(WriteTask(layout=layout), spark_schema(RECORD_SCHEMA))
 
 

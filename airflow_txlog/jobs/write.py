@@ -54,8 +54,10 @@ from airflow_txlog.jobs.schemas import (
     without_metadata,
 )
 from airflow_txlog.jobs.scope import check_may_remove_rows, known_sum
+from airflow_txlog.jobs.sizes import shuffled_towards
 from airflow_txlog.jobs.sql import SqlGate
 from airflow_txlog.jobs.stage import layout_for, stage, unstage
+from airflow_txlog.jobs.tiny_files import joined
 
 
 def write(context: JobContext) -> Outcome:
@@ -128,8 +130,8 @@ class _Write:
             rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
         # The source is evaluated again, so what an earlier round staged is not this round's.
         self.memory.forget()
-        with context.step("write"):
-            staged = stage(context, target.layout, copies=None, rows=rows)
+        with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
+            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
         try:
             if scope.text is not None:
                 partitions.check_inside(scope.text, [partitions.tuple_of(file.partition_values) for file in staged])

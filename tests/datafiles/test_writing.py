@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,14 +132,17 @@ def test_many_partitions_are_split_without_losing_a_row(tmp_path: Path, monkeypa
     assert len({file.path for file in staged}) == len(staged)
 
 
-def test_a_file_is_ended_at_its_size_and_another_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "SPLIT_BYTES", 1)
-    monkeypatch.setattr(writing, "MEMORY_BYTES", 1)
-    monkeypatch.setattr(writing, "MAX_FILE_BYTES", 2_000)
-    target = layout(tmp_path, pa.schema([("id", pa.int64())]), ())
-    staged = write(target, *[pa.record_batch({"id": range(n, n + 1000)}) for n in range(0, 5000, 1000)])
-    assert len(staged) == 5
-    assert sorted(row["id"] for row in rows_of(target, staged)) == list(range(5000))
+def test_a_file_is_ended_near_its_target_and_another_begun(tmp_path: Path) -> None:
+    target = 100_000
+    rng = random.Random(7)
+    rows = [pa.record_batch({"id": [rng.getrandbits(62) for _ in range(1000)]}) for _ in range(200)]
+    staged = write(layout(tmp_path, pa.schema([("id", pa.int64())]), (), target_bytes=target), *rows)
+    sizes = sorted(file.size_bytes for file in staged)
+    # Eight bytes a row, that nothing makes smaller: 1.6 MB. A file goes on until it has its size, by row groups.
+    assert 7 <= len(sizes) <= 16, sizes
+    assert all(target <= size <= 2.2 * target for size in sizes[1:])
+    found = [row["id"] for file in staged for row in pq.read_table(file.location).to_pylist()]
+    assert Counter(found) == Counter(value for batch in rows for value in batch.column(0).to_pylist())
 
 
 def test_no_rows_are_no_file(tmp_path: Path) -> None:

@@ -71,6 +71,18 @@ def _parse_indexed_columns(text: str) -> int:
     return number
 
 
+_SIZE = re.compile(r"(\d+)\s*(b|[kmgt]i?b?)?")
+_SIZE_UNITS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def _parse_size(text: str) -> int:
+    """Bytes of "134217728", "128mb" or "1g", counted in powers of 1024 as Spark counts them."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise ValueError("expected a size such as 134217728 or 128mb")
+    return int(found[1]) * int(1024 ** _SIZE_UNITS[(found[2] or "b")[0]])
+
+
 def _parse_checkpoint_policy(text: str) -> str:
     if text.strip().lower() in ("classic", "v2"):
         return text.strip().lower()
@@ -122,6 +134,11 @@ class TableProperties:
     def checkpoint_statistics_as_struct(self) -> bool:
         """Off unless asked for, as the protocol has it; on where there would otherwise be no statistics at all."""
         return self._get("delta.checkpoint.writeStatsAsStruct", _parse_bool, not self.checkpoint_statistics_as_json)
+
+    @property
+    def target_file_bytes(self) -> int | None:
+        """The size that data files shall have; None where the table does not say."""
+        return self._get("delta.targetFileSize", _parse_size, None)
 
     @property
     def deleted_file_retention_ms(self) -> int:
