@@ -206,7 +206,8 @@ class JobResult:
       the log no longer tells. `read_version`: the version the committed work was computed from; null for a table
       that this job created.
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
-      `rewritten`, `added`, `removed`. `steps`: `[{"name", "seconds"}]` in order. `rounds`: how often it was planned.
+      `rewritten`, `added`, `removed`, and `masked` where rows of some were. `steps`: `[{"name", "seconds"}]` in order.
+      `rounds`: how often it was planned.
     - `details`: what an operation tells beyond counts, such as the first files of a vacuum.
     - `error`: `TxlogError.to_dict()`, for "failed" only.
     """

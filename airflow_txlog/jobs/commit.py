@@ -24,17 +24,26 @@ from airflow_txlog.jobs.context import LogContext
 class Change:
     """What a job wants to commit.
 
-    `removed` are rows of a table `FILES`. `parameters` are the commit's operationParameters, as delta-spark spells
-    them; `metrics` its operationMetrics. `files` are the result's counts of files.
+    `removed` are rows of a table `FILES`. `adds` are added besides what is `staged`: files of the table that come again
+    with another deletion vector, which lies in one of the staged `vector_files`. `parameters` are the commit's
+    operationParameters, as delta-spark spells them; `metrics` its operationMetrics. `files` are the result's counts of
+    files.
     """
 
     operation: str
     parameters: Mapping[str, Any]
     staged: Sequence[StagedFile] = ()
     removed: pa.Table | None = None
+    adds: Sequence[Add] = ()
+    vector_files: Sequence[StagedFile] = ()
     metrics: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     is_creation: bool = False
+
+    @property
+    def all_staged(self) -> list[StagedFile]:
+        """Every file that the commit needs and that was staged for it."""
+        return [*self.staged, *self.vector_files]
 
     @property
     def changes_nothing(self) -> bool:
@@ -50,7 +59,7 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     """
     if change.changes_nothing and _is_serializable(tx):
         return False
-    tx.add([_add(file) for file in change.staged])
+    tx.add([*(_add(file) for file in change.staged), *change.adds])
     if change.removed is not None and change.removed.num_rows:
         tx.remove(change.removed)
     application = context.spec.application

@@ -16,14 +16,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.clauses import Clause, Clauses, Sides, check_clauses
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.memory import Memory
-from airflow_txlog.jobs.dml.metrics import file_counts
+from airflow_txlog.jobs.dml.metrics import file_counts, vector_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.pipeline import run_row_operation
 from airflow_txlog.jobs.dml.verdicts import Verdicts
@@ -36,9 +35,6 @@ from airflow_txlog.jobs.scan import FilePlan
 from airflow_txlog.jobs.schemas import check_takes_new_rows, is_ansi, spark_table_schema, without_metadata
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, read_scope
 from airflow_txlog.jobs.sql import SqlGate
-
-# Counters of delta-spark's for what this engine never does.
-_NEVER = ("numTargetChangeFilesAdded", "numTargetDeletionVectorsAdded", "numTargetDeletionVectorsUpdated")
 
 
 def merge(context: JobContext) -> Outcome:
@@ -209,13 +205,13 @@ class _Merge(RowOperation):
             "numTargetRowsMatchedDeleted": deleted - by_source["delete"],
             "numTargetRowsNotMatchedBySourceUpdated": by_source["update"],
             "numTargetRowsNotMatchedBySourceDeleted": by_source["delete"],
-            **dict.fromkeys(_NEVER, 0),
-            "numTargetDeletionVectorsRemoved": len(vectors_of(work.removed)),
+            "numTargetChangeFilesAdded": 0,
+            **vector_metrics("numTarget", work),
             "numOutputRows": work.num_inserted + updated + work.num_copied,
             "numTargetFilesAdded": len(work.files),
-            "numTargetFilesRemoved": work.removed.num_rows,
+            "numTargetFilesRemoved": work.num_removed,
             "numTargetBytesAdded": work.num_bytes,
-            "numTargetBytesRemoved": sum(work.removed.column("size").to_pylist()),
+            "numTargetBytesRemoved": work.num_removed_bytes,
             "executionTimeMs": sum(context.step_ms(name) for name in ("pin", "plan", "find", "rewrite")),
             "materializeSourceTimeMs": context.step_ms("pin"),
             "scanTimeMs": context.step_ms("find"),

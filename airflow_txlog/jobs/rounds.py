@@ -147,7 +147,7 @@ class _Rounds:
                 done=done,
             )
         change = self._plan(tx)
-        check_not_swept(change.staged, self._clock.now_ms())
+        check_not_swept(change.all_staged, self._clock.now_ms())
         with context.step("commit"):
             is_committed = self._commit(tx, change)
         version = None if tx.outcome is None else tx.outcome.version

@@ -89,7 +89,7 @@ def summary(result: JobResult) -> list[str]:
     files, parts = result.files, []
     if "considered" in files:
         parts.append(f"{plural(files['considered'], 'file')} considered")
-        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten")]
+        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten", "masked") if name in files]
     told = {name: result.metrics.get(metric, 0) for metric, name in _ROWS_TOLD[result.operation].items()}
     parts += [f"{plural(count, 'row')} {name}" for name, count in told.items() if count]
     version = "" if result.version is None else f" -> version {result.version}"

@@ -40,12 +40,11 @@ _FOOTERS_AT_ONCE = 16
 class MaskedFiles:
     """What masking rows comes to: files that come again, and the files of vectors that they name.
 
-    How many of the files had no vector before is `num_added`, how many have another one now `num_updated`.
+    `num_updated` of the files had a vector before.
     """
 
     adds: Sequence[Add] = ()
     files: Sequence[StagedFile] = ()
-    num_added: int = 0
     num_updated: int = 0
 
 
@@ -74,12 +73,10 @@ def mask_rows(
     vector_files = _staged(context, snapshot, packs, segments, memory)
     again = files.take(pa.array(list(bitmaps), pa.int64()))
     vectors = [vector for file in vector_files for vector in file.vectors()]
-    updated = len(again) - again.column("deletion_vector").null_count
     return MaskedFiles(
         adds=masked_adds(again, vectors, [counts[row] for row in bitmaps]),
         files=[file for segment in memory.segments if segment.kind == VECTORS for file in segment.files],
-        num_added=len(again) - updated,
-        num_updated=updated,
+        num_updated=len(again) - again.column("deletion_vector").null_count,
     )
 
 

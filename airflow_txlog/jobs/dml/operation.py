@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.commit import Change
+from airflow_txlog.jobs.dml.masking import MaskedFiles
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.verdicts import Verdicts
 from airflow_txlog.jobs.find import FoundRows
@@ -86,12 +87,16 @@ class RowOperation(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class StagedWork:
-    """Everything that is staged for this round's commit, by what it is, and the files that leave for it."""
+    """Everything that is staged for this round's commit, by what it is, and the files that leave for it.
+
+    `removed` (rows of a table `FILES`) has those that leave for good and those that come again, `masked`.
+    """
 
     copies: Sequence[StagedFile]
     images: Sequence[StagedFile]
     inserts: Sequence[StagedFile]
     removed: pa.Table
+    masked: MaskedFiles
 
     @property
     def files(self) -> list[StagedFile]:
@@ -108,3 +113,12 @@ class StagedWork:
     @property
     def num_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
+
+    @property
+    def num_removed(self) -> int:
+        """How many files leave for good."""
+        return int(self.removed.num_rows) - len(self.masked.adds)
+
+    @property
+    def num_removed_bytes(self) -> int:
+        return sum(self.removed.column("size").to_pylist()) - sum(add.size for add in self.masked.adds)

@@ -9,6 +9,7 @@ Source: soundness, section 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -66,7 +67,8 @@ class _Rounds:
         with context.step("rewrite"):
             work = stage_work(context, self._operation, prepared, found, memory)
         self._manifest.save(memory)
-        return self._operation.change(prepared, found, work)
+        change = self._operation.change(prepared, found, work)
+        return replace(change, adds=work.masked.adds, vector_files=work.masked.files)
 
     def _find(self, prepared: Prepared) -> Found:
         """The verdicts on all candidates: recalled, or found by looking."""

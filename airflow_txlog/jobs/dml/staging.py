@@ -1,6 +1,7 @@
 """What a round has to stage: what the memory already holds is kept, the rest is written in one Spark job.
 
-A touched file is copied without the rows that leave it; new images of updated rows are gathered in segments of a few
+A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and has them
+masked (`masking`); new images of updated rows are gathered in segments of a few
 input files, so that a later round drops little; inserts are segments by bucket of source rows. The invariant: after
 `stage_work` the memory's segments hold exactly the rows of this round's verdicts. Source: soundness B2.
 """
@@ -15,8 +16,9 @@ from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.table.files import file_keys
-from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, Memory, Segment
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.dml.masking import MaskedFiles, is_masking, mask_rows
+from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.stage import layout_of, stage, unstage
 
@@ -43,17 +45,28 @@ def stage_work(
     """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
     staged just now; and what staging raises."""
     keys: list[str] = file_keys(prepared.candidates, context.root).to_pylist()
-    missing = _missing(context, operation, prepared, found, memory, keys)
+    copied = [] if is_masking(prepared.snapshot) else found.removed.partly(found.plan)
+    missing = _missing(context, operation, prepared, found, memory, keys, copied)
     staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
     memory.add(_segments(missing, staged, keys))
-    context.log(_told(missing, staged, memory))
+    masked = _masked(context, prepared, found, memory)
+    context.log(_told(missing, staged, memory, masked))
     touched = prepared.candidates.take(pa.array(sorted(found.removed.positions), pa.int64()))
     return StagedWork(
         copies=_files(memory, COPY),
         images=_files(memory, IMAGES),
         inserts=_files(memory, INSERTS),
         removed=pa.concat_tables([prepared.whole, touched]),
+        masked=masked,
     )
+
+
+def _masked(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> MaskedFiles:
+    if not is_masking(prepared.snapshot):
+        # It may have been switched off since the last round.
+        memory.keep(VECTORS, ())
+        return MaskedFiles()
+    return mask_rows(context, prepared.snapshot, prepared.candidates, found.plan, found.removed, memory)
 
 
 def _missing(
@@ -63,8 +76,8 @@ def _missing(
     found: Found,
     memory: Memory,
     keys: Sequence[str],
+    copies: Sequence[int],
 ) -> _Missing:
-    copies = found.removed.partly(found.plan)
     copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
     imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
     new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
@@ -163,9 +176,10 @@ def _files(memory: Memory, kind: str) -> list[StagedFile]:
     return [file for segment in memory.segments if segment.kind == kind for file in segment.files]
 
 
-def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory) -> str:
+def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, masked: MaskedFiles) -> str:
     new = len(missing.copies) + len(missing.images) + len(missing.inserts)
     rows = sum(file.num_records for file in staged)
     kept = len(memory.segments) - new
     again = f"; {kept} pieces of earlier rounds kept" if kept else ""
-    return f"staged {len(staged)} files with {rows} rows{again}"
+    vectors = f"; {plural(len(masked.adds), 'file')} masked further" if masked.adds else ""
+    return f"staged {len(staged)} files with {rows} rows{vectors}{again}"
