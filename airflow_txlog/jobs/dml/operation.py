@@ -121,4 +121,5 @@ class StagedWork:
 
     @property
     def num_removed_bytes(self) -> int:
-        return sum(self.removed.column("size").to_pylist()) - sum(add.size for add in self.masked.adds)
+        removed: list[int] = self.removed.column("size").to_pylist()
+        return sum(removed) - sum(add.size for add in self.masked.adds)
