@@ -32,6 +32,7 @@ from airflow_txlog.datafiles.reading import (
     row_group_starts,
 )
 from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without, open_for_copy
+from airflow_txlog.datafiles.sieve import Sieve, passing
 from airflow_txlog.datafiles.violations import without_violations
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError, from_dict
@@ -70,7 +71,8 @@ class ScanTask:
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
     the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all
     that no deletion vector masks, or only those at the plan's positions. An address counts the rows as the file has
-    them, masked ones too.
+    them, masked ones too. `sieve`, where all rows are read, drops rows that are of no interest; it looks at columns of
+    `schema`.
     """
 
     bins: Bins
@@ -80,6 +82,7 @@ class ScanTask:
     with_row_id: bool = False
     with_clause: bool = False
     with_segment: bool = False
+    sieve: Sieve | None = None
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -123,7 +126,17 @@ class ScanTask:
                         yield self._output(planned, chosen, None, (first, end))
                 else:
                     keep = None if masked is None else masked.keep(start, batch.num_rows)
-                    yield self._output(planned, batch, start, None, keep)
+                    yield from self._sieved(self._output(planned, batch, start, None, keep))
+
+    def _sieved(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that pass the sieve; no batch where none does."""
+        if self.sieve is not None:
+            keep = passing(self.sieve, dict(zip(rows.schema.names, rows.columns, strict=True)))
+            if keep.false_count:
+                rows = rows.filter(keep)
+                if not rows.num_rows:
+                    return
+        yield rows
 
     def _output(
         self,

@@ -56,12 +56,19 @@ class _Delete(RowOperation):
             may_be = named is not None and named <= set(partitions.columns)
             if may_be and partitions.speaks_of_partitions_only(condition):
                 files, whole = whole, files_inside(partitions, condition, files)
-            return Prepared(snapshot=snapshot, partitions=partitions, scope=scope, candidates=files, whole=whole)
+            return Prepared(
+                snapshot=snapshot,
+                partitions=partitions,
+                scope=scope,
+                candidates=files,
+                whole=whole,
+                condition=condition_read,
+            )
 
     def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
         """Every row of which the predicate is TRUE is deleted, by the only clause there is."""
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
-        found = find_rows(self._context, self._gate, plan, self._condition, columns)
+        found = find_rows(self._context, self._gate, plan, self._condition, columns, read=prepared.condition)
         addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
         return pa.table([addresses, pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(0, pa.int32()), count)], ADDRESSED)
 

@@ -17,10 +17,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.positions import POSITION_BITS, pack
+from airflow_txlog.datafiles.sieve import Sieve
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
+from airflow_txlog.jobs.sieves import sieve_of
 from airflow_txlog.jobs.sql import ROWS_ALIAS, SqlGate, aliased, quoted
 
 _POSITION_MASK = (1 << POSITION_BITS) - 1
@@ -63,11 +66,17 @@ def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
     return files.filter(pc.invert(pc.is_in(numbers, value_set=pa.array(list(found), pa.int64()))))
 
 
-def scan_columns(context: JobContext, plan: FilePlan, columns: frozenset[str] | None) -> DataFrame:
-    """The planned files' rows with these columns (None: all) and each row's address."""
+def scan_columns(
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, sieve: Sieve | None = None
+) -> DataFrame:
+    """The planned files' rows with these columns (None: all) and each row's address; those that pass the sieve.
+
+    A sieve looks at nothing but these columns.
+    """
     names = [name for name in plan.schema.names if columns is None or name in columns]
     schema = pa.schema([plan.schema.field(name) for name in names])
-    return scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=schema, with_address=True))
+    task = ScanTask(bins=bins_for(context, plan), schema=schema, with_address=True, sieve=sieve)
+    return scan_frame(context, plan, task)
 
 
 def find_rows(
@@ -77,13 +86,16 @@ def find_rows(
     condition: str,
     columns: frozenset[str] | None,
     alias: str = ROWS_ALIAS,
+    read: Predicate | None = None,
 ) -> pa.Table:
     """The addresses of the rows of the planned files of which the accepted condition is TRUE, as one int64 column.
 
-    `columns` are those that the condition may name.
+    `columns` are those that the condition may name. `read` is the condition as the engine reads it: by what it says,
+    rows are dropped before they reach Spark.
     """
     view = context.view_name()
-    scan_columns(context, plan, columns).createOrReplaceTempView(view)
+    sieve = None if read is None else sieve_of(read, plan.schema.names if columns is None else columns)
+    scan_columns(context, plan, columns, sieve).createOrReplaceTempView(view)
     query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
     return collect(gate.run(query), "find the matching rows")
 

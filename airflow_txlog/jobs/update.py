@@ -65,7 +65,8 @@ class _Update(RowOperation):
             partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
             scope, scope_read = read_scope(context, gate, snapshot, partitions)
             gate.check_all_used()
-            files = tx.read(both(read_condition(context, snapshot, condition, used), scope_read))
+            condition_read = read_condition(context, snapshot, condition, used)
+            files = tx.read(both(condition_read, scope_read))
             return _Prepared(
                 snapshot=snapshot,
                 partitions=partitions,
@@ -73,6 +74,7 @@ class _Update(RowOperation):
                 candidates=files_inside(partitions, scope, files),
                 whole=files.slice(0, 0),
                 updates=frozenset({_CLAUSE}),
+                condition=condition_read,
                 sides=sides,
                 clauses=Clauses(matched=(clause,), not_matched=()),
             )
@@ -81,7 +83,7 @@ class _Update(RowOperation):
         """Every row of which the predicate is TRUE is updated, by the only clause there is."""
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
         alias = self._context.arguments["target_alias"]
-        found = find_rows(self._context, self._gate, plan, self._condition, columns, alias)
+        found = find_rows(self._context, self._gate, plan, self._condition, columns, alias, prepared.condition)
         addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
         clauses = pa.repeat(pa.scalar(_CLAUSE, pa.int32()), count)
         return pa.table([addresses, pa.nulls(count, pa.int64()), clauses], ADDRESSED)

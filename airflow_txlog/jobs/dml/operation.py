@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.dml.masking import MaskedFiles
 from airflow_txlog.jobs.dml.memory import Memory
@@ -30,7 +31,8 @@ class Prepared:
 
     `candidates` are the files (rows of a table `FILES`) that may hold a row of interest inside the `scope`; `whole`
     those that go as a whole, as their partition values alone say. `updates` are the numbers of the clauses that give a
-    row a new image; any other clause deletes it.
+    row a new image; any other clause deletes it. `condition` is how the engine reads the text that finds rows, where
+    there is one text alone.
     """
 
     snapshot: Snapshot
@@ -39,6 +41,7 @@ class Prepared:
     candidates: pa.Table
     whole: pa.Table
     updates: frozenset[int] = frozenset()
+    condition: Predicate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,68 @@
+"""Sieves: no row of which a condition is TRUE is dropped, and what the engine has read is used."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.datafiles.sieve import AllOf, AnyOf, Compared, IsNull, OneOf, columns_of, passing
+from airflow_txlog.jobs.sieves import sieve_of
+from tests.engine.table.predicate.tables import read
+from tests.engine.table.predicate.test_rows_and_sets import ROWS, SELECTED
+
+COLUMNS = {name: ROWS.column(name).combine_chunks() for name in ROWS.column_names}
+
+
+def passed(sql: str) -> list[int] | None:
+    sieve = sieve_of(read(sql, parameters={"raw": b"a"} if ":raw" in sql else None), ROWS.column_names)
+    if sieve is None:
+        return None
+    # It travels to the workers as it is.
+    keep = passing(pickle.loads(pickle.dumps(sieve)), COLUMNS)
+    assert keep.null_count == 0
+    return [row for row, passes in enumerate(keep.to_pylist()) if passes]
+
+
+@pytest.mark.parametrize(("sql", "selected"), SELECTED)
+def test_a_row_that_a_condition_selects_passes_its_sieve(sql: str, selected: list[int]) -> None:
+    found = passed(sql)
+    assert found is None or set(found) >= set(selected)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("i = 2", [1]),
+        ("i <=> 2 AND x > 100", [1]),
+        ("i >= 2 AND abs(i) < 9", [1, 3]),
+        ("name = 'ab' OR day IS NULL", [1, 2]),
+        ("at < TIMESTAMP'1970-01-01 00:00:01Z' AND i IN (1, 4)", [0]),
+        ("NOT (i = 2 OR name = 'a')", [3]),
+        ("flag = TRUE OR wall > TIMESTAMP_NTZ'1970-01-01 00:00:00.000001'", [0, 3]),
+        ("day NOT IN (DATE'2024-01-01', DATE'2024-01-02')", [3]),
+    ],
+)
+def test_what_the_engine_reads_of_a_condition_sieves(sql: str, expected: list[int]) -> None:
+    assert passed(sql) == expected
+
+
+@pytest.mark.parametrize("sql", ["abs(i) = 2", "x > 5", "f = 0.1F", "price = 1.50BD", "i = 1 OR abs(i) = 2", "TRUE"])
+def test_a_condition_of_which_nothing_is_certain_has_no_sieve(sql: str) -> None:
+    assert passed(sql) is None
+
+
+def test_a_column_that_is_not_scanned_sieves_nothing() -> None:
+    assert sieve_of(read("i = 2"), ["name"]) is None
+    assert sieve_of(read("i = 2 AND name = 'a'"), ["name"]) == sieve_of(read("name = 'a'"), ["name"])
+
+
+def test_parts_of_a_sieve_join() -> None:
+    two = Compared(column="i", operator="=", value=pa.array([2], pa.int32()))
+    some = OneOf(column="name", values=pa.array(["a", "é"]), negated=True)
+    both, either = AllOf((two, some)), AnyOf((two, some, IsNull(column="name")))
+    assert columns_of(either) == {"i", "name"}
+    assert passing(both, COLUMNS).to_pylist() == [False, True, False, False]
+    assert passing(either, COLUMNS).to_pylist() == [False, True, True, False]
+    assert passing(IsNull(column="name", negated=True), COLUMNS).to_pylist() == [True, True, False, True]
