@@ -66,6 +66,10 @@ def _parallelism(name: str, value: Any) -> None:
     want(name, is_int(value) and 1 <= value <= 256, "a whole number from 1 to 256", value)
 
 
+def _bytes_or_null(name: str, value: Any) -> None:
+    want(name, value is None or (is_int(value) and value > 0), "a whole number of bytes above 0, or null", value)
+
+
 def _columns_or_null(name: str, value: Any) -> None:
     valid = value is None or (isinstance(value, list) and all(is_text(item) for item in value))
     want(name, valid, "a list of column names or null", value)
@@ -203,6 +207,13 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
         "version": (None, _version_or_null),
         "timestamp": (None, _text_or_null),
         "ignore_missing": (False, _boolean),
+    },
+    "optimize": {
+        "zorder_by": (None, _columns_or_null),
+        "purge": (False, _boolean),
+        "target_bytes": (None, _bytes_or_null),
+        "batch_bytes": (32 * 1024**3, _bytes_or_null),
+        **_SCOPE,
     },
     "checkpoint": {},
     "vacuum": {

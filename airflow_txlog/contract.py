@@ -80,9 +80,9 @@ class ApplicationTransaction:
 class JobSpec:
     """One job on one table.
 
-    `operation` is "write", "delete", "update", "merge", "truncate", "restore", "checkpoint" or "vacuum". `arguments`
-    are JSON-plain, and complete: an argument that was not given holds its default (null where none is named), so a job
-    may index without asking.
+    `operation` is "write", "delete", "update", "merge", "truncate", "restore", "optimize", "checkpoint" or "vacuum".
+    `arguments` are JSON-plain, and complete: an argument that was not given holds its default (null where none is
+    named), so a job may index without asking.
 
     - write: `source`, `mode` ("append" default, "overwrite", or "overwrite_partitions": those that the source has rows
       of), `replace_where` (SQL text: what an overwrite replaces, and every new row must satisfy), `on_conflict` of an
@@ -95,6 +95,10 @@ class JobSpec:
     - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `partition_predicate`, `parameters`
     - truncate: none
     - restore: `version` or `timestamp` (ISO-8601, UTC where it names no zone), `ignore_missing` (false)
+    - optimize: `zorder_by` (list of columns, or null), `purge` (false: compact small files; true: rewrite the files
+      that have a deletion vector, and no others), `target_bytes` (number or null: the table's `delta.targetFileSize`,
+      else 256 MiB), `batch_bytes` (32 GiB: so much is rewritten in one commit; null: all), `partition_predicate`,
+      `parameters`
     - checkpoint: none
     - vacuum: `retention_hours` (number or null: the table's), `dry_run` (false), `check_retention` (true), `mode`
       ("full" default, or "lite"), `inventory` (path or URI of a Parquet or CSV file, or null), `parallelism` (8)

@@ -28,6 +28,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_txlog.operators.delete",
                     "airflow_txlog.operators.truncate",
                     "airflow_txlog.operators.restore",
+                    "airflow_txlog.operators.optimize",
                     "airflow_txlog.operators.checkpoint",
                     "airflow_txlog.operators.vacuum",
                 ],

@@ -61,9 +61,13 @@ class RowIds:
     row_id: str
     row_version: str
 
-    def fill(self, columns: list[pa.Array], schema: pa.Schema, planned: PlannedFile, numbers: pa.Array) -> None:
-        """Put the ids of rows that have none of their own in their file: by the file's base and the row's ordinal."""
-        base, version = (planned.constants[name] for name in (BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT))
+    def fill(
+        self, columns: list[pa.Array], schema: pa.Schema, base: pa.Scalar, version: pa.Scalar, numbers: pa.Array
+    ) -> None:
+        """Put the ids of rows that have none of their own in their file: by the file's base and the row's ordinal.
+
+        `columns` are those of `schema` and are changed in place; `numbers` are the rows' ordinals in the file, int64.
+        """
         ids, versions = schema.get_field_index(self.row_id), schema.get_field_index(self.row_version)
         columns[ids] = pc.coalesce(columns[ids], pc.add(numbers, base))
         columns[versions] = pc.coalesce(columns[versions], version)
@@ -122,7 +126,9 @@ class CompactTask:
                     except ColumnMismatch as error:
                         raise corrupt_column(planned.file, error) from error
                     if self.row_ids is not None:
-                        self.row_ids.fill(columns, table, planned, addresses(0, start, batch.num_rows))
+                        ids, numbers = planned.constants, addresses(0, start, batch.num_rows)
+                        base, version = ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT]
+                        self.row_ids.fill(columns, table, base, version, numbers)
                     columns = [relabel(c, field.type) for c, field in zip(columns, schema, strict=True)]
                     found = pa.RecordBatch.from_arrays(columns, schema=schema)
                     # Numbered as the file has its rows, and only then filtered (soundness A19).

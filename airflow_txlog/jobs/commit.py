@@ -39,6 +39,8 @@ class Change:
     metrics: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     is_creation: bool = False
+    data_change: bool = True
+    """False where rows only moved to other files: every action of the commit says so."""
 
     @property
     def all_staged(self) -> list[StagedFile]:
@@ -57,11 +59,11 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     that arrived later. Under WriteSerializable the empty commit is recorded and carries it (soundness B5).
     Raises what `Transaction.commit` raises.
     """
-    if change.changes_nothing and _is_serializable(tx):
+    if change.changes_nothing and (_is_serializable(tx) or not change.data_change):
         return False
-    tx.add([*(_add(file) for file in change.staged), *change.adds])
+    tx.add([*(_add(file, change.data_change) for file in change.staged), *change.adds])
     if change.removed is not None and change.removed.num_rows:
-        tx.remove(change.removed)
+        tx.remove(change.removed, data_change=change.data_change)
     application = context.spec.application
     if application is not None:
         tx.set_application(application.app_id, application.version)
@@ -81,12 +83,12 @@ def _is_serializable(tx: Transaction) -> bool:
     return properties.isolation_level == SERIALIZABLE
 
 
-def _add(file: StagedFile) -> Add:
+def _add(file: StagedFile, data_change: bool) -> Add:
     return Add(
         path=file.path,
         partition_values=file.partition_values,
         size=file.size_bytes,
         modification_time=file.modification_time_ms,
-        data_change=True,
+        data_change=data_change,
         stats=file.stats,
     )

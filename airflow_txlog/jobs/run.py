@@ -20,6 +20,7 @@ from airflow_txlog.jobs import maintenance
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
 from airflow_txlog.jobs.delete import delete
 from airflow_txlog.jobs.merge import merge
+from airflow_txlog.jobs.optimize.job import optimize
 from airflow_txlog.jobs.restore import restore
 from airflow_txlog.jobs.rounds import Outcome
 from airflow_txlog.jobs.running import translate
@@ -34,6 +35,7 @@ _ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {
     "delete": delete,
     "update": update,
     "merge": merge,
+    "optimize": optimize,
 }
 _LOG_JOBS: dict[str, Callable[[LogContext], Outcome]] = {"truncate": truncate, "restore": restore}
 _MAINTENANCE: dict[str, Callable[[JobSpec], JobResult]] = {
@@ -112,6 +114,7 @@ _ROWS_TOLD: dict[str, dict[str, str]] = {
     },
     "truncate": {"numDeletedRows": "deleted"},
     "restore": {},
+    "optimize": {},
     "checkpoint": {},
     "vacuum": {},
 }

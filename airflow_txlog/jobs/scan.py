@@ -126,7 +126,12 @@ def copies_frame(context: JobContext, task: RewriteTask) -> DataFrame:
 def bins_for(context: JobContext, plan: FilePlan) -> Bins:
     """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder."""
     sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
-    encoded = encode_bins(plan.table, pack_bins(sizes, task_count(context.parallelism, sizes)))
+    return sent_bins(context, plan, pack_bins(sizes, task_count(context.parallelism, sizes)))
+
+
+def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
+    """The work of each task, told by the plan's rows, sent along or, where it is large, left in the inputs folder."""
+    encoded = encode_bins(plan.table, packed)
     if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
         return Bins(inline=tuple(encoded))
     locations = []

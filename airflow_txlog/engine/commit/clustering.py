@@ -54,15 +54,7 @@ def check_clustering(snapshot: Snapshot) -> None:
     wanted = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
     if not wanted:
         return
-    leaves = list(_leaves(snapshot.delta_schema, (), ()))
-    named = snapshot.table_properties.stats_columns
-    if named is not None:
-        paths = [tuple(name.split(".")) for name in named]
-        indexed = {physical for logical, physical in leaves if any(logical[: len(path)] == path for path in paths)}
-    else:
-        count = snapshot.table_properties.num_indexed_columns
-        indexed = {physical for _, physical in (leaves if count < 0 else leaves[:count])}
-    missing = [".".join(path) for path in wanted if path not in indexed]
+    missing = [".".join(path) for path in without_statistics(snapshot, wanted)]
     if missing:
         raise UnsupportedFeature(
             f"{snapshot.uri} is clustered by {missing}, and its properties keep statistics of that column from being "
@@ -72,6 +64,19 @@ def check_clustering(snapshot: Snapshot) -> None:
             feature="clustering",
             needed_to="write",
         )
+
+
+def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path]:
+    """Of these leaves (paths of physical names) those of which the table's properties keep no bounds."""
+    leaves = list(_leaves(snapshot.delta_schema, (), ()))
+    named = snapshot.table_properties.stats_columns
+    if named is not None:
+        paths = [tuple(name.split(".")) for name in named]
+        indexed = {physical for logical, physical in leaves if any(logical[: len(path)] == path for path in paths)}
+    else:
+        count = snapshot.table_properties.num_indexed_columns
+        indexed = {physical for _, physical in (leaves if count < 0 else leaves[:count])}
+    return [path for path in columns if path not in indexed]
 
 
 def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:

@@ -1,0 +1,67 @@
+"""DeltaOptimizeOperator: make small files large, sort rows so that files can be skipped, purge deleted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.operators.base import TxlogOperator
+
+
+class DeltaOptimizeOperator(TxlogOperator):
+    """Rewrite files without changing a row: small ones of a partition become one of about the target size.
+
+    :param zorder_by: columns (`a`, or `a.b` for a member of a struct) by which readers look rows up: all files in scope
+        are rewritten so that rows near each other in all of these columns stand in the same file. (templated)
+    :param purge: rewrite the files that have deleted rows in them (deletion vectors), and no others, so that a vacuum
+        removes the deleted rows from storage. Not together with `zorder_by`.
+    :param target_bytes: the size that files shall have; None takes the table's `delta.targetFileSize`, else 256 MiB.
+    :param batch_bytes: how much is rewritten in one commit; what a killed task has committed need not be done again.
+        None: everything in one commit.
+    :param partition_predicate: which partitions, as SQL over partition columns with `:name` for values. (templated)
+    :param parameters: the values of `:name`, bound and never pasted. (templated)
+
+    Run again it finds nothing left to do, but for `zorder_by`, which sorts anew what it is given. It carries no
+    application transaction and conflicts with no append: where another commit removes a file that was to be replaced,
+    the others are replaced all the same. Other arguments: `TxlogOperator`.
+    """
+
+    operation: ClassVar[str] = "optimize"
+    template_fields: Sequence[str] = (
+        *TxlogOperator.template_fields,
+        "zorder_by",
+        "partition_predicate",
+        "parameters",
+    )
+
+    def __init__(
+        self,
+        *,
+        zorder_by: Sequence[str] | None = None,
+        purge: bool = False,
+        target_bytes: int | None = None,
+        batch_bytes: int | None = 32 * 1024**3,
+        partition_predicate: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.zorder_by = zorder_by
+        self.purge = purge
+        self.target_bytes = target_bytes
+        self.batch_bytes = batch_bytes
+        self.partition_predicate = partition_predicate
+        self.parameters = parameters
+
+    def job_arguments(self) -> dict[str, Any]:
+        """`zorder_by`, `purge`, `target_bytes`, `batch_bytes`, `partition_predicate`, `parameters`."""
+        from airflow_txlog.parameters import encode_parameters
+
+        return {
+            "zorder_by": None if self.zorder_by is None else list(self.zorder_by),
+            "purge": self.purge,
+            "target_bytes": self.target_bytes,
+            "batch_bytes": self.batch_bytes,
+            "partition_predicate": self.partition_predicate,
+            "parameters": encode_parameters(self.parameters),
+        }
