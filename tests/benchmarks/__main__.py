@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = (
     "delete",
     "merge",
+    "optimize",
+    "z-order",
     "open",
     "commit",
     "list-partition",
@@ -72,6 +74,8 @@ class Bench:
         cases: dict[str, Callable[[], list[Line]]] = {
             "delete": self.delete,
             "merge": self.merge,
+            "optimize": lambda: self.optimize("optimize"),
+            "z-order": lambda: self.optimize("z-order"),
             "open": self.open,
             "commit": self.commit,
             "list-partition": self.list_partition,
@@ -96,6 +100,14 @@ class Bench:
         events = self._events()
         sides = merge_sides(events, self.folder / "merge", self.spark)
         return self._measure("merge", sides, equal_tables(events.rows_after_merge))
+
+    def optimize(self, case: str) -> list[Line]:
+        from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides
+
+        events = self._events()
+        columns = Z_ORDER if case == "z-order" else ()
+        with optimize_sides(events, self.folder / case, self.spark, columns) as sides:
+            return self._measure(case, sides, equal_tables(events.rows))
 
     def open(self) -> list[Line]:
         from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.delta_spark import jars
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -59,4 +61,14 @@ def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> Non
         ("merge", "pyspark"),
         ("merge", "pyspark-antijoin"),
         ("merge", "deltalake"),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_benchmarks_of_optimize_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "optimize", "z-order")
+    peers = ["deltalake", "delta-spark"] if jars() else ["deltalake"]
+    assert [(line["case"], line["peer"]) for line in lines] == [
+        (case, peer) for case in ("optimize", "z-order") for peer in peers
     ]

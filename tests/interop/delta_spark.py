@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,8 +32,21 @@ def jars() -> list[Path]:
     return sorted(Path(os.environ.get("TXLOG_DELTA_JARS", DEFAULT_JARS)).glob("*.jar"))
 
 
-def session(found: list[Path], work: Path) -> SparkSession:
-    """A small Spark with delta-spark in it: UTC, one file a write unless asked otherwise."""
+# Instead of the settings of `session`, for those who measure: compilers and codegen as Spark has them by itself.
+AT_FULL_SPEED = {
+    "spark.driver.memory": "4g",
+    "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+}
+
+
+def session(found: list[Path], work: Path, instead: Mapping[str, str] | None = None) -> SparkSession:
+    """A small Spark with delta-spark in it: UTC, one file a write unless asked otherwise.
+
+    `instead`: settings that replace those here.
+    """
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -62,7 +75,7 @@ def session(found: list[Path], work: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
     }
     builder = SparkSession.builder.master("local[2]")
-    for name, value in settings.items():
+    for name, value in {**settings, **(instead or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -112,11 +125,11 @@ class DeltaSpark:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[DeltaSpark]:
-    """A child with delta-spark, which ends with the block."""
+def running(instead: Mapping[str, str] | None = None) -> Iterator[DeltaSpark]:
+    """A child with delta-spark, which ends with the block; `instead` as `session` has it."""
     # Spark and its JVM write where they like, so answers have a pipe of their own.
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "tests.interop.delta_spark", str(writing)]
+    command = [sys.executable, "-m", "tests.interop.delta_spark", str(writing), json.dumps(dict(instead or {}))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with tempfile.TemporaryFile() as noise:
         child = subprocess.Popen(
@@ -157,9 +170,9 @@ def _answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     return {"rows": plain_rows(frame.toArrow()), "schema": plain_type(json.loads(frame.schema.json()))}
 
 
-def _serve(answers: IO[str]) -> None:
+def _serve(answers: IO[str], instead: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory() as work:
-        spark = session(jars(), Path(work))
+        spark = session(jars(), Path(work), instead)
         for line in sys.stdin:
             try:
                 answer = _answer(spark, json.loads(line))
@@ -172,4 +185,4 @@ def _serve(answers: IO[str]) -> None:
 
 if __name__ == "__main__":
     with os.fdopen(int(sys.argv[1]), "w") as pipe:
-        _serve(pipe)
+        _serve(pipe, json.loads(sys.argv[2]))

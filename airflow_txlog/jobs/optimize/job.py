@@ -193,16 +193,7 @@ class _Optimizing:
                 keys = [each.keys(snapshot.uri) for each in batch]
                 live = live_keys(snapshot, keys)
                 bins = [each for each, wanted in zip(batch, keys, strict=True) if wanted <= live]
-                with self._context.step("rewrite"):
-                    memory.add(
-                        stage_bins(
-                            self._context,
-                            snapshot,
-                            bins,
-                            target_bytes=self._target_bytes,
-                            z_columns=self._z_columns,
-                        )
-                    )
+                memory.add(self._staged(snapshot, bins))
                 started = True
             elif not holds:
                 self._context.log("the table's rules changed: what was staged is dropped")
@@ -217,6 +208,19 @@ class _Optimizing:
             self._done.add(outcome)
             added, removed = (self._done.metrics[name] for name in ("numAddedFiles", "numRemovedFiles"))
             self._context.log(f"version {outcome.version}: {removed} files have become {added} so far")
+
+    def _staged(self, snapshot: Snapshot, bins: Sequence[Bin]) -> list[Segment]:
+        with self._context.step("rewrite"):
+            segments = stage_bins(
+                self._context, snapshot, bins, target_bytes=self._target_bytes, z_columns=self._z_columns
+            )
+        files = [file for segment in segments for file in segment.files]
+        self._context.log(
+            f"{plural(sum(each.files.num_rows for each in bins), 'file')} rewritten as {len(files)} "
+            f"({plural(sum(file.num_records for file in files), 'row')}, "
+            f"{_megabytes(sum(file.size_bytes for file in files))})"
+        )
+        return segments
 
     def _change(self, tx: Transaction, snapshot: Snapshot, kept: Sequence[Segment]) -> Change:
         keys = frozenset[str]().union(*(segment.inputs for segment in kept))

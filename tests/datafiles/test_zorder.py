@@ -1,0 +1,88 @@
+"""Z-order: the number of a row, by hand and by what it promises."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_txlog.datafiles.zorder import ZOrder, bits_for, buckets, cuts, values_at
+
+COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "int": (pa.int32(), [-5, 0, 0, 7, 2**31 - 1]),
+    "double": (pa.float64(), [float("-inf"), -1.5, 0.0, 2.0, float("inf")]),
+    "text": (pa.string(), ["", "a", "ab", "b", "é"]),
+    "bytes": (pa.binary(), [b"", b"\x00", b"a", b"\xff", b"\xff\x00"]),
+    "decimal": (pa.decimal128(38, 2), [decimal.Decimal(n) for n in (-10, 0, 1, 5, 10**30)]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(2024, 1, 1), dt.date(9999, 12, 31)]),
+    "instant": (pa.timestamp("us", "UTC"), [dt.datetime(1, 1, 1), dt.datetime(2024, 1, 1), dt.datetime(9999, 1, 1)]),
+    "bool": (pa.bool_(), [False, True]),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_buckets_keep_the_order_of_every_type_and_nulls_come_last(name: str) -> None:
+    kind, values = COLUMNS[name]
+    array = pa.array(values, kind)
+    boundaries = cuts(pa.array([None, *values], kind), 1024)
+    found = buckets(pa.array([*values, None], kind), boundaries).to_pylist()
+    assert found == sorted(found)
+    assert found[-1] == len(boundaries) == len(array.unique())
+    # As fine as can be: each distinct value has its own.
+    assert len(set(found[:-1])) == len(array.unique())
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-20, 20))), st.lists(st.integers(-20, 20), unique=True))
+def test_a_bucket_counts_the_boundaries_that_are_not_above(values: list[int | None], boundaries: list[int]) -> None:
+    limits = sorted(boundaries)
+    found = buckets(pa.array(values, pa.int64()), pa.array(limits, pa.int64())).to_pylist()
+    assert found == [len(limits) if value is None else sum(limit <= value for limit in limits) for value in values]
+
+
+@given(st.lists(st.integers(0, 1000)), st.integers(1, 64))
+def test_cuts_are_distinct_ascending_and_of_the_sample(values: list[int], count: int) -> None:
+    found = cuts(pa.array(values, pa.int64()), count).to_pylist()
+    assert found == sorted(set(found))
+    assert set(found) <= set(values)
+    assert len(found) < max(count, 1)
+
+
+def test_cuts_make_parts_of_equal_size() -> None:
+    boundaries = cuts(pa.array(range(1000), pa.int64()), 4)
+    assert boundaries.to_pylist() == [250, 500, 750]
+    sizes = buckets(pa.array(range(1000), pa.int64()), boundaries).value_counts().field(1).to_pylist()
+    assert sizes == [250] * 4
+
+
+def test_bits_of_the_columns_are_interleaved_the_first_ones_highest() -> None:
+    order = ZOrder(columns=(("a",), ("b",)), boundaries=(pa.array([1, 2, 3]), pa.array([1, 2, 3])))
+    grid = pa.table({"a": [a for a in range(4) for _ in range(4)], "b": list(range(4)) * 4})
+    # Morton's own picture of four by four.
+    assert order.values(grid).to_pylist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 6, 7, 8])
+def test_a_z_value_fits_63_bits_and_grows_with_each_column(columns: int) -> None:
+    paths = tuple((f"c{number}",) for number in range(columns))
+    count = 2 ** bits_for(columns)
+    order = ZOrder(columns=paths, boundaries=tuple(pa.array(range(1, count), pa.int64()) for _ in paths))
+    top = pa.table({path[0]: [count] for path in paths})
+    assert order.values(top).to_pylist() == [2 ** (bits_for(columns) * columns) - 1]
+    for path in paths:
+        rows = pa.table({other[0]: list(range(count)) if other == path else [3] * count for other in paths})
+        found = order.values(rows).to_pylist()
+        assert found == sorted(set(found))
+
+
+def test_members_of_structs_and_empty_columns_are_values_too() -> None:
+    rows = pa.table({"s": [{"x": 1}, None, {"x": None}]})
+    assert values_at(rows, ("s", "x")).to_pylist() == [1, None, None]
+    empty = pa.table({"x": pa.chunked_array([], pa.int64())})
+    order = ZOrder.of_sample([("x",)], empty)
+    assert order.values(empty).to_pylist() == []
+    assert order.values(pa.table({"x": [5, None]})).to_pylist() == [0, 0]

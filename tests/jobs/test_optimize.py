@@ -1,0 +1,373 @@
+"""OPTIMIZE: fewer and better files with the very same rows, whatever the files were and whoever commits meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.jobs.optimize import job
+from tests.jobs.tables import (
+    append,
+    bag,
+    committed,
+    error_of,
+    files_on_disk,
+    ids,
+    live_files,
+    make_table,
+    rows,
+    run,
+)
+from tests.jobs.test_delete import random_rows
+from tests.jobs.test_rounds import winning
+from tests.vectors import allow_vectors, mask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+MONDAY, TUESDAY = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
+
+
+def info_of(table: Table, version: int | None = None) -> dict[str, Any]:
+    version = table.snapshot().version if version is None else version
+    return decode_commit(version, table.store.read(commit_name(version)), "x").info or {}
+
+
+def actions_of(table: Table, version: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in table.store.read(commit_name(version)).decode().splitlines()]
+
+
+def test_small_files_of_each_partition_become_one_and_no_row_changes(tmp_path: Path, spark: SparkSession) -> None:
+    rng = random.Random("optimize")
+    parts = [random_rows(rng, 30) for _ in range(8)]
+    table = make_table(tmp_path / "t", *parts, partition_by=["d"])
+    before, count = bag(table), table.snapshot().num_files
+    said: list[str] = []
+    result = committed(run(spark, "optimize", table, log=said.append))
+    assert bag(table) == before
+    files = table.snapshot().files()
+    assert files.num_rows == 4  # null and three dates
+    assert result.files == {"considered": count, "pruned": 0, "rewritten": count, "added": 4, "removed": count}
+    assert result.metrics["numAddedFiles"] == 4
+    assert result.metrics["numRemovedFiles"] == count
+    assert result.metrics["numAddedBytes"] == sum(files.column("size").to_pylist())
+    assert result.metrics["minFileSize"] <= result.metrics["p50FileSize"] <= result.metrics["maxFileSize"]
+    assert sum(json.loads(stats)["numRecords"] for stats in files.column("stats").to_pylist()) == 240
+    # What the log says of it, as delta-spark would.
+    info = info_of(table)
+    assert info["operation"] == "OPTIMIZE"
+    assert info["operationParameters"] == {"predicate": "[]", "auto": "false", "clusterBy": "[]", "zOrderBy": "[]"}
+    assert info["isolationLevel"] == "SnapshotIsolation"
+    assert info["operationMetrics"]["numRemovedFiles"] == str(count)
+    changes = [body for line in actions_of(table, table.snapshot().version) for name, body in line.items()
+               if name in ("add", "remove")]  # fmt: skip
+    assert {body["dataChange"] for body in changes} == {False}
+    assert f"{count} files (" in said[1]
+    # Again: there is nothing left to do, and nothing is committed.
+    again = run(spark, "optimize", table)
+    assert (again.status, again.version) == ("nothing_to_do", result.version)
+    assert files_on_disk(table) >= live_files(table)
+
+
+def test_a_partition_predicate_bounds_what_is_rewritten(tmp_path: Path, spark: SparkSession) -> None:
+    parts = [rows(3, start=start, day=day) for start, day in ((0, MONDAY), (3, MONDAY), (6, TUESDAY), (9, TUESDAY))]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"])
+    tuesday = {path for path in live_files(table) if "2024-01-02" in path}
+    scope: dict[str, Any] = {"partition_predicate": "day = :day", "parameters": {"day": MONDAY}}
+    committed(run(spark, "optimize", table, **scope))
+    assert len(live_files(table)) == 3
+    assert live_files(table) > tuesday
+    assert ids(table) == list(range(12))
+    assert info_of(table)["operationParameters"]["predicate"] == '["day = :day"]'
+    refused = run(spark, "optimize", table, partition_predicate="id = 1")
+    assert error_of(refused)["type"] == "UnknownColumn"
+    spare = run(spark, "optimize", table, parameters={"day": MONDAY})
+    assert error_of(spare)["type"] == "InvalidPredicate"
+
+
+def test_the_target_is_the_jobs_or_the_tables(tmp_path: Path, spark: SparkSession) -> None:
+    parts = [rows(100, start=100 * number) for number in range(8)]
+    table = make_table(tmp_path / "t", *parts, properties={"delta.targetFileSize": "5kb"})
+    size = table.snapshot().size_bytes // 8
+    assert 1200 < size < 2500
+    committed(run(spark, "optimize", table))
+    by_property = len(live_files(table))
+    assert 8 // (5120 // size) <= by_property < 8
+    assert ids(table) == list(range(800))
+    table = make_table(tmp_path / "u", *parts, properties={"delta.targetFileSize": "5kb"})
+    committed(run(spark, "optimize", table, target_bytes=10**6))
+    # In the order in which they were written, so that bounds of time stay narrow.
+    (path,) = live_files(table)
+    assert pq.read_table(tmp_path / "u" / path).column("id").to_pylist() == list(range(800))
+
+
+def test_batches_are_commits_of_their_own(tmp_path: Path, spark: SparkSession) -> None:
+    days = [MONDAY + dt.timedelta(days=number) for number in range(3)]
+    parts = [rows(2, start=10 * number, day=day) for number, day in enumerate(days * 2)]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"])
+    before, version = bag(table), table.snapshot().version
+    result = committed(run(spark, "optimize", table, batch_bytes=1))
+    assert result.version == version + 3
+    assert [info_of(table, v)["operationMetrics"]["numRemovedFiles"] for v in range(version + 1, version + 4)] == [
+        "2"
+    ] * 3
+    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (6, 3)
+    assert bag(table) == before
+
+
+def test_a_purge_leaves_no_masked_row_in_any_file_and_touches_nothing_else(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", *(rows(10, start=10 * number) for number in range(4)))
+    allow_vectors(table)
+    mask(table, {1: [0, 3], 3: range(10)})
+    before, untouched = bag(table), live_files(table)
+    files = table.snapshot().files()
+    untouched = {
+        path
+        for path, vector in zip(
+            files.column("path").to_pylist(), files.column("deletion_vector").to_pylist(), strict=True
+        )
+        if vector is None
+    }
+    assert (len(untouched), sum(before.values())) == (2, 28)
+    result = committed(run(spark, "optimize", table, purge=True))
+    assert bag(table) == before
+    assert live_files(table) > untouched
+    assert len(live_files(table)) == 3
+    assert result.metrics["numDeletionVectorsRemoved"] == 2
+    assert table.snapshot().files().column("deletion_vector").null_count == 3
+    assert info_of(table)["operation"] == "REORG"
+    assert info_of(table)["operationParameters"] == {"predicate": "[]", "applyPurge": "true"}
+    assert run(spark, "optimize", table, purge=True).status == "nothing_to_do"
+    both = run(spark, "optimize", table, purge=True, zorder_by=["id"])
+    assert error_of(both)["type"] == "InvalidJobSpec"
+
+
+def test_a_file_of_which_nothing_is_left_goes_without_another(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(3), rows(3, start=3))
+    allow_vectors(table)
+    mask(table, {0: range(3)})
+    result = committed(run(spark, "optimize", table, purge=True))
+    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (1, 0)
+    assert "minFileSize" not in result.metrics
+    assert len(ids(table)) == 3
+
+
+def test_files_of_an_append_only_table_may_be_rewritten(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(3), rows(3, start=3), properties={"delta.appendOnly": "true"})
+    committed(run(spark, "optimize", table))
+    assert len(live_files(table)) == 1
+    assert ids(table) == list(range(6))
+
+
+# --- Z-order --------------------------------------------------------------------------------------------------------
+
+
+def test_a_z_order_narrows_the_bounds_of_every_column_it_names_in_every_partition(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    rng = random.Random("z-order")
+    member = pa.struct([("y", pa.string())])
+    schema = pa.schema([("day", pa.date32()), ("x", pa.int64()), ("s", member), ("z", pa.int64())])
+
+    def part(day: dt.date | None, count: int) -> pa.Table:
+        xs = [rng.choice([None, *3 * [rng.randrange(1000)]]) for _ in range(count)]
+        ys = [{"y": f"{rng.randrange(1000):04d}"} for _ in range(count)]
+        return pa.table({"day": [day] * count, "x": xs, "s": ys, "z": range(count)}, schema)
+
+    parts = [part(day, 2000) for day in (MONDAY, TUESDAY) for _ in range(4)] + [part(None, 3)]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"])
+    allow_vectors(table)
+    mask(table, {0: range(1000)})
+    before = bag(table)
+    target = 12 * 1024
+    result = committed(run(spark, "optimize", table, zorder_by=["X", "s.y"], target_bytes=target))
+    assert bag(table) == before
+    assert result.metrics["numRemovedFiles"] == 9
+    assert result.metrics["numDeletionVectorsRemoved"] == 1
+    assert info_of(table)["operationParameters"]["zOrderBy"] == '["x", "s.y"]'
+    files = table.snapshot().files()
+    monday = [
+        json.loads(file["stats"])
+        for file in files.select(["stats", "partition_values"]).to_pylist()
+        if dict(file["partition_values"])["day"] == "2024-01-01"
+    ]
+    assert len(monday) >= 4
+    assert max(files.column("size").to_pylist()) < 2 * target
+    # A lookup by either column reads about half of the files; before, every file had every value.
+    by_x = by_y = 0
+    lookups = range(50, 1000, 100)
+    for wanted in lookups:
+        text = f"{wanted:04d}"
+        by_x += sum(f["minValues"].get("x", 0) <= wanted <= f["maxValues"].get("x", -1) for f in monday)
+        by_y += sum(f["minValues"]["s"]["y"] <= text <= f["maxValues"]["s"]["y"] for f in monday)
+    assert by_x <= 0.65 * len(monday) * len(lookups)
+    assert by_y <= 0.65 * len(monday) * len(lookups)
+    assert result.metrics["numAddedFiles"] == files.num_rows
+
+
+def test_columns_that_order_nothing_are_refused_before_anything_is_staged(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("l", pa.list_(pa.int64())), ("late", pa.int64())])
+    table = make_table(
+        tmp_path / "t",
+        schema=schema,
+        partition_by=["day"],
+        properties={"delta.dataSkippingNumIndexedCols": "2"},
+    )
+    wrong = {
+        "nowhere": "UnknownColumn",
+        "l.element": "UnknownColumn",
+        "l": "InvalidJobSpec",
+        "day": "InvalidJobSpec",
+        "late": "InvalidJobSpec",
+    }
+    for column, kind in wrong.items():
+        assert error_of(run(spark, "optimize", table, zorder_by=["id", column]))["type"] == kind
+    assert error_of(run(spark, "optimize", table, zorder_by=["id", "ID"]))["type"] == "InvalidJobSpec"
+    assert run(spark, "optimize", table, zorder_by=["id"]).status == "nothing_to_do"
+    assert files_on_disk(table) == set()
+
+
+# --- other commits meanwhile ----------------------------------------------------------------------------------------
+
+
+def staged_bins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bins were staged, each time that some were."""
+    counts: list[int] = []
+    stage = job.stage_bins
+
+    def counting(context: Any, snapshot: Any, bins: Any, **more: Any) -> Any:
+        counts.append(len(bins))
+        return stage(context, snapshot, bins, **more)
+
+    monkeypatch.setattr(job, "stage_bins", counting)
+    return counts
+
+
+def test_a_bin_that_lost_an_input_is_redone_and_the_others_are_committed_as_they_are(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """files a1 a2 a3 (Monday), b1 b2 b3 (Tuesday), c1 c2 (Wednesday) are staged as three
+    W appends a4                     -> committed: no conflict
+    W deletes a row of b2            -> committed: b2 is another file now
+    ours                             -> committed without Tuesday; then b1 and b3, which are left of it
+    """
+    days = [MONDAY, TUESDAY, TUESDAY + dt.timedelta(days=1)]
+    counts = {MONDAY: 3, TUESDAY: 3, days[2]: 2}
+    parts = [rows(4, start=100 * n + 10 * k, day=day) for n, day in enumerate(days) for k in range(counts[day])]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"])
+    version = table.snapshot().version
+
+    def win() -> None:
+        append(table, rows(1, start=50, day=MONDAY))
+        committed(run(spark, "delete", table, predicate="id = 111"))
+
+    staged = staged_bins(monkeypatch)
+    result = committed(run(spark, "optimize", table, log=winning("rewritten as", win)))
+    assert staged == [3, 1]
+    assert (result.rounds, result.version) == (2, version + 4)
+    expected = {*(row["id"] for part in parts for row in part.to_pylist()), 50} - {111}
+    assert ids(table) == sorted(expected)
+    # Monday and the appended file, Tuesday of b1 and b3 and the winner's, Wednesday.
+    assert sorted(path.split("/")[0] for path in live_files(table)) == [f"day={day}" for day in
+        (MONDAY, MONDAY, TUESDAY, TUESDAY, days[2])]  # fmt: skip
+    assert info_of(table, version + 3)["operationMetrics"]["numRemovedFiles"] == "5"
+    assert info_of(table, version + 4)["operationMetrics"]["numRemovedFiles"] == "2"
+    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (7, 3)
+    # What was staged of Tuesday first is in no commit, and gone.
+    ours = {path for path in files_on_disk(table) if "-test-" not in path}
+    assert ours <= live_files(table)
+
+
+def test_a1_rows_that_a_vector_masked_meanwhile_do_not_come_back(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=10), rows(4, start=20))
+    allow_vectors(table)
+    (number,) = [n for n, stats in enumerate(table.snapshot().files().column("stats").to_pylist())
+                 if json.loads(stats)["minValues"]["id"] == 10]  # fmt: skip
+    staged = staged_bins(monkeypatch)
+    result = committed(
+        run(spark, "optimize", table, log=winning("rewritten as", lambda: mask(table, {number: [1, 2]})))
+    )
+    assert staged == [1, 1]
+    assert ids(table) == [0, 1, 2, 3, 10, 13, 20, 21, 22, 23]
+    assert len(live_files(table)) == 1
+    assert result.metrics["numDeletionVectorsRemoved"] == 1
+
+
+def test_a18_new_rules_drop_what_was_staged_and_a_compaction_that_won_leaves_nothing_to_do(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=10))
+
+    def set_property() -> None:
+        tx = table.begin()
+        metadata = tx.metadata
+        assert metadata is not None
+        tx.set_metadata(replace(metadata, configuration={**metadata.configuration, "delta.appendOnly": "true"}))
+        tx.commit("SET TBLPROPERTIES")
+
+    staged = staged_bins(monkeypatch)
+    committed(run(spark, "optimize", table, log=winning("rewritten as", set_property)))
+    assert staged == [1, 1]
+    append(table, rows(4, start=20))
+    other = winning("rewritten as", lambda: committed(run(spark, "optimize", table)))
+    lost = run(spark, "optimize", table, log=other)
+    assert (lost.status, lost.rounds) == ("nothing_to_do", 1)
+    assert staged[2:] == [1, 1]
+    assert files_on_disk(table) >= live_files(table)
+    assert len(live_files(table)) == 1
+    assert ids(table) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
+
+
+# --- features of the table ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, {"zorder_by": ["id"]}], ids=["compact", "z-order"])
+def test_rows_keep_their_ids_and_versions(tmp_path: Path, spark: SparkSession, arguments: dict[str, Any]) -> None:
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=10), properties={"delta.enableRowTracking": "true"})
+    properties = table.snapshot().properties
+    names = [properties[f"delta.rowTracking.materialized{name}ColumnName"] for name in ("RowId", "RowCommitVersion")]
+    before = {
+        4 * n + k: (row, n + 1) for n, start in enumerate((0, 10)) for k, row in enumerate(range(start, start + 4))
+    }
+
+    def found() -> dict[int, tuple[int, int]]:
+        (path,) = live_files(table)
+        kept = pq.read_table(tmp_path / "t" / path).select([*names, "id"]).to_pylist()
+        return {row[names[0]]: (row["id"], row[names[1]]) for row in kept}
+
+    committed(run(spark, "optimize", table, **arguments))
+    assert found() == before
+    assert info_of(table)["tags"]["delta.rowTracking.preserved"] == "true"
+    # Ids that stand in a file stay, beside those of a file that came later.
+    append(table, rows(1, start=20))
+    committed(run(spark, "optimize", table, **arguments))
+    assert found().items() > before.items()
+    assert len(found()) == 9
+    stats = json.loads(table.snapshot().files().column("stats")[0].as_py())
+    assert set(stats["nullCount"]) == {"id", "day", "name", "amount"}
+
+
+def test_columns_of_a_mapped_table_keep_their_physical_names(tmp_path: Path, spark: SparkSession) -> None:
+    parts = [rows(4), rows(4, start=10), rows(2, start=20, day=None)]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"], properties={"delta.columnMapping.mode": "name"})
+    before = bag(table)
+    result = committed(run(spark, "optimize", table))
+    assert (result.metrics["numRemovedFiles"], bag(table)) == (2, before)
+    committed(run(spark, "optimize", table, zorder_by=["name", "id"]))
+    assert bag(table) == before
+    assert all("day=" not in path for path in live_files(table))
