@@ -1,4 +1,5 @@
-"""The upkeep of one table, night by night: checkpoint, vacuum by the log alone, and a look at its health.
+"""The upkeep of one table, night by night: small files become large ones, then a checkpoint, a vacuum by the log alone,
+and a look at its health.
 
 The table is a modern one: its columns are mapped, so that their names may hold spaces and be renamed, and its
 checkpoints are V2. Any task that commits writes a checkpoint now and then by itself, and the log is cleaned after it; a
@@ -17,6 +18,7 @@ from airflow.sdk import DAG, task
 
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.sources import files, query
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
@@ -58,7 +60,14 @@ with DAG(
         parameters={"name": "Virgin America"},
     )
 
+    late = DeltaWriteOperator(
+        task_id="late",
+        table_uri=TABLE,
+        source=query("SELECT 'XX' AS carrier, 'Late Air' AS `trading name`"),
+    )
+
     # [START nightly_upkeep]
+    optimize = DeltaOptimizeOperator(task_id="optimize", table_uri=TABLE)
     checkpoint = CheckpointOperator(task_id="checkpoint", table_uri=TABLE)
     # Every night by the log alone; a full one on Sundays would also find what killed tasks left behind.
     vacuum = VacuumOperator(task_id="vacuum", table_uri=TABLE, mode="lite")
@@ -74,4 +83,4 @@ with DAG(
             print(finding.message, finding.advice)
         return [finding.code for finding in findings]
 
-    fetch_carriers() >> load >> forget >> checkpoint >> vacuum >> check_health()
+    fetch_carriers() >> load >> forget >> late >> optimize >> checkpoint >> vacuum >> check_health()

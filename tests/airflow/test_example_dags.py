@@ -131,8 +131,12 @@ def test_nightly_upkeep_leaves_a_mapped_table_with_a_v2_checkpoint_and_nothing_t
     assert tasks["check_health"][0].xcom_pull(task_ids="check_health") == []
     table = Table.open(folder / "carriers")
     names = table.to_arrow(columns=["trading name"]).column("trading name").to_pylist()
-    assert sorted(names) == sorted(set(airlines["name"]) - {"Virgin America"})
-    assert [commit["operation"] for commit in reversed(table.history())][-2:] == ["VACUUM START", "VACUUM END"]
+    assert sorted(names) == sorted({*airlines["name"], "Late Air"} - {"Virgin America"})
+    operations = [commit["operation"] for commit in reversed(table.history())]
+    assert operations[-4:] == ["WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END"]
+    assert table.snapshot().num_files == 1
+    (xcom,) = (ti.xcom_pull(task_ids="optimize") for ti in tasks["optimize"])
+    assert (xcom["status"], xcom["files"]["removed"], xcom["files"]["added"]) == ("committed", 2, 1)
     (top_level,) = (folder / "carriers" / "_delta_log").glob("*.checkpoint.*.parquet")
     assert list((folder / "carriers" / "_delta_log" / "_sidecars").glob("*.parquet"))
     assert int(top_level.name[:20]) == table.snapshot().version - 2

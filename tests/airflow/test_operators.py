@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.base import TxlogOperator, human_lines, xcom_of
 from airflow_txlog.operators.checkpoint import CheckpointOperator
@@ -22,6 +22,7 @@ from airflow_txlog.operators.merge import (
     when_not_matched_insert,
 )
 from airflow_txlog.operators.restore import DeltaRestoreOperator
+from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
@@ -163,9 +164,36 @@ def test_the_inventory_of_a_vacuum_is_templated() -> None:
     assert rendered(lite).arguments["mode"] == "lite"
 
 
+def test_an_optimize_is_templated_in_its_columns_and_scope() -> None:
+    operator = DeltaOptimizeOperator(
+        task_id="optimize",
+        table_uri="/lake/{{ params.user }}",
+        zorder_by=["user_{{ params.user }}", "at"],
+        target_bytes=10**8,
+        partition_predicate="day = :day",
+        parameters={"day": "{{ ds }}"},
+    )
+    spec = rendered(operator)
+    assert spec.table_uri == "/lake/42"
+    assert spec.arguments == {
+        "zorder_by": ["user_42", "at"],
+        "purge": False,
+        "target_bytes": 10**8,
+        "batch_bytes": 32 * 1024**3,
+        "partition_predicate": "day = :day",
+        "parameters": {"day": "2013-01-31"},
+    }
+    # It changes no row, so there is nothing to do exactly once (soundness B5).
+    assert operator.application(CONTEXT, "/t") is None
+    with pytest.raises(InvalidJobSpec):
+        spec.replace(application=ApplicationTransaction(app_id="x", version=1))
+
+
 @pytest.mark.parametrize(
     "operator",
     [
+        lambda: DeltaOptimizeOperator(task_id="x", table_uri="/t", target_bytes=0),
+        lambda: DeltaOptimizeOperator(task_id="x", table_uri="/t", zorder_by=[""]),
         lambda: DeltaDeleteOperator(task_id="x", table_uri="/t", predicate=""),
         lambda: DeltaWriteOperator(task_id="x", table_uri="/t", source={"path": "/in"}),
         lambda: DeltaWriteOperator(task_id="x", table_uri="/t", source=files("/in"), mode="replace"),
