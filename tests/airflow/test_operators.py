@@ -21,8 +21,8 @@ from airflow_txlog.operators.merge import (
     when_matched_update,
     when_not_matched_insert,
 )
-from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.optimize import DeltaOptimizeOperator
+from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
