@@ -1,6 +1,7 @@
 """Deletion vectors for tests: bitmaps written by the format's own rules, vectors of each kind, tables that have them.
 
-The engine writes none, so what is read in these tests comes from here or from delta-spark's tables.
+What is read in these tests comes from here or from delta-spark's tables, so that our writer is not its own judge;
+`mask_by_us` is that writer.
 Source: protocol, "Deletion Vector Format"; RoaringFormatSpec.
 """
 
@@ -16,11 +17,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
 from msgspec.structs import replace
 
+from airflow_txlog.datafiles.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit.masking import masked_adds
 from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
+from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
+from airflow_txlog.engine.table.files import record_count
 
 MAGIC = 1681511377
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -148,4 +155,23 @@ def mask(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
         stats = json.loads(adds[number].stats or "{}") | {"tightBounds": False}
         tx.remove(files.slice(number, 1))
         tx.add(replace(adds[number], deletion_vector=vector, stats=json.dumps(stats)))
+    return tx.commit("DELETE", {"predicate": "[]"})
+
+
+def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
+    """The same with bitmaps and files of our own writing, on a table that allows vectors. Returns the version."""
+    snapshot = table.snapshot()
+    numbers = sorted(masked)
+    files = snapshot.files().sort_by("path").take(numbers)
+    bitmaps = [
+        MaskedRows(encode_bitmap(pa.array(sorted(masked[number]), pa.int64()), before), "ours")
+        for number, before in zip(numbers, snapshot.masked_rows(files), strict=True)
+    ]
+    file = new_vector_file(bitmaps, prefix_chars=snapshot.table_properties.vector_prefix_chars)
+    write_vector_files(table.store, [file])
+    counts = [record_count(stats) or 0 for stats in files.column("stats").to_pylist()]
+    tx = table.begin()
+    tx.read_files(files)
+    tx.remove(files)
+    tx.add(masked_adds(files, list(file.vectors()), counts))
     return tx.commit("DELETE", {"predicate": "[]"})

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.engine.table.schema import schema_to_json
 from tests.engine.rows import append
 from tests.interop.delta_spark import DeltaSpark, jars, running
@@ -31,6 +32,7 @@ from tests.interop.test_deltalake_reads_ours import (
     delete_commits,
     people,
 )
+from tests.vectors import mask_by_us
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("delta-spark")]
 
@@ -130,6 +132,50 @@ def test_every_version_and_the_history_are_read_alike(delta: DeltaSpark, uri: st
     assert [{field: line[field] for field in fields} for line in told] == ours
     assert len(told) == 7
     assert all("txlog" in line["engineInfo"] for line in told)
+
+
+def test_vectors_of_ours_are_read_grown_purged_and_spared_by_delta_spark(delta: DeltaSpark, uri: str) -> None:
+    properties = {
+        "delta.enableDeletionVectors": "true",
+        "delta.randomizeFilePrefixes": "true",
+        "delta.enableRowTracking": "true",
+    }
+    table = Table.create(uri, pa.schema([("id", pa.int64())]), properties=properties)
+    count = 200_000
+    append(table, pa.table({"id": pa.array(range(count), pa.int64())}))
+    append(table, pa.table({"id": pa.array(range(count, count + 100), pa.int64())}))
+
+    def check(expected: set[int]) -> None:
+        ours = table.to_arrow().column("id").to_pylist()
+        assert len(ours) == len(expected)
+        assert set(ours) == expected
+        (theirs,) = delta.sql(f"SELECT count(*) AS n, sum(id) AS total, sum(id * id) AS squares FROM delta.`{uri}`")
+        assert theirs == {
+            "n": len(expected),
+            "total": sum(expected),
+            "squares": sum(key * key for key in expected),
+        }
+
+    left = set(range(count + 100))
+    files = table.snapshot().files().sort_by("path").column("stats").to_pylist()
+    large = next(number for number, stats in enumerate(files) if json.loads(stats)["numRecords"] == count)
+    # A part as bits, one as positions, one as runs; and a second vector in the same file.
+    mask_by_us(
+        table, {large: [*range(0, 65_536, 3), *range(70_000, 70_100, 7), *range(131_072, count)], 1 - large: [5]}
+    )
+    left -= {*range(0, 65_536, 3), *range(70_000, 70_100, 7), *range(131_072, count), count + 5}
+    check(left)
+    delta.run(f"DELETE FROM delta.`{uri}` WHERE id % 1000 = 1")
+    left -= set(range(1, count + 100, 1000))
+    check(left)
+    mask_by_us(table, {large: range(100_000, 131_072)})
+    left -= set(range(100_000, 131_072))
+    check(left)
+    delta.run(f"VACUUM delta.`{uri}` RETAIN 0 HOURS")
+    check(left)
+    delta.run(f"REORG TABLE delta.`{uri}` APPLY (PURGE)")
+    check(left)
+    assert not vectors_of(table.snapshot().files())
 
 
 def test_a_vacuum_of_ours_leaves_what_delta_spark_needs(delta: DeltaSpark, uri: str) -> None:
