@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN
 from airflow_txlog.engine.table import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownColumn
+from airflow_txlog.jobs.rules import Rules
 from airflow_txlog.jobs.schemas import can_store, is_same_type, mismatch
 from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
 
@@ -48,6 +49,7 @@ class Sides:
     source_shape: str
     ansi: bool
     table_uri: str
+    rules: Rules
 
     @property
     def pair(self) -> str:
@@ -127,10 +129,10 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[Mapping[str, 
         if condition is not None:
             gate.condition(condition, relation)
         values: dict[str, str] = {}
-        if clause["then"] != "delete":
-            assigned = clause["set"] if clause["then"] == "update" else clause["values"]
-            values = assigned_values(gate, sides, relation, assigned)
+        if clause["then"] == "update":
+            values = assigned_values(gate, sides, relation, clause["set"], is_insert=False)
         if clause["then"] == "insert":
+            values = assigned_values(gate, sides, relation, clause["values"], is_insert=True)
             _check_not_null(sides, values)
         of_kind.append(Clause(number=number, action=clause["then"], condition=condition, values=values))
     return Clauses(**{kind: tuple(clauses) for kind, clauses in found.items()})
@@ -148,11 +150,14 @@ def deciding_sql(clauses: Sequence[Clause]) -> str:
 def image_sql(sides: Sides, clauses: Sequence[Clause], number_of_row: str, *, is_update: bool) -> list[str]:
     """SQL for each column of the target's new rows, in its order; `number_of_row` is SQL for the acting clause.
 
-    A column that a clause does not assign keeps the target row's value in an update, and is NULL in an insert.
+    A column that a clause does not assign keeps the target row's value in an update, and has its default, or is NULL,
+    in an insert. What the table generates is computed afterwards: see `generated_by`.
     """
     columns = []
     for field in sides.target:
-        kept = f"{quoted(sides.target_alias)}.{quoted(field.name)}" if is_update else "NULL"
+        kept = (
+            f"{quoted(sides.target_alias)}.{quoted(field.name)}" if is_update else sides.rules.default_sql(field.name)
+        )
         values = [clause.values.get(field.name, kept) for clause in clauses]
         if len(set(values)) == 1:
             sql = values[0]
@@ -163,6 +168,15 @@ def image_sql(sides: Sides, clauses: Sequence[Clause], number_of_row: str, *, is
             sql = f"CASE {number_of_row} {branches} END"
         columns.append(f"{sql} AS {quoted(field.name)}")
     return columns
+
+
+def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset[int]]:
+    """For each generated column that some clause does not assign: the numbers of those clauses."""
+    lacking = {
+        name: frozenset(clause.number for clause in clauses if name not in clause.values)
+        for name in sides.rules.table.generated
+    }
+    return {name: numbers for name, numbers in lacking.items() if numbers}
 
 
 def columns_for_images(clauses: Sequence[Clause], schema: delta.StructType) -> frozenset[str] | None:
@@ -186,14 +200,26 @@ def clause_of_row(alias: str) -> str:
     return f"{quoted(alias)}.{quoted(CLAUSE_COLUMN)}"
 
 
-def assigned_values(gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str]) -> dict[str, str]:
+def assigned_values(
+    gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str], *, is_insert: bool
+) -> dict[str, str]:
     """SQL for each column that a clause assigns, by the table's spelling and cast to its type; `*`: every column.
 
-    Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch.
+    Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch; ConstraintViolation and UnsupportedFeature
+    for what the table lets nobody assign.
     """
-    if assigned == "*":
-        return _all_columns(sides)
-    assert not isinstance(assigned, str)
+    if isinstance(assigned, str):
+        values = _all_columns(sides, is_insert=is_insert)
+    else:
+        values = _named_columns(gate, sides, relation, assigned)
+    if is_insert:
+        sides.rules.check_identities(values)
+    else:
+        sides.rules.check_update(values)
+    return values
+
+
+def _named_columns(gate: SqlGate, sides: Sides, relation: str, assigned: Mapping[str, str]) -> dict[str, str]:
     values: dict[str, str] = {}
     types: list[StructField] = []
     problems = []
@@ -201,6 +227,9 @@ def assigned_values(gate: SqlGate, sides: Sides, relation: str, assigned: str | 
         field = _target_field(sides, name)
         if field.name in values:
             raise InvalidJobSpec(f"A clause assigns the column {field.name!r} twice.", argument="clauses")
+        if text.strip().upper() == "DEFAULT":
+            values[field.name] = sides.rules.default_sql(field.name)
+            continue
         found = gate.value(text, relation)
         if not can_store(found, field.dataType, ansi=sides.ansi):
             problems.append(
@@ -213,14 +242,16 @@ def assigned_values(gate: SqlGate, sides: Sides, relation: str, assigned: str | 
     return values
 
 
-def _all_columns(sides: Sides) -> dict[str, str]:
-    """`*`: every column of the target from the source's column of that name."""
+def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
+    """`*`: every column of the target from the source's column of that name, but what the table fills in itself."""
+    filled = sides.rules.fills if is_insert else frozenset(sides.rules.table.generated)
     have = {field.name.lower(): field for field in sides.source}
     values, problems = {}, []
     for field in sides.target:
         found = have.get(field.name.lower())
         if found is None:
-            problems.append(f"{field.name}: the source has no such column, and * needs one")
+            if field.name not in filled:
+                problems.append(f"{field.name}: the source has no such column, and * needs one")
         elif not can_store(found.dataType, field.dataType, ansi=sides.ansi):
             problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
         else:
@@ -251,7 +282,7 @@ def _target_field(sides: Sides, name: str) -> Any:
 
 def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:
     for field in sides.target:
-        if not field.nullable and field.name not in values:
+        if not field.nullable and field.name not in values and field.name not in sides.rules.fills:
             raise ConstraintViolation(
                 f"{sides.table_uri}: column {field.name!r} is NOT NULL, and a WHEN NOT MATCHED clause gives it no "
                 "value. Nothing was staged.",

@@ -2,13 +2,14 @@
 
 The images are computed from the positions and clauses that the pairs name, never by ON again; a file of the target is
 opened for them only where a column of it is needed. The invariant: a frame made here has exactly the target's columns
-and types, and the segment of each row, and is evaluated once, by the stage that writes it.
+and types, the segment of each row, and the verdict of the table's rules on it where it can break one; and it is
+evaluated once, by the stage that writes it.
 Source: docs/decisions/positions-not-rows.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,7 +19,16 @@ from pyspark.sql.types import NullType, StructType
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
 from airflow_txlog.engine.table import types as delta
-from airflow_txlog.jobs.clauses import Clauses, Sides, clause_of_row, columns_for_images, deciding_sql, image_sql
+from airflow_txlog.jobs.clauses import (
+    Clause,
+    Clauses,
+    Sides,
+    clause_of_row,
+    columns_for_images,
+    deciding_sql,
+    generated_by,
+    image_sql,
+)
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.inputs import PinnedSource
 from airflow_txlog.jobs.pairs import BROADCAST_BYTES, join_hint
@@ -48,9 +58,10 @@ def updated_images(
     scan_frame(context, updated, task).createOrReplaceTempView(target_view)
     t = quoted(sides.target_alias)
     columns = image_sql(sides, clauses.updates, clause_of_row(sides.target_alias), is_update=True)
-    columns.append(f"{t}.{SEGMENT_COLUMN}")
+    columns += [f"{t}.{SEGMENT_COLUMN}", f"{clause_of_row(sides.target_alias)} AS {CLAUSE_COLUMN}"]
     if source is None:
-        return _typed(gate.run(f"SELECT {', '.join(columns)} FROM {quoted(target_view)} AS {t}"), sides.target)
+        frame = gate.run(f"SELECT {', '.join(columns)} FROM {quoted(target_view)} AS {t}")
+        return _as_rows_of_table(frame, sides, clauses.updates, are_inserts=False)
     source_view = context.view_name()
     source.frame.createOrReplaceTempView(source_view)
     s = quoted(sides.source_alias)
@@ -61,7 +72,7 @@ def updated_images(
         f"SELECT /*+ {hint} */ {', '.join(columns)} FROM {quoted(target_view)} AS {t} "
         f"{join} {quoted(source_view)} AS {s} ON {t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
     )
-    return _typed(frame, sides.target)
+    return _as_rows_of_table(frame, sides, clauses.updates, are_inserts=False)
 
 
 def inserted_rows(
@@ -90,15 +101,29 @@ def inserted_rows(
     decided = f"SELECT {s}.*, {deciding_sql(clauses.not_matched)} AS {CLAUSE_COLUMN} FROM {quoted(view)} AS {s}"
     number = clause_of_row(sides.source_alias)
     columns = image_sql(sides, clauses.not_matched, number, is_update=False)
-    columns.append(f"{s}.{SEGMENT_COLUMN}")
+    columns += [f"{s}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
     frame = gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
-    return _typed(frame, sides.target)
+    return _as_rows_of_table(frame, sides, clauses.not_matched, are_inserts=True)
+
+
+def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
+    """The new rows typed, what the table generates computed where their clause leaves it out, and the rules enforced.
+
+    `frame` has the table's columns, SEGMENT_COLUMN, which stays, and CLAUSE_COLUMN, which goes.
+    """
+    rows = _typed(frame, sides.target)
+    lacking = {
+        name: None if len(numbers) == len(clauses) else F.col(CLAUSE_COLUMN).isin(sorted(numbers))
+        for name, numbers in generated_by(sides, clauses).items()
+    }
+    rows = sides.rules.with_generated(rows, lacking).drop(CLAUSE_COLUMN)
+    return sides.rules.enforce(rows, are_inserts=are_inserts)
 
 
 def _typed(frame: DataFrame, target: StructType) -> DataFrame:
     """The frame with a type for each column that is only NULL: a union or a shuffle takes none without one.
 
-    Its segments stay.
+    Its segments and clauses stay.
     """
     have = {field.name: field.dataType for field in frame.schema}
     return frame.select(
@@ -109,4 +134,5 @@ def _typed(frame: DataFrame, target: StructType) -> DataFrame:
             for field in target
         ),
         frame[SEGMENT_COLUMN],
+        frame[CLAUSE_COLUMN],
     )

@@ -31,8 +31,9 @@ from airflow_txlog.jobs.inputs import PinnedSource, build_source, pin, pinned_be
 from airflow_txlog.jobs.pairs import check_unambiguous, find_pairs
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome
+from airflow_txlog.jobs.rules import accepted_rules
 from airflow_txlog.jobs.scan import FilePlan
-from airflow_txlog.jobs.schemas import check_takes_new_rows, is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, read_scope
 from airflow_txlog.jobs.sql import SqlGate
 
@@ -67,8 +68,6 @@ class _Merge(RowOperation):
             clauses = check_clauses(gate, sides, context.arguments["clauses"])
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
-            if clauses.updates or clauses.not_matched:
-                check_takes_new_rows(snapshot)
             partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
             scope, candidates = self._read(tx, snapshot, sides, clauses, partitions)
             return _Prepared(
@@ -101,7 +100,8 @@ class _Merge(RowOperation):
         return self._pinned
 
     def _sides(self, snapshot: Snapshot, source: PinnedSource) -> Sides:
-        target = spark_table_schema(snapshot)
+        rules = accepted_rules(self._context, snapshot.metadata)
+        target = rules.spark_schema
         return Sides(
             target=target,
             source=source.schema,
@@ -111,6 +111,7 @@ class _Merge(RowOperation):
             source_shape=self._gate.shape(source.schema),
             ansi=is_ansi(self._context.spark),
             table_uri=self._context.root,
+            rules=rules,
         )
 
     def _read(

@@ -77,6 +77,17 @@ class Rules:
                     column=column,
                 )
 
+    def check_update(self, assigned: Collection[str]) -> None:
+        """Raises UnsupportedFeature where an update assigns an identity column, as the reference refuses it too."""
+        for column in self.table.identities:
+            if column in assigned:
+                raise UnsupportedFeature(
+                    f"{self.uri}: an update may not assign the identity column {column!r}. Nothing was staged.",
+                    table=self.uri,
+                    feature="identityColumns",
+                    needed_to="write",
+                )
+
     def default_sql(self, column: str) -> str:
         """SQL for what a new row holds in a column that nobody gave it a value for."""
         text = self.table.defaults.get(column)
@@ -115,7 +126,7 @@ class Rules:
             rows = rows.withColumn(VIOLATION_COLUMN, F.coalesce(*too_long))
             rows = rows.withColumns({name: _fitted(name, length) for name, length in self.table.lengths.items()})
             others = [F.col(VIOLATION_COLUMN), *others]
-        return rows.withColumn(VIOLATION_COLUMN, F.coalesce(*others)) if others else rows
+        return rows.withColumn(VIOLATION_COLUMN, F.coalesce(*others) if others else F.lit(None).cast("string"))
 
     def _generated_sql(self, name: str) -> str:
         return f"CAST((\n{self.table.generated[name]}\n) AS {self.spark_schema[name].dataType.simpleString()})"

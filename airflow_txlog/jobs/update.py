@@ -27,8 +27,9 @@ from airflow_txlog.jobs.find import find_rows
 from airflow_txlog.jobs.images import updated_images
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome
+from airflow_txlog.jobs.rules import accepted_rules
 from airflow_txlog.jobs.scan import FilePlan
-from airflow_txlog.jobs.schemas import check_takes_new_rows, is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, read_condition, read_scope
 from airflow_txlog.jobs.sql import SqlGate, columns_named
 
@@ -57,10 +58,9 @@ class _Update(RowOperation):
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             check_may_remove_rows(snapshot, "UPDATE")
-            check_takes_new_rows(snapshot)
             sides = _sides(context, gate, snapshot)
             used = gate.condition(condition, sides.target_alone)
-            values = assigned_values(gate, sides, sides.target_alone, context.arguments["set"])
+            values = assigned_values(gate, sides, sides.target_alone, context.arguments["set"], is_insert=False)
             clause = Clause(number=_CLAUSE, action="update", condition=None, values=values)
             partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
             scope, scope_read = read_scope(context, gate, snapshot, partitions)
@@ -108,7 +108,8 @@ class _Update(RowOperation):
 
 
 def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:
-    target = spark_table_schema(snapshot)
+    rules = accepted_rules(context, snapshot.metadata)
+    target = rules.spark_schema
     return Sides(
         target=target,
         source=StructType([]),
@@ -118,4 +119,5 @@ def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:
         source_shape="",
         ansi=is_ansi(context.spark),
         table_uri=context.root,
+        rules=rules,
     )

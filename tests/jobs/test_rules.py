@@ -217,6 +217,102 @@ def test_char_is_padded_varchar_is_not_and_neither_is_exceeded(tmp_path: Path, s
     assert refused(spark, table, "SELECT 'x' AS c, 'ab d' AS v")["facts"]["constraint"] == "varchar(3)"
 
 
+# --- update and merge -----------------------------------------------------------------------------------------------
+
+GENERATED = {
+    "name": {"__CHAR_VARCHAR_TYPE_STRING": "char(4)", "CURRENT_DEFAULT": "'new'"},
+    "twice": {"delta.generationExpression": "id * 2"},
+}
+WIDE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("twice", pa.int64()), ("n", pa.int64())])
+UPDATE = {"when": "matched", "then": "update"}
+INSERT = {"when": "not_matched", "then": "insert"}
+
+
+@pytest.mark.spark
+def test_new_images_of_an_update_keep_the_rules(tmp_path: Path, spark: SparkSession) -> None:
+    table = table_with(tmp_path / "t", WIDE, GENERATED, {"delta.constraints.small": "n < 100"})
+    write(spark, table, "SELECT id, 'x' AS name, id AS n FROM range(4)")
+    committed(run(spark, "update", table, predicate="id = 1", set={"id": "10", "name": "'yy'"}))
+    committed(run(spark, "update", table, predicate="id = 2", set={"twice": "4", "name": "DEFAULT"}))
+    kept = [
+        {"id": 0, "name": "x   ", "twice": 0, "n": 0},
+        {"id": 10, "name": "yy  ", "twice": 20, "n": 1},
+        {"id": 2, "name": "new ", "twice": 4, "n": 2},
+        {"id": 3, "name": "x   ", "twice": 6, "n": 3},
+    ]
+    assert rows_of(table) == sorted(kept, key=repr)
+    before = files_on_disk(table)
+    for values, constraint in (
+        (("n", "n + 99"), "small"),
+        (("twice", "5"), "GENERATED"),
+        (("name", "'abcde'"), "char(4)"),
+    ):
+        error = error_of(run(spark, "update", table, predicate="id > 0", set=dict([values])))
+        assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", constraint)
+    assert files_on_disk(table) == before
+    # A row that breaks a rule since before the rule was made may leave, and is no obstacle to its neighbours.
+    assert run(spark, "delete", table, predicate="n = 3").status == "committed"
+
+
+@pytest.mark.spark
+def test_new_rows_of_a_merge_keep_the_rules(tmp_path: Path, spark: SparkSession) -> None:
+    table = table_with(tmp_path / "t", WIDE, GENERATED, {"delta.constraints.small": "n < 100"})
+    write(spark, table, "SELECT id, 'x' AS name, id AS n FROM range(4)")
+
+    def merge(source: str, *clauses: dict[str, Any]) -> Any:
+        return run(spark, "merge", table, source={"sql": source}, on="t.id = s.k", clauses=list(clauses))
+
+    # Some clauses give the generated column a value, and others leave it to the table.
+    result = merge(
+        "SELECT * FROM VALUES (0L, 0L), (1L, 5L), (7L, 7L), (8L, 99L) AS (k, n)",
+        {**UPDATE, "condition": "s.k = 0", "set": {"twice": "0", "name": "'set'"}},
+        {**UPDATE, "set": {"id": "50", "n": "s.n"}},
+        {**INSERT, "condition": "s.k = 7", "values": {"id": "s.k", "n": "s.n"}},
+        {**INSERT, "values": {"id": "s.k", "n": "s.n", "twice": "16", "name": "DEFAULT"}},
+    )
+    committed(result)
+    kept = [
+        {"id": 0, "name": "set ", "twice": 0, "n": 0},
+        {"id": 50, "name": "x   ", "twice": 100, "n": 5},
+        {"id": 2, "name": "x   ", "twice": 4, "n": 2},
+        {"id": 3, "name": "x   ", "twice": 6, "n": 3},
+        {"id": 7, "name": "new ", "twice": 14, "n": 7},
+        {"id": 8, "name": "new ", "twice": 16, "n": 99},
+    ]
+    assert rows_of(table) == sorted(kept, key=repr)
+    before = files_on_disk(table)
+    for clause, constraint in (
+        ({**UPDATE, "set": {"n": "100"}}, "small"),
+        ({**UPDATE, "set": {"twice": "1"}}, "GENERATED"),
+        ({**INSERT, "values": {"id": "s.k", "n": "100"}}, "small"),
+        ({**INSERT, "values": {"id": "s.k", "n": "1", "name": "'abcde'"}}, "char(4)"),
+    ):
+        error = error_of(merge("SELECT * FROM VALUES (2L), (9L) AS (k)", clause))
+        assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", constraint)
+    assert not {path for path in files_on_disk(table) - before if not path.startswith("txlog-inputs")}
+    # `*` leaves out what the table fills in.
+    star = {"sql": "SELECT id, 'star' AS name, n FROM VALUES (2L, 20L), (9L, 9L) AS (id, n)"}
+    clauses = [{**UPDATE, "set": "*"}, {**INSERT, "values": "*"}]
+    committed(run(spark, "merge", table, source=star, on="t.id = s.id", clauses=clauses))
+    assert {"id": 2, "name": "star", "twice": 4, "n": 20} in rows_of(table)
+    assert {"id": 9, "name": "star", "twice": 18, "n": 9} in rows_of(table)
+
+
+@pytest.mark.spark
+def test_an_update_assigns_no_identity_and_a_merge_inserts_none_without(tmp_path: Path, spark: SparkSession) -> None:
+    marks = {"id": {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": True}}
+    table = table_with(tmp_path / "t", marks=marks)
+    write(spark, table, "SELECT id, 'x' AS name FROM range(3)")
+    committed(run(spark, "update", table, predicate="id = 1", set={"name": "'y'"}))
+    assert error_of(run(spark, "update", table, predicate="id = 1", set={"id": "5"}))["type"] == "UnsupportedFeature"
+    for values, expected in (({"name": "'z'"}, "UnsupportedFeature"), ({"id": "NULL"}, "ConstraintViolation")):
+        source = {"sql": "SELECT 9L AS k"}
+        clauses = [{**INSERT, "values": values}]
+        error = error_of(run(spark, "merge", table, source=source, on="t.id = s.k", clauses=clauses))
+        assert error["type"] == expected
+    assert [row["name"] for row in rows_of(table)] == ["x", "y", "x"]
+
+
 # --- the writer -----------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ that land in the meantime. A transaction belongs to one thread and commits once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
 from airflow_txlog.engine.commit.clustering import check_clustered_files, check_clustering, clustering_columns
+from airflow_txlog.engine.commit.evolving import evolve
 from airflow_txlog.engine.commit.in_commit_timestamps import with_in_commit_timestamp
 from airflow_txlog.engine.commit.info import commit_info
 from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
@@ -37,10 +38,12 @@ from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_remo
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.column_mapping import table_schema
+from airflow_txlog.engine.table.evolution import Evolution
 from airflow_txlog.engine.table.features import check_writable
 from airflow_txlog.engine.table.files import file_keys, record_count
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
+from airflow_txlog.engine.table.schema import from_arrow
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.errors import InvalidCommit
@@ -224,6 +227,33 @@ class Transaction:
 
     def set_metadata(self, metadata: Metadata) -> None:
         self._metadata = metadata
+
+    def evolve_schema(
+        self,
+        rows: StructType | pa.Schema,
+        *,
+        fixed: Collection[str] = (),
+        new_name: Callable[[int], str] | None = None,
+    ) -> Evolution:
+        """The table takes rows of this schema: columns it lacks are added, narrower ones widened where it allows that.
+
+        In the same commit, as its metadata; nothing is set where nothing changes. `fixed`: columns whose type stays.
+        `new_name` makes the id of a new column into its physical name where the table has column mapping; give one
+        that is repeatable where staged files outlive this transaction. See `table.evolution` for what is never done.
+
+        Raises SchemaMismatch for a name that the table may not have, UnsupportedFeature for a type that its protocol
+        does not allow. Not for a table that does not exist yet.
+        """
+        if self.snapshot is None:
+            raise InvalidCommit(f"{self._store.root}: a new table gets its schema when it is created.")
+        given = rows if isinstance(rows, StructType) else from_arrow(rows)
+        name = new_name or (lambda number: f"col-{self._clock.unique_id()}")
+        current = self.metadata
+        assert current is not None
+        metadata, evolution = evolve(current, self.snapshot.protocol, given, self._store.root, fixed, name)
+        if not evolution.changes_nothing:
+            self._metadata = metadata
+        return evolution
 
     def set_protocol(self, protocol: Protocol) -> None:
         self._protocol = protocol

@@ -107,6 +107,22 @@ def assign(schema: StructType, new_name: Callable[[], str]) -> tuple[StructType,
     return _changed(without_mapping(schema), numbered), last
 
 
+def assign_new(schema: StructType, last: int, new_name: Callable[[int], str]) -> tuple[StructType, int]:
+    """The schema of a mapped table whose new columns, at every depth, have no id yet; and the highest id then.
+
+    `last` is the highest id that any column ever had; `new_name` makes an id into a name that no other column ever had.
+    """
+
+    def numbered(member: StructField) -> StructField:
+        nonlocal last
+        if ID_KEY in member.metadata:
+            return member
+        last += 1
+        return replace(member, metadata={**member.metadata, ID_KEY: last, PHYSICAL_NAME_KEY: new_name(last)})
+
+    return _changed(schema, numbered), last
+
+
 def mapping_error(schema: StructType) -> str | None:
     """What is wrong with the schema's mapping, in words; None where every column has its own id and name."""
     ids: dict[int, str] = {}

@@ -107,6 +107,10 @@ class Snapshot:
         mode = column_mapping.mapping_mode(self.metadata.configuration, self.uri)
         return column_mapping.arrow_schema(self.delta_schema, mode)
 
+    def with_metadata(self, metadata: Metadata) -> Snapshot:
+        """The same files and version as they are to be read under metadata that a transaction is about to commit."""
+        return Snapshot(self._store, replace(self.state, metadata=metadata), self.commit_file, self.anchor)
+
     @property
     def num_files(self) -> int:
         return self.state.files.count
