@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_txlog.operators.write",
                     "airflow_txlog.operators.merge",
                     "airflow_txlog.operators.delete",
+                    "airflow_txlog.operators.update",
                     "airflow_txlog.operators.truncate",
                     "airflow_txlog.operators.restore",
                     "airflow_txlog.operators.optimize",

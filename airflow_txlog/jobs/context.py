@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import location_of
 from airflow_txlog.jobs.clocks import PinnedTexts, pin_clocks
+from airflow_txlog.jobs.progress import watched
 from airflow_txlog.jobs.session import default_parallelism
 
 Log = Callable[[str], None]
@@ -67,6 +68,12 @@ class JobContext(LogContext):
     """What was evaluated once for all rounds and tries of this work, JSON-plain; the manifest keeps it."""
     _parallelism: int | None = None
     _pinned: PinnedTexts | None = None
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measures what runs inside as a step of the result, and tells of its tasks while it runs long."""
+        with super().step(name), watched(self.spark, name, self.log):
+            yield
 
     def pin_clocks(self, saved: Mapping[str, Any] | None = None) -> None:
         """Read the clocks that the author's texts name, once for the job; `saved` are `pinned.saved` of an earlier try.

@@ -35,6 +35,16 @@ def when_not_matched_insert(
     }
 
 
+def when_not_matched_by_source_update(set: Mapping[str, str], *, condition: str | None = None) -> dict[str, Any]:
+    """Update a target row that no source row matches: the named columns from SQL expressions over the target alone."""
+    return {"when": "not_matched_by_source", "then": "update", "condition": condition, "set": dict(set)}
+
+
+def when_not_matched_by_source_delete(*, condition: str | None = None) -> dict[str, Any]:
+    """Delete a target row that no source row matches. The condition sees the target alone."""
+    return {"when": "not_matched_by_source", "then": "delete", "condition": condition}
+
+
 class DeltaMergeOperator(DataChangingOperator):
     """Merge the rows of a source into a Delta table, in one commit.
 
@@ -43,8 +53,8 @@ class DeltaMergeOperator(DataChangingOperator):
 
     :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
     :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. (templated)
-    :param clauses: in order: `when_matched_update(…)`, `when_matched_delete(…)`, `when_not_matched_insert(…)`.
-        (templated)
+    :param clauses: in order: `when_matched_update(…)`, `when_matched_delete(…)`, `when_not_matched_insert(…)`,
+        `when_not_matched_by_source_update(…)`, `when_not_matched_by_source_delete(…)`. (templated)
     :param target_alias: what the SQL texts call the table.
     :param source_alias: what they call the source.
 

@@ -19,6 +19,7 @@ PROGRESS_FILE = "TXLOG_PROGRESS_FILE"
 _ROW_METRICS = {
     "write": ("numOutputRows",),
     "delete": ("numDeletedRows",),
+    "update": ("numUpdatedRows",),
     "truncate": ("numDeletedRows",),
     "merge": ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
 }

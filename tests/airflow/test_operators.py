@@ -19,12 +19,15 @@ from airflow_txlog.operators.merge import (
     DeltaMergeOperator,
     when_matched_delete,
     when_matched_update,
+    when_not_matched_by_source_delete,
+    when_not_matched_by_source_update,
     when_not_matched_insert,
 )
 from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
+from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
@@ -95,6 +98,38 @@ def test_a_merge_is_templated_in_its_condition_and_clauses() -> None:
         {"when": "matched", "then": "update", "condition": None, "set": {"score": "s.score + 42"}},
         {"when": "not_matched", "then": "insert", "condition": None, "values": "*"},
     ]
+
+
+def test_an_update_is_templated_in_its_values_and_predicate() -> None:
+    spec = rendered(
+        DeltaUpdateOperator(
+            task_id="mask",
+            table_uri="/t",
+            set={"email": "NULL", "note": "'{{ ds }}'"},
+            predicate="user_id = :user",
+            parameters={"user": "{{ params.user }}"},
+        )
+    )
+    assert (spec.operation, spec.arguments["target_alias"]) == ("update", "t")
+    assert spec.arguments["set"] == {"email": "NULL", "note": "'2013-01-31'"}
+    assert spec.arguments["predicate"] == "user_id = :user"
+
+
+def test_clauses_for_what_no_source_row_matches() -> None:
+    spec = rendered(
+        DeltaMergeOperator(
+            task_id="merge",
+            table_uri="/t",
+            source=table("/s"),
+            on="t.id = s.id",
+            clauses=[
+                when_not_matched_by_source_update({"gone": "TRUE"}, condition="t.day = '{{ ds }}'"),
+                when_not_matched_by_source_delete(),
+            ],
+        )
+    )
+    assert [clause["when"] for clause in spec.arguments["clauses"]] == ["not_matched_by_source"] * 2
+    assert spec.arguments["clauses"][0]["condition"] == "t.day = '2013-01-31'"
 
 
 def test_b6_a_value_is_bound_and_never_pasted() -> None:

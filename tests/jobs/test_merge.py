@@ -500,3 +500,42 @@ def test_a_null_for_a_not_null_column_is_refused_and_leaves_nothing(tmp_path: Pa
     error = error_of(run(spark, "merge", table, source=source, on="t.id = s.new", clauses=insert))
     assert error["type"] == "ConstraintViolation"
     assert files_on_disk(table) == before
+
+
+def test_what_no_source_row_matches_is_updated_or_deleted_in_the_order_of_the_clauses(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(6), rows(4, start=100))
+    clauses = [
+        {"when": "matched", "then": "update", "set": {"name": "concat('m', s.id)"}},
+        {"when": "not_matched_by_source", "then": "delete", "condition": "t.id >= 102"},
+        {"when": "not_matched_by_source", "then": "update", "condition": "id < 3", "set": {"name": "'alone'"}},
+        {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "name": "'new'"}},
+    ]
+    source = {"sql": "SELECT * FROM VALUES (1L), (4L), (101L), (500L) AS v(id)"}
+    result = committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=clauses))
+    found = {row["id"]: row["name"] for row in table.to_arrow().to_pylist()}
+    assert found == {
+        0: "alone",
+        1: "m1",
+        2: "alone",
+        3: "n3",
+        4: "m4",
+        5: "n5",
+        100: "n100",
+        101: "m101",
+        500: "new",
+    }
+    metrics = result.metrics
+    assert (metrics["numTargetRowsUpdated"], metrics["numTargetRowsDeleted"]) == (5, 2)
+    assert metrics["numTargetRowsNotMatchedBySourceUpdated"] == 2
+    assert metrics["numTargetRowsNotMatchedBySourceDeleted"] == 2
+    assert (metrics["numTargetRowsMatchedUpdated"], metrics["numTargetRowsInserted"]) == (3, 1)
+
+
+def test_with_an_empty_source_every_row_is_without_a_match(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(6))
+    clauses = [{"when": "not_matched_by_source", "then": "delete", "condition": "id > 2"}]
+    source = {"sql": "SELECT 1L AS id WHERE false"}
+    committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=clauses))
+    assert ids(table) == [0, 1, 2]

@@ -1,0 +1,42 @@
+"""DeltaUpdateOperator: give the rows that satisfy a predicate new values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.operators.base import DataChangingOperator
+
+
+class DeltaUpdateOperator(DataChangingOperator):
+    """Give the rows for which a predicate is true new values in some columns, in one commit.
+
+    :param set: SQL expressions by column; each sees the row as it was. (templated)
+    :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; None for
+        every row. A row for which it is null stays as it is. (templated)
+    :param target_alias: what the SQL texts may call the table.
+
+    Example: `DeltaUpdateOperator(task_id="mask", table_uri="/lake/users", set={"email": "NULL", "masked": "TRUE"},
+    predicate="last_seen < :day", parameters={"day": "{{ ds }}"})`. Other arguments: `DataChangingOperator` and
+    `TxlogOperator`.
+    """
+
+    operation: ClassVar[str] = "update"
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "set", "predicate")
+
+    def __init__(
+        self, *, set: Mapping[str, str], predicate: str | None = None, target_alias: str = "t", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.set = set
+        self.predicate = predicate
+        self.target_alias = target_alias
+
+    def job_arguments(self) -> dict[str, Any]:
+        """`set`, `predicate`, `target_alias` and the shared ones."""
+        return {
+            **super().job_arguments(),
+            "set": dict(self.set),
+            "predicate": self.predicate,
+            "target_alias": self.target_alias,
+        }
