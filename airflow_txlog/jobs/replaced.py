@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate.tree import Predicate
-from airflow_txlog.errors import PartitionMismatch, UnsupportedFeature
+from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.schemas import spark_table_schema
@@ -26,10 +26,14 @@ from airflow_txlog.jobs.sql import SqlGate, aliased
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """The part of a table that a write may touch: the author's texts, None for all of it, and the engine's reading."""
+    """The part of a table that a write may touch: the author's texts, None for all of it, and the engine's reading.
+
+    `rows`: a condition over data columns that every row of a new table must satisfy.
+    """
 
     text: str | None = None
     read: Predicate | None = None
+    rows: str | None = None
 
 
 def scope_of_new_table(context: JobContext, partitions: Partitions) -> Scope:
@@ -41,19 +45,20 @@ def scope_of_new_table(context: JobContext, partitions: Partitions) -> Scope:
     if replaced is None:
         return Scope(text=text)
     if not partitions.speaks_of_partitions_only(replaced):
-        raise _data_columns(context, replaced)
+        return Scope(text=text, rows=replaced)
     return Scope(text=_joined(text, replaced))
 
 
 def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions) -> Scope:
-    """`partition_predicate` and `replace_where` of the job, accepted. Raises InvalidPredicate and its siblings."""
+    """`partition_predicate` and `replace_where` over partition columns, accepted.
+
+    Raises InvalidPredicate and its siblings.
+    """
     text, read = read_scope(context, gate, snapshot, partitions)
     replaced = context.arguments["replace_where"]
     if replaced is None:
         return Scope(text=text, read=read)
     used = gate.condition(replaced, aliased(gate.shape(spark_table_schema(snapshot))))
-    if not partitions.speaks_of_partitions_only(replaced):
-        raise _data_columns(context, replaced)
     return Scope(text=_joined(text, replaced), read=both(read_condition(context, snapshot, replaced, used), read))
 
 
@@ -85,12 +90,3 @@ def files_of_partitions(tx: Transaction, partitions: Partitions, staged: Sequenc
 
 def _joined(scope: str | None, replaced: str) -> str:
     return replaced if scope is None else f"(\n{scope}\n) AND (\n{replaced}\n)"
-
-
-def _data_columns(context: JobContext, replaced: str) -> UnsupportedFeature:
-    return UnsupportedFeature(
-        f"replace_where {replaced!r} names columns that do not partition {context.root}. Nothing was staged.",
-        table=context.root,
-        feature="replace_where over data columns",
-        needed_to="write",
-    )

@@ -2,7 +2,8 @@
 
 An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope when it
 commits (`replaced` says what that is), also what landed since it began, unless its author chose `on_conflict="fail"`.
-Source: delta-spark, WriteIntoDelta; soundness B11.
+The rows are staged once: a lost race, or a retry, goes on with the files that are there, as long as the table's rules
+are the same and no row came from the table itself. Source: delta-spark, WriteIntoDelta; soundness, section 0, B11.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql.types import StructType as SparkSchema
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.writing import Layout
-from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.store import open_store
@@ -34,9 +35,13 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.dml.manifest import Manifest
 from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.dml.pipeline import RowRounds
+from airflow_txlog.jobs.dml.sameness import rules_of
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
+from airflow_txlog.jobs.replace_rows import ReplaceRows, only_inside, replaces_rows
 from airflow_txlog.jobs.replaced import (
     Scope,
     check_has_partitions,
@@ -62,11 +67,14 @@ from airflow_txlog.jobs.tiny_files import joined
 
 def write(context: JobContext) -> Outcome:
     """Run the job of `context.spec`; raises TxlogError."""
-    job = _Write(context)
+    manifest = Manifest(context)
+    memory = manifest.load()
+    job = _Write(context, memory, manifest)
     return run_rounds(
         context,
         job.plan,
-        memory=job.memory,
+        memory=memory,
+        manifest=manifest,
         begin_absent=job.begin_absent if context.arguments["create"] else None,
         final=_ROWS_OF_OTHERS if context.arguments["on_conflict"] == "fail" else (),
     )
@@ -87,12 +95,14 @@ class _Target:
 
 
 class _Write:
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, memory: Memory, manifest: Manifest) -> None:
         self._context = context
+        self._memory = memory
+        self._manifest = manifest
         self._gate = SqlGate(context, context.parameters)
         self._mode: str = context.arguments["mode"]
         self._created: tuple[Source, _Target] | None = None
-        self.memory = Memory()
+        self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, manifest)
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
@@ -108,6 +118,7 @@ class _Write:
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
             target = self._target(tx.metadata, is_new=True)
+        context.pinned_inputs["reads_target"] = False
         self._created = source, target
         context.log(
             f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
@@ -115,8 +126,12 @@ class _Write:
         return tx
 
     def plan(self, tx: Transaction) -> Change:
-        """Stage the source's rows, and say what the commit shall be."""
+        """Stage the source's rows, unless they are staged already, and say what the commit shall be."""
         context = self._context
+        if tx.snapshot is not None and replaces_rows(context, self._gate, tx.snapshot):
+            self._check(tx.snapshot)
+            return self._rows.plan(tx)
+        self._begin_memory(tx)
         with context.step("plan"):
             source, target = self._source_and_target(tx)
             partitions = Partitions(context, self._gate, target.schema, target.layout.partition_columns)
@@ -126,22 +141,40 @@ class _Write:
                 scope = scope_of(context, self._gate, tx.snapshot, partitions)
             if self._mode == "overwrite_partitions":
                 check_has_partitions(context, target.layout.partition_columns)
-            self._gate.check_all_used()
-            rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
-        # The source is evaluated again, so what an earlier round staged is not this round's.
-        self.memory.forget()
+        kept = self._memory.keep(ROWS, ())
+        if source is not None:
+            self._stage(tx, source, target, partitions, scope)
+        else:
+            context.log(f"{plural(sum(len(segment.files) for segment in kept), 'file')} staged before are kept")
+        staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
+        return self._change(tx, target, scope, staged, self._replaced(tx, partitions, scope, staged))
+
+    def _begin_memory(self, tx: Transaction) -> None:
+        """Forget what was staged where it no longer holds: other rules, another table, or rows of the table itself."""
+        snapshot, memory = tx.snapshot, self._memory
+        if snapshot is None or memory.rules is None or self._context.pinned_inputs.get("reads_target"):
+            memory.forget()
+        if snapshot is not None and not memory.begin(rules_of(snapshot.protocol, snapshot.metadata)):
+            self._context.log("the table's rules have changed: what was staged is not kept")
+
+    def _stage(self, tx: Transaction, source: Source, target: _Target, partitions: Partitions, scope: Scope) -> None:
+        context = self._context
+        self._gate.check_all_used()
+        rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
+        if scope.rows is not None:
+            rows = only_inside(self._gate, context.view_name(), rows, scope.rows)
         with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
             staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
         try:
             if scope.text is not None:
                 partitions.check_inside(scope.text, [partitions.tuple_of(file.partition_values) for file in staged])
-            replaced = self._replaced(tx, partitions, scope, staged)
         except BaseException:
             unstage(staged)
             raise
-        self.memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
+        self._memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
-        return self._change(tx, target, scope, staged, replaced)
+        if tx.snapshot is not None:
+            self._manifest.save(self._memory)
 
     def _replaced(
         self, tx: Transaction, partitions: Partitions, scope: Scope, staged: Sequence[StagedFile]
@@ -162,18 +195,26 @@ class _Write:
             is_new=is_new,
         )
 
-    def _source_and_target(self, tx: Transaction) -> tuple[Source, _Target]:
+    def _source_and_target(self, tx: Transaction) -> tuple[Source | None, _Target]:
+        """The source is None where its rows are staged already."""
         context, snapshot = self._context, tx.snapshot
         if snapshot is None:
             assert self._created is not None
             return self._created
-        _check_partitioning(context, snapshot.partition_columns)
-        if self._mode != "append":
-            check_may_remove_rows(snapshot, "an overwrite")
+        self._check(snapshot)
+        target = self._target(snapshot.metadata, is_new=False)
+        if any(segment.kind == ROWS for segment in self._memory.segments):
+            return None, target
         source = build_source(context, self._gate, snapshot)
+        context.pinned_inputs["reads_target"] = source.reads_target
         if source.reads_target:
             tx.read_whole_table()
-        return source, self._target(snapshot.metadata, is_new=False)
+        return source, target
+
+    def _check(self, snapshot: Snapshot) -> None:
+        _check_partitioning(self._context, snapshot.partition_columns)
+        if self._mode != "append":
+            check_may_remove_rows(snapshot, "an overwrite")
 
     def _change(
         self, tx: Transaction, target: _Target, scope: Scope, staged: list[StagedFile], replaced: pa.Table

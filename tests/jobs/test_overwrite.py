@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -147,7 +148,149 @@ def test_replace_where_and_a_scope_bind_together(tmp_path: Path, spark: SparkSes
     assert error_of(run(spark, "write", table, source=numbers(1, 2, 70), **arguments))["type"] == "PartitionMismatch"
 
 
+# --- replace_where over data columns --------------------------------------------------------------------------------
+
+
+def test_replace_where_replaces_the_rows_for_which_it_is_true(tmp_path: Path, spark: SparkSession) -> None:
+    """A row for which it is null stays, a file without a matching row is not rewritten, copies keep the other rows."""
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=50), rows(3, start=90))
+    append(table, pa.table({"id": [None], "day": [None], "name": ["null"], "amount": [None]}, schema=rows(1).schema))
+    arguments = {"mode": "overwrite", "replace_where": "id % 10 >= :low AND id < 90", "parameters": {"low": 8}}
+    source = {"sql": f"{numbers(2, 0, 108)['sql']} WHERE id < 0 UNION ALL SELECT 8L, NULL, 'new', 1D"}
+    result = committed(run(spark, "write", table, source=source, **arguments))
+    assert ids(table) == [*range(8), 8, *range(50, 58), 90, 91, 92, None]
+    metrics = result.metrics
+    told = [metrics[name] for name in ("numDeletedRows", "numCopiedRows", "numOutputRows", "numRemovedFiles")]
+    assert told == [4, 16, 1, 2]
+    (entry, *_) = table.history(1)
+    assert (entry["operation"], entry["operationParameters"]["predicate"]) == ("WRITE", arguments["replace_where"])
+    assert files_on_disk(table) >= live_files(table)
+    assert "8" not in [row["name"] for row in table.to_arrow().to_pylist()]
+
+
+@pytest.mark.parametrize("outside", ["id < 100", "id > 5 OR name IS NULL", "NULL"])
+def test_a_new_row_that_replace_where_does_not_accept_is_an_error(
+    tmp_path: Path, spark: SparkSession, outside: str
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    before = files_on_disk(table)
+    arguments = {"source": numbers(3, 0, 99 if "100" in outside else 0), "mode": "overwrite", "replace_where": outside}
+    error = error_of(run(spark, "write", table, **arguments))
+    if outside == "NULL":
+        assert error["type"] in ("ConstraintViolation", "InvalidPredicate")
+    else:
+        assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", "replace_where")
+    assert files_on_disk(table) == before
+    made = run(spark, "write", tmp_path / "new", source=numbers(3, 0), mode="overwrite", replace_where="id < 2")
+    assert error_of(made)["type"] == "ConstraintViolation"
+    assert not Table.exists(str(tmp_path / "new"))
+    committed(run(spark, "write", tmp_path / "new", source=numbers(2, 0), mode="overwrite", replace_where="id < 2"))
+
+
+def test_replace_where_scans_again_only_what_landed_and_stages_its_rows_once(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=50), partition_by=["day"])
+    lines: list[str] = []
+    left = [rows(10, start=20)]
+
+    def log(line: str) -> None:
+        lines.append(line)
+        if line.startswith("staged") and left:
+            append(table, left.pop())
+
+    source = {"sql": "SELECT CAST(9 AS BIGINT) AS id, date'2024-01-05' AS day, uuid() AS name, 0D AS amount"}
+    arguments = {"mode": "overwrite", "replace_where": "id % 10 = 9", "log": log, "application": application()}
+    result = committed(run(spark, "write", table, source=source, **arguments))
+    assert (result.rounds, ids(table)) == (2, [*range(10), *range(20, 29), *range(50, 59)])
+    assert "2 files remembered, 1 to look at" in lines
+    # Two copies and the new row in the first round, the copy of the file that landed in the second.
+    assert [line.split(";")[0] for line in lines if line.startswith("staged")] == [
+        "staged 3 files with 19 rows",
+        "staged 1 files with 9 rows",
+    ]
+    assert files_on_disk(table) >= live_files(table)
+    assert result.metrics["numDeletedRows"] == 3
+
+
+def test_replace_where_over_rows_of_the_table_itself_sees_each_version_whole(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    left = [rows(2, start=20)]
+
+    def log(line: str) -> None:
+        if line.startswith("staged") and left:
+            append(table, left.pop())
+
+    source: dict[str, Any] = {"views": {"me": {"table": table.uri}}}
+    source["sql"] = "SELECT id, day, 'again' AS name, amount FROM me WHERE id >= 8"
+    result = committed(run(spark, "write", table, source=source, mode="overwrite", replace_where="id >= 8", log=log))
+    assert (result.rounds, ids(table)) == (2, [*range(10), 20, 21])
+    names = {row["id"]: row["name"] for row in table.to_arrow().to_pylist()}
+    assert [names[k] for k in (7, 8, 9, 20, 21)] == ["n7", *["again"] * 4]
+
+
 # --- what lands meanwhile -------------------------------------------------------------------------------------------
+
+
+def test_a_lost_race_keeps_the_rows_that_are_staged(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    source = {"sql": "SELECT id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(3)"}
+    lines: list[str] = []
+    lands = landing(table, rows(5, start=50))
+
+    def log(line: str) -> None:
+        lines.append(line)
+        lands(line)
+
+    result = committed(run(spark, "write", table, source=source, mode="overwrite", log=log))
+    assert (result.rounds, ids(table)) == (2, [0, 1, 2])
+    assert [step["name"] for step in result.steps].count("write") == 1
+    assert any("staged before are kept" in line for line in lines)
+
+
+def test_a_table_with_other_rules_gets_no_row_that_was_staged_under_the_old_ones(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    changed: list[int] = []
+
+    def log(line: str) -> None:
+        if "new file" in line and not changed:
+            tx = table.begin()
+            assert tx.metadata is not None
+            configuration = {**tx.metadata.configuration, "delta.targetFileSize": "64mb"}
+            tx.set_metadata(msgspec.structs.replace(tx.metadata, configuration=configuration))
+            changed.append(tx.commit("SET TBLPROPERTIES"))
+
+    result = committed(run(spark, "write", table, source=numbers(3, 0), mode="append", log=log))
+    assert (result.rounds, len(ids(table))) == (2, 13)
+    assert [step["name"] for step in result.steps].count("write") == 2
+    assert files_on_disk(table) == live_files(table)
+
+
+def test_a_killed_write_goes_on_with_the_files_that_it_had_staged(tmp_path: Path, spark: SparkSession) -> None:
+    table, identity = make_table(tmp_path / "t", rows(10)), application()
+    source = {"sql": "SELECT id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(3)"}
+    arguments = {"source": source, "mode": "overwrite", "application": identity}
+
+    class Killed(BaseException):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_txlog.jobs.rounds.check_not_swept", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            run(spark, "write", table, **arguments)
+    staged = {path for path in files_on_disk(table) - live_files(table) if path.startswith("part-")}
+    assert len(staged) >= 1
+    result = committed(run(spark, "write", table, **arguments))
+    assert ids(table) == [0, 1, 2]
+    assert live_files(table) == staged
+    assert "write" not in [step["name"] for step in result.steps]
+    assert files_on_disk(table) == live_files(table) | {
+        path for path in files_on_disk(table) if path in set(table.snapshot(1).files().column("path").to_pylist())
+    }
 
 
 def test_b11_on_conflict_fail_never_replaces_rows_that_its_author_never_saw(
@@ -159,6 +302,5 @@ def test_b11_on_conflict_fail_never_replaces_rows_that_its_author_never_saw(
     assert (error["type"], error["retryable"]) == ("ConcurrentAppend", False)
     assert "on_conflict" in error["message"]
     assert ids(table) == [*range(10), *range(50, 55)]
-    assert files_on_disk(table) == live_files(table)
     assert committed(run(spark, "write", table, **arguments)).rounds == 1
     assert ids(table) == [7, 8]

@@ -35,11 +35,13 @@ def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOpera
     """
     manifest = Manifest(context)
     memory = manifest.load()
-    rounds = _Rounds(context, make(context), memory, manifest)
+    rounds = RowRounds(context, make(context), memory, manifest)
     return run_rounds(context, rounds.plan, memory=memory, manifest=manifest)
 
 
-class _Rounds:
+class RowRounds:
+    """The rounds of one operation, over a memory that others may share. Made once, used by one thread."""
+
     def __init__(self, context: JobContext, operation: RowOperation, memory: Memory, manifest: Manifest) -> None:
         self._context = context
         self._operation = operation
