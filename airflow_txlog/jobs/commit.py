@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Transaction
-from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.log.actions import Add, Cdc
 from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.jobs.context import LogContext
 
@@ -24,10 +24,10 @@ from airflow_txlog.jobs.context import LogContext
 class Change:
     """What a job wants to commit.
 
-    `removed` are rows of a table `FILES`. `adds` are added besides what is `staged`: files of the table that come again
-    with another deletion vector, which lies in one of the staged `vector_files`. `parameters` are the commit's
-    operationParameters, as delta-spark spells them; `metrics` its operationMetrics. `files` are the result's counts of
-    files.
+    `staged` are new files, those of change rows among them. `removed` are rows of a table `FILES`. `adds` are added
+    besides what is `staged`: files of the table that come again with another deletion vector, which lies in one of the
+    staged `vector_files`. `parameters` are the commit's operationParameters, as delta-spark spells them; `metrics` its
+    operationMetrics. `files` are the result's counts of files.
     """
 
     operation: str
@@ -61,7 +61,9 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     """
     if change.changes_nothing and (_is_serializable(tx) or not change.data_change):
         return False
-    tx.add([*(_add(file, change.data_change) for file in change.staged), *change.adds])
+    new_files = (_add(file, change.data_change) for file in change.staged if not file.is_change)
+    tx.add([*new_files, *change.adds])
+    tx.add_changes([_cdc(file) for file in change.staged if file.is_change])
     if change.removed is not None and change.removed.num_rows:
         tx.remove(change.removed, data_change=change.data_change)
     application = context.spec.application
@@ -81,6 +83,10 @@ def _is_serializable(tx: Transaction) -> bool:
         return False
     properties: TableProperties = tx.snapshot.table_properties
     return properties.isolation_level == SERIALIZABLE
+
+
+def _cdc(file: StagedFile) -> Cdc:
+    return Cdc(path=file.path, partition_values=file.partition_values, size=file.size_bytes, data_change=False)
 
 
 def _add(file: StagedFile, data_change: bool) -> Add:

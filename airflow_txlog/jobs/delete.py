@@ -79,7 +79,7 @@ class _Delete(RowOperation):
         return Change(
             operation="DELETE",
             parameters={"predicate": predicate_parameter([told_condition(context, self._condition)])},
-            staged=work.files,
+            staged=work.staged,
             removed=work.removed,
             # A delete that reads no file cannot always know how many rows went.
             metrics=file_metrics(context, work) | ({} if deleted is None else {"numDeletedRows": deleted}),

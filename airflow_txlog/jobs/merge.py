@@ -182,7 +182,7 @@ class _Merge(RowOperation):
         return Change(
             operation="MERGE",
             parameters={"predicate": predicate, **prepared.clauses.parameters()},
-            staged=work.files,
+            staged=work.staged,
             removed=work.removed,
             metrics=self._metrics(prepared, found, work),
             files=file_counts(prepared, work),
@@ -206,7 +206,7 @@ class _Merge(RowOperation):
             "numTargetRowsMatchedDeleted": deleted - by_source["delete"],
             "numTargetRowsNotMatchedBySourceUpdated": by_source["update"],
             "numTargetRowsNotMatchedBySourceDeleted": by_source["delete"],
-            "numTargetChangeFilesAdded": 0,
+            "numTargetChangeFilesAdded": len(work.changes),
             **vector_metrics("numTarget", work),
             "numOutputRows": work.num_inserted + updated + work.num_copied,
             "numTargetFilesAdded": len(work.files),

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from airflow_txlog.datafiles.change_tasks import ChangeTask
 from airflow_txlog.datafiles.locations import location_of, open_output
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.partitioning import hive_directory
@@ -123,6 +124,11 @@ def copies_frame(context: JobContext, task: RewriteTask) -> DataFrame:
     return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
 
 
+def changes_frame(context: JobContext, task: ChangeTask) -> DataFrame:
+    """Records of the change files that `task` writes, as a frame. To be collected once, and nothing else."""
+    return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+
+
 def bins_for(context: JobContext, plan: FilePlan) -> Bins:
     """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder."""
     sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
@@ -169,7 +175,9 @@ def check_names_are_free(names: Sequence[str], what: str) -> None:
         )
 
 
-def _over_bins(context: JobContext, count: int, task: ScanTask | RewriteTask, schema: StructType) -> DataFrame:
+def _over_bins(
+    context: JobContext, count: int, task: ScanTask | RewriteTask | ChangeTask, schema: StructType
+) -> DataFrame:
     if count == 0:
         return context.spark.createDataFrame([], schema)
     return context.spark.range(0, count, 1, count).mapInArrow(task, schema)

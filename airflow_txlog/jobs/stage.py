@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame
 
+from airflow_txlog.datafiles.change_tasks import ChangeTask
 from airflow_txlog.datafiles.locations import delete, exists
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.tasks import RECORD_COLUMN, RECORD_SCHEMA, RewriteTask, WriteTask, staged_or_error
@@ -26,7 +27,7 @@ from airflow_txlog.engine.table.types import StructType
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
-from airflow_txlog.jobs.scan import FilePlan, bins_for, copies_frame, spark_schema
+from airflow_txlog.jobs.scan import FilePlan, bins_for, changes_frame, copies_frame, spark_schema
 from airflow_txlog.jobs.sizes import brought_to_tasks
 
 
@@ -58,17 +59,30 @@ def _spelled(metadata: Metadata, schema: StructType) -> tuple[str, ...]:
     return tuple(name if field is None else field.name for field, name in found)
 
 
-def stage(context: JobContext, layout: Layout, *, copies: FilePlan | None, rows: DataFrame | None) -> list[StagedFile]:
+def stage(
+    context: JobContext,
+    layout: Layout,
+    *,
+    copies: FilePlan | None,
+    rows: DataFrame | None,
+    leaving: FilePlan | None = None,
+    updates: frozenset[int] = frozenset(),
+) -> list[StagedFile]:
     """Copies of the planned files without their positions, and files of new rows, in one Spark job.
 
-    `rows` must have exactly the columns and types of `layout.schema`. Raises the first error of a task, after deleting
-    whatever was staged.
+    `rows` must have exactly the columns and types of `layout.schema`, and may have a change type. `leaving`: change
+    rows are written of the rows at its positions; `updates` are the clauses that update a row. Raises the first error
+    of a task, after deleting whatever was staged.
     """
     frames = []
     if copies is not None and copies.num_files:
         frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies), layout=layout)))
     if rows is not None:
         frames.append(new_files_frame(context, layout, rows))
+    if leaving is not None and leaving.num_files:
+        frames.append(
+            changes_frame(context, ChangeTask(bins=bins_for(context, leaving), layout=layout, updates=updates))
+        )
     if not frames:
         return []
     frame = frames[0]

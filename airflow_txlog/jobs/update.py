@@ -100,7 +100,7 @@ class _Update(RowOperation):
         return Change(
             operation="UPDATE",
             parameters={"predicate": predicate_parameter([told_condition(context, self._condition)])},
-            staged=work.files,
+            staged=work.staged,
             removed=work.removed,
             metrics=file_metrics(context, work) | {"numUpdatedRows": found.updated.num_rows},
             files=file_counts(prepared, work),

@@ -38,6 +38,7 @@ INSERTS = "inserts"
 ROWS = "rows"
 BIN = "bin"
 VECTORS = "vectors"
+CHANGES = "changes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
         "numAddedFiles": len(files),
         "numAddedBytes": work.num_bytes,
         "numCopiedRows": work.num_copied,
-        "numAddedChangeFiles": 0,
+        "numAddedChangeFiles": len(work.changes),
         **vector_metrics("num", work),
         "executionTimeMs": sum(context.step_ms(name) for name in ("pin", "plan", "find", "rewrite")),
         "scanTimeMs": context.step_ms("find"),

@@ -93,6 +93,7 @@ class StagedWork:
     """Everything that is staged for this round's commit, by what it is, and the files that leave for it.
 
     `removed` (rows of a table `FILES`) has those that leave for good and those that come again, `masked`.
+    `changes` are the files of change rows, which are no files of the table.
     """
 
     copies: Sequence[StagedFile]
@@ -100,10 +101,16 @@ class StagedWork:
     inserts: Sequence[StagedFile]
     removed: pa.Table
     masked: MaskedFiles
+    changes: Sequence[StagedFile] = ()
 
     @property
     def files(self) -> list[StagedFile]:
+        """The new files of the table."""
         return [*self.copies, *self.images, *self.inserts]
+
+    @property
+    def staged(self) -> list[StagedFile]:
+        return [*self.files, *self.changes]
 
     @property
     def num_copied(self) -> int:

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from airflow_txlog.datafiles.changes import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.table.files import file_keys
 from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.dml.changes import LeavingRows, leaving_rows, must_tell, with_change_type
 from airflow_txlog.jobs.dml.masking import MaskedFiles, is_masking, mask_rows
-from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
+from airflow_txlog.jobs.dml.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.scan import FilePlan
 from airflow_txlog.jobs.stage import layout_of, stage, unstage
 
 # A segment of images has at most so many input files: one that changes costs the others their images too.
@@ -28,15 +31,31 @@ MAX_INPUTS = 16
 
 @dataclass(kw_only=True)
 class _Missing:
-    """What no segment in memory holds: plan rows to copy, groups of plan rows whose images are new, buckets."""
+    """What no segment in memory holds: plan rows to copy, groups of plan rows whose images are new, buckets.
+
+    `leaving`, where the commit tells its changes: all rows that leave their files; `changes` are groups of its files
+    whose change rows are new.
+    """
 
     copies: list[int] = field(default_factory=list)
     images: list[list[int]] = field(default_factory=list)
     inserts: Mapping[int, str] = field(default_factory=dict)
+    leaving: LeavingRows | None = None
+    changes: list[list[int]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.copies or self.images or self.inserts)
+        return not (self.copies or self.images or self.inserts or self.changes)
+
+    @property
+    def first_image(self) -> int:
+        """The number of the first group of images as a segment: buckets are numbered before the groups."""
+        return 1 + max(self.inserts, default=-1)
+
+    @property
+    def first_change(self) -> int:
+        """The number of the first group of change rows."""
+        return self.first_image + len(self.images)
 
 
 def stage_work(
@@ -58,6 +77,7 @@ def stage_work(
         inserts=_files(memory, INSERTS),
         removed=pa.concat_tables([prepared.whole, touched]),
         masked=masked,
+        changes=[file for segment in memory.segments for file in segment.files if file.is_change],
     )
 
 
@@ -82,24 +102,45 @@ def _missing(
     imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
     new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
     wanted = operation.inserts_wanted(prepared, found.verdicts)
+    leaving = None
+    if must_tell(prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
+        leaving = leaving_rows(context, prepared, found)
+        # Inserts that were staged for a commit that tells nothing have no change rows.
+        wanted = {bucket: f"{fingerprint}, told" for bucket, fingerprint in wanted.items()}
     inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
     return _Missing(
         copies=[row for row in copies if keys[row] not in copied],
-        images=_grouped(context, prepared, found, new_images),
+        images=_grouped(context, prepared, prepared.candidates, new_images),
         inserts={bucket: fingerprint for bucket, fingerprint in wanted.items() if fingerprint not in inserted},
+        leaving=leaving,
+        changes=_new_changes(context, prepared, memory, leaving),
     )
+
+
+def _new_changes(
+    context: JobContext, prepared: Prepared, memory: Memory, leaving: LeavingRows | None
+) -> list[list[int]]:
+    """Groups of files (rows of `leaving`) whose change rows no segment holds."""
+    told = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
+    if leaving is None:
+        return []
+    rows = [row for row, key in enumerate(leaving.keys) if key not in told]
+    return _grouped(context, prepared, leaving.files, rows)
 
 
 def _inputs(segments: Sequence[Segment]) -> frozenset[str]:
     return frozenset[str]().union(*(segment.inputs for segment in segments))
 
 
-def _grouped(context: JobContext, prepared: Prepared, found: Found, rows: Sequence[int]) -> list[list[int]]:
-    """The files whose images are staged together: of one partition, few enough, and at least a group for each task."""
+def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Sequence[int]) -> list[list[int]]:
+    """The files whose images are staged together: of one partition, few enough, and at least a group for each task.
+
+    `rows` are numbers of rows of the table `files`.
+    """
     if not rows:
         return []
     most = max(1, min(MAX_INPUTS, -(-len(rows) // context.parallelism)))
-    partitions = prepared.partitions.tuples_of(prepared.candidates.take(pa.array(rows, pa.int64())))
+    partitions = prepared.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
     groups: dict[tuple[str | None, ...], list[list[int]]] = {}
     for row, partition in zip(rows, partitions, strict=True):
         of_partition = groups.setdefault(partition, [[]])
@@ -118,6 +159,8 @@ def _stage(
         layout_of(context, prepared.snapshot),
         copies=copies,
         rows=_new_rows(operation, prepared, found, missing),
+        leaving=_untold(missing),
+        updates=prepared.updates,
     )
     try:
         if prepared.scope is not None:
@@ -130,23 +173,34 @@ def _stage(
 
 
 def _new_rows(operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing) -> DataFrame | None:
-    """New images and inserted rows; None where there is neither. Buckets are numbered before the groups of images."""
+    """New images and inserted rows; None where there is neither."""
     frames = []
     if missing.inserts:
-        frames.append(operation.inserts(prepared, found.verdicts, list(missing.inserts)))
+        inserts = operation.inserts(prepared, found.verdicts, list(missing.inserts))
+        frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
     if missing.images:
-        first = _first_group(missing)
-        segment_of = {row: first + number for number, group in enumerate(missing.images) for row in group}
+        segment_of = _numbered(missing.images, missing.first_image)
         plan = found.updated.plan(found.plan, segment_of)
         numbers = [segment_of[row] for row in sorted(segment_of)]
-        frames.append(operation.images(prepared, plan.with_column("segment", numbers)))
+        images = operation.images(prepared, plan.with_column("segment", numbers))
+        frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
     if not frames:
         return None
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
-def _first_group(missing: _Missing) -> int:
-    return 1 + max(missing.inserts, default=-1)
+def _untold(missing: _Missing) -> FilePlan | None:
+    """The rows that leave their files and of which no segment has change rows; None where there are none."""
+    if missing.leaving is None or not missing.changes:
+        return None
+    segment_of = _numbered(missing.changes, missing.first_change)
+    rows = sorted(segment_of)
+    return missing.leaving.plan.take(rows).with_column("segment", [segment_of[row] for row in rows])
+
+
+def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
+    """The segment of each row of the groups."""
+    return {row: first + number for number, group in enumerate(groups) for row in group}
 
 
 def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[str]) -> list[Segment]:
@@ -158,13 +212,11 @@ def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[st
             copies[file.source].append(file)
         else:
             new.setdefault(file.segment or 0, []).append(file)
-    first = _first_group(missing)
+    leaving = () if missing.leaving is None else missing.leaving.keys
     return [
         *(Segment(kind=COPY, inputs=frozenset({keys[row]}), files=tuple(files)) for row, files in copies.items()),
-        *(
-            Segment(kind=IMAGES, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(first + number, ())))
-            for number, group in enumerate(missing.images)
-        ),
+        *_segments_of(IMAGES, missing.images, keys, missing.first_image, new),
+        *_segments_of(CHANGES, missing.changes, leaving, missing.first_change, new),
         *(
             Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))
             for bucket, fingerprint in missing.inserts.items()
@@ -172,12 +224,24 @@ def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[st
     ]
 
 
+def _segments_of(
+    kind: str, groups: Sequence[Sequence[int]], keys: Sequence[str], first: int, new: Mapping[int, list[StagedFile]]
+) -> list[Segment]:
+    """The groups of files (rows by number, with these keys) as segments, with what was staged under their numbers."""
+    return [
+        Segment(kind=kind, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(first + number, ())))
+        for number, group in enumerate(groups)
+    ]
+
+
 def _files(memory: Memory, kind: str) -> list[StagedFile]:
-    return [file for segment in memory.segments if segment.kind == kind for file in segment.files]
+    """The table's new files of this kind."""
+    files = (file for segment in memory.segments if segment.kind == kind for file in segment.files)
+    return [file for file in files if not file.is_change]
 
 
 def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, masked: MaskedFiles) -> str:
-    new = len(missing.copies) + len(missing.images) + len(missing.inserts)
+    new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
     rows = sum(file.num_records for file in staged)
     kept = len(memory.segments) - new
     again = f"; {kept} pieces of earlier rounds kept" if kept else ""
