@@ -278,6 +278,57 @@ def test_tables_of_our_jobs_are_read_alike(delta: DeltaSpark, uri: str) -> None:
     assert Table.open(uri).to_arrow().num_rows == 22
 
 
+UPSERT = {
+    "source": {"sql": "SELECT * FROM VALUES (1L, 'one'), (2L, 'two'), (30L, 'new') AS s(id, name)"},
+    "on": "t.id = s.id",
+    "clauses": [
+        {"when": "matched", "condition": "s.id = 1", "then": "update", "set": {"name": "s.name", "day": "NULL"}},
+        {"when": "matched", "then": "delete"},
+        {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "name": "s.name"}},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"delta.columnMapping.mode": "id"}, {"delta.enableDeletionVectors": "true"}],
+    ids=["mapped by id", "with vectors"],
+)
+def test_the_change_feed_is_read_alike_whoever_wrote_it(
+    delta: DeltaSpark, uri: str, properties: dict[str, str]
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
+    table = Table.create(uri, schema, ["day"], {"delta.enableChangeDataFeed": "true", **properties})
+    for day in (1, 2):
+        append(table, [{"id": k, "day": dt.date(2024, 1, k % 2 + 1), "name": f"n{k}"} for k in range(day * 10)])
+    for operation, arguments in (
+        ("delete", {"predicate": "id = 3"}),
+        ("update", {"predicate": "id = 4", "set": {"name": "'u'"}}),
+        ("merge", UPSERT),
+        ("delete", {"predicate": "day = DATE'2024-01-02'"}),
+    ):
+        result = delta.job(operation=operation, table_uri=uri, arguments=arguments, time_zone="UTC")
+        assert result["status"] == "committed", result
+    delta.run(
+        f"UPDATE delta.`{uri}` SET name = 'theirs' WHERE id = 6",
+        f"DELETE FROM delta.`{uri}` WHERE id = 8",
+        f"MERGE INTO delta.`{uri}` t USING (SELECT 6L AS id UNION ALL SELECT 60L) s ON t.id = s.id "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+    )
+    ours = plain_rows(Table.open(uri).changes(0))
+    assert ours == plain_rows_of(delta.sql(f"SELECT * FROM table_changes_by_path('{uri}', 0)"))
+    kinds = {(row["_commit_version"], row["_change_type"]) for row in ours}
+    assert {kind for version, kind in kinds if version == 5} == {
+        "delete", "insert", "update_preimage", "update_postimage"
+    }  # fmt: skip
+    assert_both_read(delta, uri)
+
+
+def plain_rows_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are plain already, in the order of `plain_rows`."""
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+
+
 # --- delta-spark changes ours, and we go on --------------------------------------------------------------------------
 
 
