@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 def comparable(rows: pa.Table) -> list[tuple[Any, ...]]:
     names = ("_commit_version", "_change_type", "id", "day")
-    moments = (int(row["_commit_timestamp"].replace(tzinfo=None).timestamp() * 1000) for row in rows.to_pylist())
+    moments = (row["_commit_timestamp"].replace(tzinfo=None) for row in rows.to_pylist())
     found = (tuple(row[name] for name in names) for row in rows.to_pylist())
     return sorted(zip(found, moments, strict=True), key=repr)
 
