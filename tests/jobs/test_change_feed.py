@@ -152,6 +152,21 @@ def test_masked_rows_and_mapped_columns_are_told_as_they_were(tmp_path: Path, sp
     assert ids(table) == [50]
 
 
+def test_masked_in_place_deletes_tell_themselves_and_updates_are_told(tmp_path: Path, spark: SparkSession) -> None:
+    table = fed(tmp_path / "t", properties={"delta.enableDeletionVectors": "true"})
+    version = version_of(run(spark, "delete", table, predicate="id IN (3, 25)"))
+    assert change_files(table, version) == 0
+    assert told(table, version) == [("delete", 3), ("delete", 25)]
+    version = version_of(run(spark, "update", table, predicate="id IN (4, 12)", set={"name": "'u'"}))
+    assert change_files(table, version) > 0
+    assert told(table, version) == [
+        ("update_postimage", 4), ("update_postimage", 12), ("update_preimage", 4), ("update_preimage", 12)
+    ]  # fmt: skip
+    merged = run(spark, "merge", table, source=SOURCE, on="t.id = s.id", clauses=CLAUSES)
+    assert len(told(table, version_of(merged))) == 7
+    assert merged.metrics["numTargetDeletionVectorsAdded"] == 2
+
+
 # --- rounds ---------------------------------------------------------------------------------------------------------
 
 
