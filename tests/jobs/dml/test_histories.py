@@ -5,6 +5,8 @@ TXLOG_HISTORIES asks for more; `play(seed)` in `histories.py` replays one.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 from collections.abc import Callable, Collection
 
@@ -12,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_txlog.jobs.dml import manifest
 from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, LiveFile, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
 from tests.jobs.dml.histories import History, play
 
 HISTORIES = int(os.environ.get("TXLOG_HISTORIES", "20000"))
 SHARDS = 4
+RESUMED = 2000
 # A wrong memory is found out within so many, or the histories prove nothing about it.
 ENOUGH = 3000
 
@@ -34,6 +38,26 @@ def test_what_is_kept_is_what_a_run_from_the_start_would_find_and_stage(shard: i
     assert [history.wasted for history in histories if history.wasted] == []
     assert total(histories, "scans") < 0.75 * total(histories, "scans_from_the_start")
     assert total(histories, "segments") < 0.9 * total(histories, "segments_from_the_start")
+
+
+def written_down_and_read(memory: Memory) -> Memory:
+    """The memory as another process finds it."""
+    header = {
+        "format": manifest._FORMAT,
+        "rules": None if memory.rules is None else memory.rules.to_plain(),
+        "segments": [manifest._plain_segment(segment) for segment in memory.segments],
+        "dropped": [dataclasses.asdict(file) for file in memory.dropped],
+    }
+    data = manifest._encode(header, memory)
+    found = manifest._decode(data, f"memory-{hashlib.sha256(data).hexdigest()}.arrow")
+    assert found is not None
+    return manifest._memory(*found)
+
+
+def test_b1_a_job_that_is_killed_and_resumed_again_and_again_goes_on_where_it_was() -> None:
+    histories = [play(seed, resume=written_down_and_read) for seed in range(RESUMED)]
+    assert [history.wrong for history in histories if history.wrong] == []
+    assert [history.wasted for history in histories if history.wasted] == []
 
 
 # --- wrong memories -------------------------------------------------------------------------------------------------
