@@ -133,9 +133,16 @@ class Memory:
         in this way) and its fingerprint among `fingerprints`.
         """
         wanted = frozenset(inputs)
-        kept = [s for s in self._of(kind) if s.inputs <= wanted and s.fingerprint in fingerprints]
-        self._drop(s for s in self._of(kind) if s not in kept)
-        self.segments = [s for s in self.segments if s.kind != kind or s in kept]
+        kept: list[Segment] = []
+        others: list[Segment] = []
+        for segment in self.segments:
+            if segment.kind != kind:
+                others.append(segment)
+            elif segment.inputs <= wanted and segment.fingerprint in fingerprints:
+                kept.append(segment)
+            else:
+                self._drop([segment])
+        self.segments = [*others, *kept]
         return kept
 
     def add(self, segments: Iterable[Segment]) -> None:
@@ -145,9 +152,6 @@ class Memory:
     def staged_files(self) -> list[StagedFile]:
         """The files of all segments, kept and dropped."""
         return [*(file for segment in self.segments for file in segment.files), *self.dropped]
-
-    def _of(self, kind: str) -> list[Segment]:
-        return [segment for segment in self.segments if segment.kind == kind]
 
     def _drop(self, segments: Iterable[Segment]) -> None:
         self.dropped.extend(file for segment in segments for file in segment.files)
