@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.table.files import file_keys, record_count, vectors_of
 
-DEFAULT_TARGET_BYTES = 256 * 1024 * 1024
 # A file of at least so much of the target is left alone: to grow it by a quarter is not worth writing it anew.
 LARGE_SHARE = 0.75
 # A file of which more rows than this share are masked is rewritten whatever its size, as delta-spark does.

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
@@ -31,7 +32,6 @@ from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.memory import BIN, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import rules_of
 from airflow_txlog.jobs.optimize.bins import (
-    DEFAULT_TARGET_BYTES,
     Bin,
     batches_of,
     compaction_bins,
@@ -89,7 +89,7 @@ class _Optimizing:
         self._clock = clock
         self._arguments = context.arguments
         self._gate = SqlGate(context, context.spec.bound_parameters)
-        self._target_bytes = DEFAULT_TARGET_BYTES
+        self._target_bytes = TARGET_BYTES_DEFAULT
         self._z_columns: tuple[ColumnPath, ...] = ()
         self._done = _Done()
         self._left: set[str] = set()
@@ -284,7 +284,7 @@ class _Optimizing:
 
 def target_of(snapshot: Snapshot) -> int:
     """The size that files of the table shall have: its property delta.targetFileSize, else 256 MiB."""
-    return snapshot.table_properties.target_file_bytes or DEFAULT_TARGET_BYTES
+    return snapshot.table_properties.target_file_bytes or TARGET_BYTES_DEFAULT
 
 
 def live_keys(snapshot: Snapshot, keys: Iterable[frozenset[str]]) -> set[str]:

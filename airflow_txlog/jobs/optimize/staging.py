@@ -7,8 +7,9 @@ is staged whole or not at all. Source: delta-spark, OptimizeExecutor; soundness 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -56,7 +57,7 @@ def stage_bins(
         plan=plan if ids is None else with_base_ids(plan, files),
         files=files,
         numbers=numbers,
-        layout=with_ids(layout_of(context, snapshot), ids),
+        layout=with_ids(_layout(context, snapshot, target_bytes), ids),
         ids=ids,
     )
     if z_columns:
@@ -76,6 +77,12 @@ def stage_bins(
                 "came out of their rewriting. Nothing was committed; this is a fault of this engine, please report it.",
             )
     return segments
+
+
+def _layout(context: JobContext, snapshot: Snapshot, target_bytes: int) -> Layout:
+    """How the table's files are written, for rows that are in it already: none of them is judged, and a segment of
+    about the target size, a little more or less, is one file."""
+    return replace(layout_of(context, snapshot), must_check=False, target_bytes=8 * target_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +131,7 @@ def _sorted_files(
     frame = frame.sortWithinPartitions(*order).drop(Z_COLUMN)
     found: list[list[StagedFile]] = [[] for _ in bins]
     for file in collect_records(frame.mapInArrow(WriteTask(layout=work.layout), spark_schema(RECORD_SCHEMA)), "sort"):
-        number = max(index for index, start in enumerate(first) if start <= (file.segment or 0))
-        found[number].append(file)
+        found[bisect_right(first, file.segment or 0) - 1].append(file)
     return found
 
 
