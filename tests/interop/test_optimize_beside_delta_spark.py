@@ -32,7 +32,7 @@ def optimize(delta: DeltaSpark, uri: str, **arguments: Any) -> dict[str, Any]:
     return result
 
 
-def test_rows_ids_and_history_are_those_of_before(delta: DeltaSpark, tmp_path: Path) -> None:
+def test_rows_and_their_ids_are_those_of_before_and_the_history_says_what(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     name = f"delta.`{uri}`"
     properties = ["enableRowTracking", "enableDeletionVectors"]
