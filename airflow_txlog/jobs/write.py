@@ -128,6 +128,9 @@ class _Write:
     def plan(self, tx: Transaction) -> Change:
         """Stage the source's rows, unless they are staged already, and say what the commit shall be."""
         context = self._context
+        if self._memory.rules is None:
+            # What was staged for a table that another one then made first has no place in it.
+            self._memory.forget()
         if tx.snapshot is not None and replaces_rows(context, self._gate, tx.snapshot):
             self._check(tx.snapshot)
             return self._rows.plan(tx)
@@ -150,9 +153,9 @@ class _Write:
         return self._change(tx, target, scope, staged, self._replaced(tx, partitions, scope, staged))
 
     def _begin_memory(self, tx: Transaction) -> None:
-        """Forget what was staged where it no longer holds: other rules, another table, or rows of the table itself."""
+        """Forget what was staged where it no longer holds: under other rules, or as rows of the table itself."""
         snapshot, memory = tx.snapshot, self._memory
-        if snapshot is None or memory.rules is None or self._context.pinned_inputs.get("reads_target"):
+        if snapshot is None or self._context.pinned_inputs.get("reads_target"):
             memory.forget()
         if snapshot is not None and not memory.begin(rules_of(snapshot.protocol, snapshot.metadata)):
             self._context.log("the table's rules have changed: what was staged is not kept")

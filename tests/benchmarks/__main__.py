@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = (
     "delete",
     "merge",
+    "append",
     "optimize",
     "z-order",
     "open",
@@ -74,6 +75,7 @@ class Bench:
         cases: dict[str, Callable[[], list[Line]]] = {
             "delete": self.delete,
             "merge": self.merge,
+            "append": self.append,
             "optimize": lambda: self.optimize("optimize"),
             "z-order": lambda: self.optimize("z-order"),
             "open": self.open,
@@ -100,6 +102,13 @@ class Bench:
         events = self._events()
         sides = merge_sides(events, self.folder / "merge", self.spark)
         return self._measure("merge", sides, equal_tables(events.rows_after_merge))
+
+    def append(self) -> list[Line]:
+        from tests.benchmarks.append_cases import append_sides
+
+        events = self._events()
+        sides = append_sides(events, self.folder / "append", self.spark)
+        return self._measure("append", sides, equal_tables(events.rows))
 
     def optimize(self, case: str) -> list[Line]:
         from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides

@@ -54,13 +54,15 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
-    lines = run_benchmarks(tmp_path, "delete", "merge")
+    lines = run_benchmarks(tmp_path, "delete", "merge", "append")
     assert [(line["case"], line["peer"]) for line in lines] == [
         ("delete", "pyspark"),
         ("delete", "deltalake"),
         ("merge", "pyspark"),
         ("merge", "pyspark-antijoin"),
         ("merge", "deltalake"),
+        ("append", "pyspark"),
+        ("append", "deltalake"),
     ]
 
 

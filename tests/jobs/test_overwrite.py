@@ -168,6 +168,32 @@ def test_replace_where_replaces_the_rows_for_which_it_is_true(tmp_path: Path, sp
     assert "8" not in [row["name"] for row in table.to_arrow().to_pylist()]
 
 
+def test_replace_where_masks_rows_where_the_table_has_deletion_vectors(tmp_path: Path, spark: SparkSession) -> None:
+    """And keeps the rules of the table on the new rows, which are told before what replace_where says."""
+    properties = {"delta.enableDeletionVectors": "true", "delta.constraints.small": "id < 1000"}
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=50), properties=properties)
+    arguments = {"mode": "overwrite", "replace_where": "id % 10 = 9"}
+    result = committed(run(spark, "write", table, source=numbers(1, 0, 99), **arguments))
+    assert (ids(table), result.metrics["numDeletionVectorsAdded"]) == ([*range(9), *range(50, 59), 99], 2)
+    told = [result.metrics[name] for name in ("numDeletedRows", "numCopiedRows", "numOutputRows", "numRemovedFiles")]
+    assert told == [2, 0, 1, 0]
+    error = error_of(run(spark, "write", table, source=numbers(1, 0, 1009), **arguments))
+    assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", "small")
+
+
+def test_rows_staged_for_a_table_that_another_made_first_leave_with_it(tmp_path: Path, spark: SparkSession) -> None:
+    def log(line: str) -> None:
+        if "new file" in line and not Table.exists(str(tmp_path / "t")):
+            make_table(tmp_path / "t", rows(10))
+
+    arguments = {"mode": "overwrite", "replace_where": "id >= 8"}
+    result = committed(run(spark, "write", tmp_path / "t", source=numbers(1, 0, 20), log=log, **arguments))
+    table = Table.open(str(tmp_path / "t"))
+    assert (result.rounds, ids(table)) == (2, [*range(8), 20])
+    # The file that was rewritten is still there, for readers of the version before.
+    assert len(files_on_disk(table)) == len(live_files(table)) + 1
+
+
 @pytest.mark.parametrize("outside", ["id < 100", "id > 5 OR name IS NULL", "NULL"])
 def test_a_new_row_that_replace_where_does_not_accept_is_an_error(
     tmp_path: Path, spark: SparkSession, outside: str

@@ -184,7 +184,8 @@ def test_a_second_copy_that_commits_meanwhile_is_found_in_the_next_round(tmp_pat
     result = run(spark, "write", table, application=identity, source=NUMBERS, log=log)
     assert (result.status, result.version) == ("already_done", 2)
     assert ids(table) == [*range(10), 1000, 1001, 1002]
-    assert files_on_disk(table) == live_files(table)
+    # What the loser had staged may have been resumed by the winner, for all that it knows: it is left to a vacuum.
+    assert files_on_disk(table) > live_files(table)
 
 
 def test_an_authors_key_names_one_piece_of_work(tmp_path: Path, spark: SparkSession) -> None:
@@ -223,8 +224,9 @@ def test_a17_staged_files_are_kept_when_nobody_knows_whether_they_are_committed(
     error = error_of(run(spark, "write", table, source=NUMBERS, application=application()))
     assert (error["type"], error["retryable"]) == ("CommitStateUnknown", True)
     kept = files_on_disk(table) - before
-    assert kept
-    assert not [path for path in kept if "txlog-inputs" in path]
+    assert [path for path in kept if path.startswith("part-")]
+    # And what a retry goes on from, if it finds that nothing was committed.
+    assert len([path for path in kept if "txlog-inputs" in path and "/memory-" in path]) == 1
 
 
 def test_a17_only_the_files_of_this_attempt_are_deleted(

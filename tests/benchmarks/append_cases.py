@@ -1,0 +1,79 @@
+"""Append of four million rows: our job and plain PySpark in the same session, and deltalake, from the same files.
+
+The plain form is `read.parquet(...).write.parquet(...)`, unpartitioned; it keeps no statistics and commits nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
+from tests.benchmarks.events import SCHEMA, Events, in_order
+from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class OurAppend(RowSide):
+    """A write job that makes the table and appends the rows."""
+
+    name = "ours"
+    told = ""
+
+    def __init__(self, events: Events, folder: Path, spark: SparkSession) -> None:
+        super().__init__(events=events, folder=folder)
+        self._spark = spark
+
+    @property
+    def written(self) -> Path:
+        return self.folder / "written"
+
+    def run(self) -> None:
+        source = {"format": "parquet", "path": [str(path) for path in sorted(self.table.glob("*.parquet"))]}
+        spec = JobSpec(operation="write", table_uri=str(self.written), arguments={"source": source})
+        result = run_job(spec, self._spark)
+        assert result.status == "committed", result.error
+        self.told = f" ({result.files['added']} files)"
+
+    def result(self) -> pa.Table:
+        return in_order(Table.open(str(self.written)).to_arrow())
+
+
+class PlainAppend(PlainSpark):
+    """What Spark's own writer takes for the same rows."""
+
+    name = "pyspark"
+
+    def run(self) -> None:
+        self.target().write.parquet(str(self.output))
+
+
+class DeltaLakeAppend(DeltaLakeSide):
+    """deltalake, batch by batch from the files."""
+
+    def run(self) -> None:
+        from deltalake import write_deltalake
+
+        paths = [str(path) for path in sorted(self.table.glob("*.parquet"))]
+        write_deltalake(str(self.folder / "written"), ds.dataset(paths, schema=SCHEMA).scanner().to_reader())
+
+    def result(self) -> pa.Table:
+        from deltalake import DeltaTable
+
+        return in_order(DeltaTable(str(self.folder / "written")).to_pyarrow_table())
+
+
+def append_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+    """Every row of the events, into a table of its own."""
+    return [
+        OurAppend(events, folder / "ours", spark),
+        PlainAppend(events=events, folder=folder / "pyspark", spark=spark),
+        DeltaLakeAppend(events=events, folder=folder / "deltalake"),
+    ]
