@@ -23,6 +23,7 @@ from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.changes import untold
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
@@ -77,6 +78,8 @@ class _Prepared(Prepared):
 class ReplaceRows(RowOperation):
     """What the pipeline must know of this overwrite."""
 
+    tells_inserts_alone = True
+
     def __init__(self, context: JobContext, gate: SqlGate) -> None:
         self._context = context
         self._gate = gate
@@ -92,7 +95,7 @@ class ReplaceRows(RowOperation):
             read_self = bool(context.pinned_inputs.get("reads_target"))
             staged_as = f"version {snapshot.version}" if read_self else "the source"
             source = None
-            if read_self or not any(segment.fingerprint == staged_as for segment in memory.segments):
+            if read_self or not any(untold(segment.fingerprint) == staged_as for segment in memory.segments):
                 source = build_source(context, gate, snapshot)
                 gate.check_all_used()
                 context.pinned_inputs["reads_target"] = source.reads_target
@@ -150,7 +153,7 @@ class ReplaceRows(RowOperation):
         return Change(
             operation="WRITE",
             parameters={"mode": "Overwrite", "partitionBy": partition_by, "predicate": predicate},
-            staged=work.files,
+            staged=work.staged,
             removed=work.removed,
             metrics=metrics,
             files=file_counts(prepared, work),

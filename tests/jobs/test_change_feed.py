@@ -215,3 +215,25 @@ def test_a_merge_that_inserted_alone_tells_its_inserts_once_a_winner_made_it_upd
     assert told(table, version) == [
         ("insert", 100), ("insert", 102), ("update_postimage", 101), ("update_preimage", 101)
     ]  # fmt: skip
+
+
+def test_rows_that_are_replaced_are_told_with_those_that_replace_them_whichever_round_found_them(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """In the first round no row leaves; the winner brings one."""
+    table = fed(tmp_path / "t")
+    arguments: dict[str, Any] = {
+        "source": {"sql": "SELECT id + 100 AS id, 'new' AS name FROM range(3)"},
+        "mode": "overwrite",
+        "replace_where": "id >= 100",
+    }
+    log = winning("staged", lambda: append(table, rows(2, start=99)))
+    result = run(spark, "write", table, log=log, **arguments)
+    version = version_of(result)
+    assert result.rounds == 2
+    assert told(table, version) == [("delete", 100), *(("insert", each) for each in (100, 101, 102))]
+    assert result.metrics["numAddedChangeFiles"] == change_files(table, version) > 0
+    on_disk = {path.name for path in (tmp_path / "t").rglob("*.parquet") if "_delta_log" not in path.parts}
+    commits = list(table.snapshot().changes_since(-1))
+    named = [file.path.rsplit("/", 1)[-1] for each in commits for file in (*each.adds, *each.cdc)]
+    assert on_disk == set(named)

@@ -16,8 +16,11 @@ from pyspark.sql import functions as F
 from airflow_txlog.datafiles.changes import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine.table.files import file_keys
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.dml.operation import Found, Prepared
+from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation
 from airflow_txlog.jobs.scan import FilePlan, plan_files
+
+
+_TOLD = ", told"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,9 @@ class LeavingRows:
     keys: list[str]
 
 
-def must_tell(prepared: Prepared, found: Found, *, copies_rows: bool, inserts_rows: bool) -> bool:
+def must_tell(
+    operation: RowOperation, prepared: Prepared, found: Found, *, copies_rows: bool, inserts_rows: bool
+) -> bool:
     """Whether the round's commit needs change files; `copies_rows`: some staged file holds rows that stay as they are.
 
     Rows that come back changed are told as what they were and became. Deletes and inserts of one commit are told
@@ -40,8 +45,18 @@ def must_tell(prepared: Prepared, found: Found, *, copies_rows: bool, inserts_ro
     """
     if not prepared.snapshot.table_properties.change_data_feed:
         return False
-    leaves = bool(found.removed.num_rows or prepared.whole.num_rows)
+    leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or operation.tells_inserts_alone
     return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
+
+
+def told(fingerprint: str) -> str:
+    """The fingerprint of inserts that have change rows: those that were staged without are others."""
+    return fingerprint + _TOLD
+
+
+def untold(fingerprint: str) -> str:
+    """The fingerprint of inserts without what `told` has put behind it."""
+    return fingerprint.removesuffix(_TOLD)
 
 
 def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:

@@ -60,6 +60,10 @@ class RowOperation(ABC):
     Generic over nothing: each gets back the `Prepared` that it made.
     """
 
+    tells_inserts_alone = False
+    """Whether a change feed is told of inserts also where no row leaves: their source can be evaluated only once, and
+    in the next round rows may leave."""
+
     @abstractmethod
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
         """Pin inputs, check texts and rules, register the reads. `memory` is emptied where inputs are pinned afresh."""

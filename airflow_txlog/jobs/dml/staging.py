@@ -18,7 +18,7 @@ from airflow_txlog.datafiles.changes import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.table.files import file_keys
 from airflow_txlog.jobs.context import JobContext, plural
-from airflow_txlog.jobs.dml.changes import LeavingRows, leaving_rows, must_tell, with_change_type
+from airflow_txlog.jobs.dml.changes import LeavingRows, leaving_rows, must_tell, told, with_change_type
 from airflow_txlog.jobs.dml.masking import MaskedFiles, is_masking, mask_rows
 from airflow_txlog.jobs.dml.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
@@ -103,10 +103,9 @@ def _missing(
     new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
     wanted = operation.inserts_wanted(prepared, found.verdicts)
     leaving = None
-    if must_tell(prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
+    if must_tell(operation, prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
         leaving = leaving_rows(context, prepared, found)
-        # Inserts that were staged for a commit that tells nothing have no change rows.
-        wanted = {bucket: f"{fingerprint}, told" for bucket, fingerprint in wanted.items()}
+        wanted = {bucket: told(fingerprint) for bucket, fingerprint in wanted.items()}
     inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
     return _Missing(
         copies=[row for row in copies if keys[row] not in copied],
@@ -121,10 +120,10 @@ def _new_changes(
     context: JobContext, prepared: Prepared, memory: Memory, leaving: LeavingRows | None
 ) -> list[list[int]]:
     """Groups of files (rows of `leaving`) whose change rows no segment holds."""
-    told = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
+    known = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
     if leaving is None:
         return []
-    rows = [row for row, key in enumerate(leaving.keys) if key not in told]
+    rows = [row for row, key in enumerate(leaving.keys) if key not in known]
     return _grouped(context, prepared, leaving.files, rows)
 
 
