@@ -19,7 +19,6 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation
 from airflow_txlog.jobs.scan import FilePlan, plan_files
 
-
 _TOLD = ", told"
 
 
