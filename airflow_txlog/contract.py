@@ -88,11 +88,13 @@ class JobSpec:
       of), `replace_where` (SQL text: what an overwrite replaces, and every new row must satisfy), `on_conflict` of an
       overwrite ("replan" default, or "fail": rather than replace rows that landed meanwhile), `partition_by` (list of
       columns, for creation), `create` (default true: make the table when there is none), `properties` (text to text,
-      for creation), `partition_predicate`, `parameters`
+      for creation), `schema_evolution` (false; true: the table gets what the source has more of),
+      `partition_predicate`, `parameters`
     - delete: `predicate` (SQL text, or null for every row), `partition_predicate`, `parameters`
     - update: `set` ({column: SQL}), `predicate` (SQL text, or null for every row), `target_alias` ("t"),
       `partition_predicate`, `parameters`
-    - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `partition_predicate`, `parameters`
+    - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `schema_evolution` (false),
+      `partition_predicate`, `parameters`
     - truncate: none
     - restore: `version` or `timestamp` (ISO-8601, UTC where it names no zone), `ignore_missing` (false)
     - optimize: `zorder_by` (list of columns, or null), `purge` (false: compact small files; true: rewrite the files

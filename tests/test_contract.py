@@ -145,6 +145,7 @@ def test_every_argument_of_an_operation_is_present_in_its_spec() -> None:
         "partition_by": None,
         "create": True,
         "properties": {},
+        "schema_evolution": False,
         "partition_predicate": None,
         "parameters": None,
     }

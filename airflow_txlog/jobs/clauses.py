@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.types import DataType, NullType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN
 from airflow_txlog.engine.table import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownColumn
 from airflow_txlog.jobs.rules import Rules
-from airflow_txlog.jobs.schemas import can_store, is_same_type, mismatch
+from airflow_txlog.jobs.schemas import can_store, mismatch, stored_sql
 from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
 
 
@@ -39,7 +39,10 @@ class Clause:
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two sides of a merge: schemas, aliases, and the empty views that texts are checked on."""
+    """The two sides of a merge: schemas, aliases, and the empty views that texts are checked on.
+
+    `may_lack_columns`: `*` leaves alone what the source has no column for, as schema evolution has it.
+    """
 
     target: StructType
     source: StructType
@@ -50,6 +53,7 @@ class Sides:
     ansi: bool
     table_uri: str
     rules: Rules
+    may_lack_columns: bool = False
 
     @property
     def pair(self) -> str:
@@ -236,7 +240,7 @@ def _named_columns(gate: SqlGate, sides: Sides, relation: str, assigned: Mapping
                 f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()} (in {text!r})"
             )
         types.append(StructField(field.name, found))
-        values[field.name] = _cast(f"(\n{text}\n)", found, field.dataType)
+        values[field.name] = stored_sql(f"(\n{text}\n)", found, field.dataType)
     if problems:
         raise mismatch(problems, StructType(types), sides.target, sides.table_uri)
     return values
@@ -250,13 +254,13 @@ def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
     for field in sides.target:
         found = have.get(field.name.lower())
         if found is None:
-            if field.name not in filled:
+            if field.name not in filled and not sides.may_lack_columns:
                 problems.append(f"{field.name}: the source has no such column, and * needs one")
         elif not can_store(found.dataType, field.dataType, ansi=sides.ansi):
             problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
         else:
             reference = f"{quoted(sides.source_alias)}.{quoted(found.name)}"
-            values[field.name] = _cast(reference, found.dataType, field.dataType)
+            values[field.name] = stored_sql(reference, found.dataType, field.dataType)
     if problems:
         raise mismatch(problems, sides.source, sides.target, sides.table_uri)
     return values
@@ -289,13 +293,6 @@ def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:
                 constraint="NOT NULL",
                 column=field.name,
             )
-
-
-def _cast(sql: str, found: DataType, wanted: DataType) -> str:
-    # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
-    if is_same_type(found, wanted) or isinstance(found, NullType):
-        return sql
-    return f"CAST({sql} AS {wanted.simpleString()})"
 
 
 def _told(clauses: Sequence[Clause]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType, StructType
+from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
@@ -33,6 +33,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.inputs import PinnedSource
 from airflow_txlog.jobs.pairs import BROADCAST_BYTES, join_hint
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
+from airflow_txlog.jobs.schemas import as_column_type
 from airflow_txlog.jobs.sql import SqlGate, quoted
 
 
@@ -121,16 +122,14 @@ def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause],
 
 
 def _typed(frame: DataFrame, target: StructType) -> DataFrame:
-    """The frame with a type for each column that is only NULL: a union or a shuffle takes none without one.
+    """The frame with a type for whatever is only NULL in it: a union or a shuffle takes nothing without one.
 
     Its segments and clauses stay.
     """
     have = {field.name: field.dataType for field in frame.schema}
     return frame.select(
         *(
-            frame[quoted(field.name)].cast(field.dataType).alias(field.name)
-            if isinstance(have[field.name], NullType)
-            else frame[quoted(field.name)]
+            as_column_type(frame[quoted(field.name)], have[field.name], field.dataType).alias(field.name)
             for field in target
         ),
         frame[SEGMENT_COLUMN],

@@ -26,6 +26,7 @@ from airflow_txlog.jobs.dml.metrics import file_counts, vector_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.pipeline import run_row_operation
 from airflow_txlog.jobs.dml.verdicts import Verdicts
+from airflow_txlog.jobs.evolution import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.images import inserted_rows, updated_images
 from airflow_txlog.jobs.inputs import PinnedSource, build_source, pin, pinned_before
 from airflow_txlog.jobs.pairs import check_unambiguous, find_pairs
@@ -63,6 +64,7 @@ class _Merge(RowOperation):
         context, gate = self._context, self._gate
         source = self._source(tx, snapshot, memory)
         with context.step("plan"):
+            snapshot = self._evolved(tx, snapshot, source)
             sides = self._sides(snapshot, source)
             gate.condition(context.arguments["on"], sides.pair)
             clauses = check_clauses(gate, sides, context.arguments["clauses"])
@@ -99,6 +101,13 @@ class _Merge(RowOperation):
         context.log(f"the source has {plural(self._pinned.num_rows, 'row')}")
         return self._pinned
 
+    def _evolved(self, tx: Transaction, snapshot: Snapshot, source: PinnedSource) -> Snapshot:
+        """The table with the columns that this merge gives it; itself where it gives it none."""
+        arguments = self._context.arguments
+        columns = assigned_columns(source.schema, arguments["clauses"], arguments["target_alias"])
+        metadata = evolved_metadata(self._context, tx, columns)
+        return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
+
     def _sides(self, snapshot: Snapshot, source: PinnedSource) -> Sides:
         rules = accepted_rules(self._context, snapshot.metadata)
         target = rules.spark_schema
@@ -112,6 +121,7 @@ class _Merge(RowOperation):
             ansi=is_ansi(self._context.spark),
             table_uri=self._context.root,
             rules=rules,
+            may_lack_columns=self._context.arguments["schema_evolution"],
         )
 
     def _read(

@@ -28,6 +28,7 @@ from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.verdicts import ADDRESSED, Verdicts
+from airflow_txlog.jobs.evolution import evolved_by_source
 from airflow_txlog.jobs.find import find_rows
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
@@ -103,6 +104,9 @@ class ReplaceRows(RowOperation):
                     # Other rows in every round.
                     tx.read_whole_table()
                     staged_as = f"version {snapshot.version}"
+            metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema)
+            if metadata is not snapshot.metadata:
+                snapshot = snapshot.with_metadata(metadata)
             condition_read = read_condition(context, snapshot, condition, used)
             files = tx.read(both(condition_read, scope_read))
             candidates = files_inside(partitions, scope, files)

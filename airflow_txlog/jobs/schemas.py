@@ -42,7 +42,8 @@ _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongT
 _FLOATS: tuple[type[DataType], ...] = (FloatType, DoubleType)
 _NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
 _TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
-_WITHOUT_TEXT = (ArrayType, BinaryType, MapType, StructType)
+_CONTAINERS = (ArrayType, MapType, StructType)
+_WITHOUT_TEXT = (BinaryType, *_CONTAINERS)
 
 
 def spark_table_schema(snapshot: Snapshot) -> StructType:
@@ -85,12 +86,16 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
       either timestamp as the other (by the session's zone).
     - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
     - Any single value but bytes as text. Never text as something else, a double as a decimal or a whole number, a
-      timestamp as a date, or one container as another.
+      timestamp as a date, or one kind of container as another.
+    - Arrays, maps and structs where what is in them may be stored so, members of structs by name: one that `found`
+      lacks is null where it may be, and one that `wanted` lacks is refused.
     """
     if _same(found, wanted) or isinstance(found, NullType):
         return True
     if isinstance(wanted, StringType):
         return not isinstance(found, _WITHOUT_TEXT)
+    if isinstance(found, _CONTAINERS):
+        return _can_store_within(found, wanted, ansi=ansi)
     if isinstance(found, _INTEGERS):
         if isinstance(wanted, _INTEGERS):
             return ansi or _INTEGERS.index(type(found)) <= _INTEGERS.index(type(wanted))
@@ -189,9 +194,68 @@ def is_same_type(found: DataType, wanted: DataType) -> bool:
     return _same(found, wanted)
 
 
-def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
-    column = frame[quoted(name)]
+def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0) -> str:
+    """SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
+
+    A member that a struct lacks is an untyped NULL in it: whoever selects the value casts it to the column's type.
+    """
+    # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
+    if _same(found, wanted) or isinstance(found, NullType):
+        return sql
+    one = f"txlog_{depth}"
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        have = {field.name.lower(): field for field in found}
+        members = []
+        for field in wanted:
+            other = have.get(field.name.lower())
+            value = "NULL"
+            if other is not None:
+                value = stored_sql(f"({sql}).{quoted(other.name)}", other.dataType, field.dataType, depth)
+            members += [_text_literal(field.name), value]
+        return f"IF(({sql}) IS NULL, NULL, named_struct({', '.join(members)}))"
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        element = stored_sql(one, found.elementType, wanted.elementType, depth + 1)
+        return f"transform({sql}, {one} -> {element})"
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        key = stored_sql(f"{one}.key", found.keyType, wanted.keyType, depth + 1)
+        value = stored_sql(f"{one}.value", found.valueType, wanted.valueType, depth + 1)
+        return f"map_from_entries(transform(map_entries({sql}), {one} -> struct({key} AS key, {value} AS value)))"
+    return f"CAST({sql} AS {wanted.simpleString()})"
+
+
+def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
+    """What `stored_sql` made, with the types that its untyped NULLs left open."""
     return column if _same(found, wanted) else column.cast(wanted)
+
+
+def _text_literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
+    if _same(found, wanted):
+        return frame[quoted(name)]
+    return F.expr(stored_sql(quoted(name), found, wanted)).cast(wanted)
+
+
+def _can_store_within(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        have = {field.name.lower(): field for field in found}
+        names = {field.name.lower() for field in wanted}
+        return have.keys() <= names and all(
+            field.nullable
+            if field.name.lower() not in have
+            else can_store(have[field.name.lower()].dataType, field.dataType, ansi=ansi)
+            for field in wanted
+        )
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        return can_store(found.elementType, wanted.elementType, ansi=ansi)
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        return can_store(found.keyType, wanted.keyType, ansi=ansi) and can_store(
+            found.valueType, wanted.valueType, ansi=ansi
+        )
+    return False
 
 
 def _bare(kind: DataType, nullable: bool) -> DataType:

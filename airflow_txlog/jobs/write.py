@@ -39,6 +39,7 @@ from airflow_txlog.jobs.dml.manifest import Manifest
 from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.dml.pipeline import RowRounds
 from airflow_txlog.jobs.dml.sameness import rules_of
+from airflow_txlog.jobs.evolution import evolved_by_source
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.replace_rows import ReplaceRows, only_inside, replaces_rows
@@ -205,14 +206,13 @@ class _Write:
             assert self._created is not None
             return self._created
         self._check(snapshot)
-        target = self._target(snapshot.metadata, is_new=False)
         if any(segment.kind == ROWS for segment in self._memory.segments):
-            return None, target
+            return None, self._target(evolved_by_source(context, tx, None), is_new=False)
         source = build_source(context, self._gate, snapshot)
         context.pinned_inputs["reads_target"] = source.reads_target
         if source.reads_target:
             tx.read_whole_table()
-        return source, target
+        return source, self._target(evolved_by_source(context, tx, source.frame.schema), is_new=False)
 
     def _check(self, snapshot: Snapshot) -> None:
         _check_partitioning(self._context, snapshot.partition_columns)

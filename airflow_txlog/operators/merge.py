@@ -57,6 +57,9 @@ class DeltaMergeOperator(DataChangingOperator):
         `when_not_matched_by_source_update(…)`, `when_not_matched_by_source_delete(…)`. (templated)
     :param target_alias: what the SQL texts call the table.
     :param source_alias: what they call the source.
+    :param schema_evolution: columns of the source that the table lacks are added to it where a clause assigns them
+        (`"*"`: all of them), and types widened, as in DeltaWriteOperator. `"*"` then leaves alone what the source
+        lacks.
 
     Example: `DeltaMergeOperator(task_id="correct", table_uri="/lake/users", source=files("/in/corrections"),
     on="t.user_id = s.user_id", clauses=[when_matched_update(), when_not_matched_insert()])`. Other arguments:
@@ -74,6 +77,7 @@ class DeltaMergeOperator(DataChangingOperator):
         clauses: Sequence[Mapping[str, Any]],
         target_alias: str = "t",
         source_alias: str = "s",
+        schema_evolution: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -82,6 +86,7 @@ class DeltaMergeOperator(DataChangingOperator):
         self.clauses = clauses
         self.target_alias = target_alias
         self.source_alias = source_alias
+        self.schema_evolution = schema_evolution
 
     def job_arguments(self) -> dict[str, Any]:
         """`source`, `on`, `clauses`, the aliases and the shared ones."""
@@ -92,4 +97,5 @@ class DeltaMergeOperator(DataChangingOperator):
             "clauses": [dict(clause) for clause in self.clauses],
             "target_alias": self.target_alias,
             "source_alias": self.source_alias,
+            "schema_evolution": self.schema_evolution,
         }

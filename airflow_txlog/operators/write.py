@@ -20,7 +20,9 @@ class DeltaWriteOperator(DataChangingOperator):
         them too, "fail" fails the task for good. A row of another is never replaced unseen under "fail".
     :param create: make the table when there is none; false raises TableNotFound instead.
     :param partition_by: partition columns, for a table that is made here.
-    :param properties: table properties, for a table that is made here.
+    :param properties: table properties, for a table that is made here; `delta.constraints.<name>` is a CHECK.
+    :param schema_evolution: what the source has more of than the table becomes the table's, in the same commit: new
+        columns, new members of structs, and wider types where the table allows type widening. Without it, an error.
 
     Example: `DeltaWriteOperator(task_id="load", table_uri="/lake/flights", source=files("/in/{{ ds }}"),
     partition_by=["flight_date"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
@@ -39,6 +41,7 @@ class DeltaWriteOperator(DataChangingOperator):
         create: bool = True,
         partition_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        schema_evolution: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -49,9 +52,10 @@ class DeltaWriteOperator(DataChangingOperator):
         self.create = create
         self.partition_by = partition_by
         self.properties = properties
+        self.schema_evolution = schema_evolution
 
     def job_arguments(self) -> dict[str, Any]:
-        """`source`, `mode`, `replace_where`, `on_conflict`, `create`, `partition_by`, `properties` and the shared."""
+        """The arguments of `__init__` by their names, and the shared ones."""
         return {
             **super().job_arguments(),
             "source": self.source,
@@ -61,4 +65,5 @@ class DeltaWriteOperator(DataChangingOperator):
             "create": self.create,
             "partition_by": None if self.partition_by is None else list(self.partition_by),
             "properties": dict(self.properties or {}),
+            "schema_evolution": self.schema_evolution,
         }

@@ -72,6 +72,7 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         "partition_by": ["day"],
         "create": True,
         "properties": {},
+        "schema_evolution": False,
         "partition_predicate": "day = :day",
         "parameters": {"day": "2013-01-31", "at": {"$date": "2013-01-01"}},
     }
@@ -156,6 +157,20 @@ def test_a_replacement_is_templated() -> None:
     )
     arguments = rendered(operator).arguments
     assert (arguments["replace_where"], arguments["on_conflict"]) == ("day = '2013-01-31'", "fail")
+
+
+def test_schema_evolution_is_asked_for_by_name() -> None:
+    write = DeltaWriteOperator(task_id="load", table_uri="/t", source=files("/in"), schema_evolution=True)
+    merge = DeltaMergeOperator(
+        task_id="merge",
+        table_uri="/t",
+        source=files("/in"),
+        on="t.id = s.id",
+        clauses=[when_not_matched_insert()],
+        schema_evolution=True,
+    )
+    for operator in (write, merge):
+        assert rendered(operator).arguments["schema_evolution"] is True
 
 
 def test_a_restore_takes_a_number_from_a_template() -> None:

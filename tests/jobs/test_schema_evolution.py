@@ -1,0 +1,189 @@
+"""Schema enforcement and schema evolution of write and merge: what the source has more of, refused or taken in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from airflow_txlog.engine import Table
+from tests.jobs.tables import append, committed, error_of, files_on_disk, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NARROW = pa.schema([("id", pa.int32()), ("s", pa.struct([("a", pa.int64())])), ("l", pa.list_(pa.int32()))])
+OLD = pa.table({"id": [1, 2], "s": [{"a": 10}, None], "l": [[1], None]}, schema=NARROW)
+WIDER = """SELECT 3L AS id, named_struct('b', 'x', 'a', 30L) AS s, array(5, 6) AS l, map('k', 1.5D) AS `new col`"""
+
+
+def make(folder: Path, **properties: str) -> Table:
+    table = Table.create(str(folder), NARROW, properties=properties)
+    append(table, OLD)
+    return table
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.to_arrow().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def test_rows_of_another_schema_are_refused_with_both_side_by_side(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path / "t")
+    before = files_on_disk(table)
+    error = error_of(run(spark, "write", table, source={"sql": WIDER}))
+    assert error["type"] == "SchemaMismatch"
+    assert error["facts"]["columns"] == ["new col", "s"]
+    told = error["message"]
+    assert "new col: the table has no such column" in told
+    assert "s: struct<b:string,a:bigint> is not struct<a:bigint>" in told
+    for line in (
+        "column   table             source",
+        "id       int               bigint",
+        "new col  -                 map<string,double>",
+    ):
+        assert line in told
+    assert (files_on_disk(table), table.snapshot().version) == (before, 1)
+    # Members of structs are matched by name, and those that are missing are null.
+    source = {"sql": "SELECT 7 AS id, CAST(NULL AS STRUCT<a:INT>) AS s UNION ALL SELECT 8, named_struct('a', 80)"}
+    committed(run(spark, "write", table, source=source))
+    assert [row["s"] for row in rows_of(table)] == [{"a": 10}, None, None, {"a": 80}]
+
+
+def test_an_append_gives_the_table_new_columns_members_and_wider_types(tmp_path: Path, spark: SparkSession) -> None:
+    properties = {"delta.enableTypeWidening": "true", "delta.columnMapping.mode": "name"}
+    table = make(tmp_path / "t", **properties)
+    lines: list[str] = []
+    result = run(spark, "write", table, source={"sql": WIDER}, schema_evolution=True, log=lines.append)
+    assert committed(result).version == 2
+    assert "the table gets the columns s.b, new col" in lines
+    assert "the table's types are widened: id: integer to long" in lines
+    assert rows_of(table) == [
+        {"id": 1, "s": {"a": 10, "b": None}, "l": [1], "new col": None},
+        {"id": 2, "s": None, "l": None, "new col": None},
+        {"id": 3, "s": {"a": 30, "b": "x"}, "l": [5, 6], "new col": [("k", 1.5)]},
+    ]
+    snapshot = table.snapshot()
+    assert snapshot.properties["delta.columnMapping.maxColumnId"] == "6"
+    # The same once more changes nothing but rows.
+    committed(run(spark, "write", table, source={"sql": WIDER}, schema_evolution=True))
+    assert table.snapshot().metadata == snapshot.metadata
+    # What the source lacks stays.
+    committed(run(spark, "write", table, source={"sql": "SELECT 9 AS id"}, schema_evolution=True))
+    assert rows_of(table)[-1] == {"id": 9, "s": None, "l": None, "new col": None}
+    committed(run(spark, "delete", table, predicate="`new col` IS NULL AND s.b IS NULL AND id < 9"))
+    assert [row["id"] for row in rows_of(table)] == [3, 3, 9]
+
+
+def test_a_table_without_type_widening_keeps_its_types(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path / "t")
+    source = {"sql": "SELECT 3L AS id, 'x' AS more"}
+    committed(run(spark, "write", table, source=source, schema_evolution=True))
+    assert [str(field.type) for field in table.snapshot().delta_schema] == [
+        "integer",
+        "struct<a:long>",
+        "array<integer>",
+        "string",
+    ]
+    assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table().num_rows == 3
+    error = error_of(run(spark, "write", table, source={"sql": "SELECT 1 AS id, NULL AS void"}, schema_evolution=True))
+    assert (error["type"], error["facts"]["columns"]) == ("SchemaMismatch", ["void"])
+    ntz = {"sql": "SELECT timestamp_ntz'2024-01-01 00:00:00' AS at"}
+    error = error_of(run(spark, "write", table, source=ntz, schema_evolution=True))
+    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "timestampNtz")
+
+
+def test_a_column_that_a_constraint_reads_is_not_widened(tmp_path: Path, spark: SparkSession) -> None:
+    rule = {"delta.constraints.low": "id < 100", "delta.enableTypeWidening": "true"}
+    table = make(tmp_path / "t", **rule)
+    committed(run(spark, "write", table, source={"sql": "SELECT 3L AS id, 1 AS n"}, schema_evolution=True))
+    assert str(table.snapshot().delta_schema.fields[0].type) == "integer"
+    error = error_of(run(spark, "write", table, source={"sql": "SELECT 300L AS id, 2L AS n"}, schema_evolution=True))
+    assert error["facts"]["constraint"] == "low"
+    assert table.snapshot().version == 2
+
+
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_two_that_add_the_same_column_both_land_and_there_is_one(
+    tmp_path: Path, spark: SparkSession, mode: str
+) -> None:
+    table = make(tmp_path / "t", **{"delta.columnMapping.mode": mode})
+    landed: list[int] = []
+
+    def log(line: str) -> None:
+        if "new file" in line and not landed:
+            tx = table.begin()
+            tx.evolve_schema(pa.schema([("more", pa.string())]))
+            landed.append(tx.commit("ADD COLUMNS"))
+
+    source = {"sql": "SELECT 3 AS id, 'x' AS more"}
+    result = committed(run(spark, "write", table, source=source, schema_evolution=True, log=log))
+    assert (result.rounds, result.version) == (2, 3)
+    assert [row.get("more") for row in rows_of(table)] == [None, None, "x"]
+    assert len(table.snapshot().delta_schema) == 4
+
+
+UPDATE = {"when": "matched", "then": "update", "set": "*"}
+INSERT = {"when": "not_matched", "then": "insert", "values": "*"}
+
+
+def test_a_merge_gives_the_table_the_columns_that_its_clauses_assign(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path / "t", **{"delta.enableTypeWidening": "true"})
+    source = {"sql": "SELECT * FROM VALUES (2L, 'two', 1), (3L, 'three', 2) AS (id, more, unused)"}
+
+    def merge(*clauses: dict[str, Any], **arguments: Any) -> Any:
+        return run(spark, "merge", table, source=source, on="t.id = s.id", clauses=list(clauses), **arguments)
+
+    assert error_of(merge({**UPDATE, "set": {"more": "s.more"}}))["type"] == "UnknownColumn"
+    assert error_of(merge(UPDATE))["type"] == "SchemaMismatch"
+    # An assignment adds its own column, and no other of the source.
+    named = {**UPDATE, "set": {"t.more": "upper(s.more)"}}
+    committed(merge(named, schema_evolution=True))
+    plain = {"s": None, "l": None}
+    assert rows_of(table) == [
+        {"id": 1, "s": {"a": 10}, "l": [1], "more": None},
+        {"id": 2, **plain, "more": "TWO"},
+    ]
+    assert str(table.snapshot().delta_schema.fields[0].type) == "integer"
+    # A star adds all of them, and leaves alone what the source lacks; the copied row keeps its file's type.
+    committed(merge(UPDATE, INSERT, schema_evolution=True))
+    assert rows_of(table) == [
+        {"id": 1, "s": {"a": 10}, "l": [1], "more": None, "unused": None},
+        {"id": 2, **plain, "more": "two", "unused": 1},
+        {"id": 3, **plain, "more": "three", "unused": 2},
+    ]
+    assert str(table.snapshot().delta_schema.fields[0].type) == "long"
+
+
+def test_a_merge_that_widens_keeps_its_work_over_a_conflict(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path / "t", **{"delta.columnMapping.mode": "name"})
+    append(table, pa.table({"id": [5], "s": [None], "l": [None]}, schema=NARROW))
+    landed: list[int] = []
+
+    def log(line: str) -> None:
+        if line.startswith("staged") and not landed:
+            landed.append(append(table, pa.table({"id": [3], "s": [None], "l": [[3]]}, schema=NARROW)))
+
+    source = {"sql": "SELECT * FROM VALUES (2, 'two'), (3, 'three'), (5, 'five') AS (id, more)"}
+    result = run(
+        spark,
+        "merge",
+        table,
+        source=source,
+        on="t.id = s.id",
+        clauses=[UPDATE, INSERT],
+        schema_evolution=True,
+        log=log,
+    )
+    assert committed(result).rounds == 2
+    assert [(row["id"], row["l"], row["more"]) for row in rows_of(table)] == [
+        (1, [1], None),
+        (2, None, "two"),
+        (3, [3], "three"),
+        (5, None, "five"),
+    ]
