@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.files import vectors_of
+from airflow_txlog.jobs import rounds
 from tests.jobs.tables import (
     append,
     application,
@@ -308,21 +310,39 @@ def test_a_vacuum_keeps_the_vectors_that_are_needed_and_no_others(tmp_path: Path
     check_read_by_delta_rs(table, table.snapshot().version)
 
 
-def test_work_of_an_earlier_try_is_taken_over_with_its_vectors(tmp_path: Path, spark: SparkSession) -> None:
+def test_b1_a_retry_commits_the_vectors_that_the_try_before_it_had_staged(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = vector_table(tmp_path / "t")
     identity = application()
 
-    def killed(line: str) -> None:
-        if line.startswith("staged"):
-            raise KeyboardInterrupt
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run(spark, "delete", table, predicate="id IN (3, 63)", application=identity, log=killed)
-    first = vectors_on_disk(table)
-    result = committed(run(spark, "delete", table, predicate="id IN (3, 63)", application=identity))
-    assert result.metrics["numDeletedRows"] == 2
-    assert set(ids(table)) == set(range(180)) - {3, 63}
-    assert len(first) <= len(vectors_on_disk(table)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds, "commit_change", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(spark, "update", table, predicate="id IN (3, 63)", set={"name": "'u'"}, application=identity)
+    staged = {path for path in files_on_disk(table) if "txlog-inputs" not in path}
+    assert len(vectors_on_disk(table)) == 1
+    result = committed(
+        run(spark, "update", table, predicate="id IN (3, 63)", set={"name": "'u'"}, application=identity)
+    )
+    assert result.metrics["numUpdatedRows"] == 2
+    assert sum(row["name"] == "u" for row in table.to_arrow().to_pylist()) == 2
+    assert ids(table) == list(range(180))
+    assert {path for path in files_on_disk(table) if "txlog-inputs" not in path} == staged
+
+
+def test_four_who_delete_different_rows_of_one_file_at_once_all_commit(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(400), properties=ON)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda rest: run(spark, "delete", table, predicate=f"id % 10 = {rest}"), range(4)))
+    assert sorted(committed(result).version or 0 for result in results) == [2, 3, 4, 5]
+    assert [result.metrics["numDeletedRows"] for result in results] == [40] * 4
+    assert ids(table) == [key for key in range(400) if key % 10 >= 4]
+    # One file of rows, and one of vectors for each of the commits: whatever lost a race is gone.
+    assert len(files_on_disk(table)) == 1 + 4
 
 
 def test_a_million_rows_are_masked_in_bitmaps_and_not_in_positions(tmp_path: Path, spark: SparkSession) -> None:

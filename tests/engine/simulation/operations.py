@@ -18,6 +18,9 @@ import msgspec
 import pyarrow as pa
 
 from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.commit.masking import masked_adds, masks_rows
+from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.predicate import Predicate
 from tests.engine.simulation.rows import DAYS, DataFile, Rows
 
@@ -153,6 +156,30 @@ class ChangeIds(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class MaskIds(ChangeIds):
+    """The same rows go or move, but the others stay in their files, which come again with a larger vector."""
+
+    def perform(self, tx: Transaction, rows: Rows, owner: str) -> None:
+        assert tx.snapshot is not None
+        if not masks_rows(tx.snapshot.protocol, tx.snapshot.metadata, tx.snapshot.uri):
+            ChangeIds.perform(self, tx, rows, owner)
+            return
+        files = self.read(tx)
+        decision = self.decide(rows.of_files(files))
+        if decision.unmatched:
+            tx.read_files(files.take([file.action["place"] for file in decision.unmatched]), matched=False)
+        for file in decision.removes:
+            masked = files.take([file.action["place"]])
+            tx.remove(masked)
+            hits = [each for each in file.ids if self.low <= each <= self.high]
+            if len(hits) < len(file.ids):
+                vector = msgspec.convert(rows.new_vector(file, hits), DeletionVector)
+                tx.add(masked_adds(masked, [vector], [record_count(masked.column("stats")[0].as_py()) or 0]))
+            if self.shift is not None:
+                tx.add(**rows.new_file(owner, file.day, [each + self.shift for each in hits]))
+
+
+@dataclass(frozen=True, slots=True)
 class CopyDay(Operation):
     """INSERT … SELECT from the table itself: as many rows as a partition has, on the other day."""
 
@@ -273,6 +300,7 @@ def draw_operation(chance: random.Random, calm: bool) -> Operation:
         (2, ReplaceDay(day, ids)),
         (2, DeleteDay(day)),
         (4, ChangeIds(low, low + chance.randrange(6), chance.choice([None, day]), chance.choice([None, 7]))),
+        (3, MaskIds(low, low + chance.randrange(6), chance.choice([None, day]), chance.choice([None, 7]))),
         (2, CopyDay(day)),
         (2, InsertIfAbsent(day, low)),
         (3, Compact(day)),
