@@ -6,12 +6,14 @@ Progress goes to standard error. A case whose rows are wrong ends the run: a fas
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,20 @@ from tests.benchmarks.timing import Line, measure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.interop.delta_spark import DeltaSpark
+
 ROOT = Path(__file__).resolve().parents[2]
 CASES = (
     "delete",
+    "update",
     "merge",
     "append",
+    "delete-masking",
+    "update-masking",
+    "merge-masking",
+    "delete-large",
+    "merge-large",
+    "merge-partition",
     "optimize",
     "z-order",
     "open",
@@ -51,6 +62,7 @@ class Bench:
         self.scale = scale
         self.rounds = rounds
         self._spark: SparkSession | None = None
+        self._open = contextlib.ExitStack()
 
     @property
     def spark(self) -> SparkSession:
@@ -68,14 +80,32 @@ class Bench:
             )
         return self._spark
 
+    @cached_property
+    def delta_spark(self) -> DeltaSpark | None:
+        """A warm delta-spark for all cases that have it as a peer, until `close`; None where its jars are not there."""
+        from tests.interop.delta_spark import AT_FULL_SPEED, jars, running
+
+        return self._open.enter_context(running(AT_FULL_SPEED)) if jars() else None
+
+    def close(self) -> None:
+        """End what runs beside us."""
+        self._open.close()
+
     def run(self, case: str) -> list[dict[str, Any]]:
         """The lines of one case, ready to be printed."""
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
         cases: dict[str, Callable[[], list[Line]]] = {
-            "delete": self.delete,
-            "merge": self.merge,
             "append": self.append,
+            "delete": lambda: self.copying("delete"),
+            "update": lambda: self.copying("update"),
+            "merge": lambda: self.copying("merge"),
+            "delete-masking": lambda: self.masking("delete"),
+            "update-masking": lambda: self.masking("update"),
+            "merge-masking": lambda: self.masking("merge"),
+            "delete-large": lambda: self.copying("delete", partitioned=True),
+            "merge-large": lambda: self.copying("merge", partitioned=True),
+            "merge-partition": self.merge_partition,
             "optimize": lambda: self.optimize("optimize"),
             "z-order": lambda: self.optimize("z-order"),
             "open": self.open,
@@ -89,19 +119,32 @@ class Bench:
         }
         return [dataclasses.asdict(line) for line in cases[case]()]
 
-    def delete(self) -> list[Line]:
-        from tests.benchmarks.row_cases import delete_sides
+    def copying(self, kind: str, *, partitioned: bool = False) -> list[Line]:
+        from tests.benchmarks.delta_spark_cases import copying_sides
 
-        events = self._events()
-        sides = delete_sides(events, self.folder / "delete", self.spark)
-        return self._measure("delete", sides, equal_tables(events.rows_after_delete))
+        case = f"{kind}-large" if partitioned else kind
+        events = self._partitioned() if partitioned else self._events()
+        sides = copying_sides(kind, events, self.folder / case, self.spark, self.delta_spark)
+        return self._measure(case, sides, equal_tables(getattr(events, f"rows_after_{kind}")))
 
-    def merge(self) -> list[Line]:
-        from tests.benchmarks.row_cases import merge_sides
+    def masking(self, kind: str) -> list[Line]:
+        from tests.benchmarks.delta_spark_cases import masking_sides
 
-        events = self._events()
-        sides = merge_sides(events, self.folder / "merge", self.spark)
-        return self._measure("merge", sides, equal_tables(events.rows_after_merge))
+        case, events = f"{kind}-masking", self._events()
+        sides = masking_sides(kind, events, self.folder / case, self.spark, self.delta_spark)
+        return self._measure(case, sides, equal_tables(getattr(events, f"rows_after_{kind}")))
+
+    def merge_partition(self) -> list[Line]:
+        from tests.benchmarks.delta_spark_cases import partition_sides
+
+        events = self._partitioned(range(24, 32))
+        sides = partition_sides(events, self.folder / "merge-partition", self.spark, self.delta_spark)
+        expected = {side.name: side.events.rows_after_merge for side in sides}
+
+        def check(side: str, found: Any) -> None:
+            equal_tables(expected[side])(side, found)
+
+        return self._measure("merge-partition", sides, check)
 
     def append(self) -> list[Line]:
         from tests.benchmarks.append_cases import append_sides
@@ -241,7 +284,16 @@ class Bench:
     def _events(self) -> Any:
         from tests.benchmarks.events import Events
 
-        events = Events(self.folder / f"events-{self.scale}", self.scale)
+        events = Events(self.folder / f"rows-{self.scale}", self.scale)
+        events.make()
+        return events
+
+    def _partitioned(self, merged_from: range | None = None) -> Any:
+        """80 files in ten months; `merged_from` is as in `Events`."""
+        from tests.benchmarks.events import Events
+
+        folder = self.folder / f"partitioned-{self.scale}"
+        events = Events(folder, self.scale, files=80, partitions=10, merged_from=merged_from)
         events.make()
         return events
 
@@ -310,12 +362,13 @@ def main() -> None:
     bench = Bench(options.folder, options.scale, options.rounds)
     options.folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    for case in options.cases:
-        for line in bench.run(case):
-            lines.append(json.dumps(line))
-            print(lines[-1], flush=True)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text("\n".join(lines) + "\n")
+    with contextlib.closing(bench):
+        for case in options.cases:
+            for line in bench.run(case):
+                lines.append(json.dumps(line))
+                print(lines[-1], flush=True)
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

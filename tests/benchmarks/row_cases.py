@@ -1,4 +1,4 @@
-"""DELETE and MERGE: our jobs, plain PySpark in the same session, and deltalake, on the same files.
+"""DELETE, UPDATE and MERGE: our jobs, plain PySpark in the same session, and deltalake, on the same files.
 
 The plain forms are what a Spark user writes without a table format: read, work, write everything that results. The
 classic MERGE is the full outer join after a pass that finds the touched files, as Delta's own does it; the anti-join
@@ -8,7 +8,7 @@ with a union is the cleverest plain form we know, and stands in a line of its ow
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,16 @@ import pyarrow.parquet as pq
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
-from tests.benchmarks.events import FORGOTTEN_CUSTOMER, SCHEMA, Events, in_order, read_parquet_files
+from tests.benchmarks.events import FORGOTTEN_CUSTOMER, PARTITION, SCHEMA, Events, read_parquet_files
+from tests.benchmarks.peaks import peaks_mb, set_back
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MATCH = "t.event_id = s.event_id"
-DELETE_CONDITION = f"customer_id = {FORGOTTEN_CUSTOMER}"
+MATCH_IN_PARTITION = f"t.{PARTITION} = s.{PARTITION} AND {MATCH}"
+CONDITION = f"customer_id = {FORGOTTEN_CUSTOMER}"
+CHANGES = {"device": "'erased'", "amount": "amount + 1"}
 
 
 @dataclass(kw_only=True)
@@ -33,6 +36,8 @@ class RowSide:
 
     events: Events
     folder: Path
+    masking: bool = False
+    """Whether the table has deletion vectors switched on."""
 
     @property
     def table(self) -> Path:
@@ -40,28 +45,36 @@ class RowSide:
 
     def prepare(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.events.link_table(self.table)
+        self.events.link_table(self.table, masking=self.masking)
 
 
 @dataclass(kw_only=True)
 class OurJob(RowSide):
     """A job of ours, in the process and session of the benchmark."""
 
-    name = "ours"
+    name: str = "ours"
     spark: SparkSession
     operation: str
     arguments: dict[str, object]
     told: str = ""
     """Where the last run's time went, for the progress line."""
+    peak_mb: dict[str, int] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        super().prepare()
+        set_back()
 
     def run(self) -> None:
         spec = JobSpec(operation=self.operation, table_uri=str(self.table), arguments=self.arguments)
         result = run_job(spec, self.spark)
         assert result.status == "committed", result.error
-        self.told = " (" + ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps) + ")"
+        self.told = ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps)
 
     def result(self) -> pa.Table:
-        return in_order(Table.open(str(self.table)).to_arrow())
+        self.peak_mb = peaks_mb()
+        peaks = ", ".join(f"{kind} {peak} MB" for kind, peak in self.peak_mb.items())
+        self.told = f" ({self.told}; {peaks})"
+        return self.events.in_order(Table.open(str(self.table)).to_arrow(columns=self.events.compared))
 
 
 @dataclass(kw_only=True)
@@ -74,18 +87,29 @@ class PlainSpark(RowSide):
     def output(self) -> Path:
         return self.folder / "output"
 
+    @property
+    def columns(self) -> list[str]:
+        return [*SCHEMA.names, *([PARTITION] if self.events.partitions else [])]
+
     def target(self, *paths: str) -> DataFrame:
-        return self.spark.read.parquet(*(paths or [str(path) for path in sorted(self.table.glob("*.parquet"))]))
+        chosen = paths or [str(path) for path in sorted(self.table.rglob("part-*.parquet"))]
+        return self.spark.read.option("basePath", str(self.table)).parquet(*chosen)
+
+    def write(self, rows: DataFrame) -> None:
+        """The result's files."""
+        partitions = [PARTITION] if self.events.partitions else []
+        rows.write.partitionBy(*partitions).parquet(str(self.output))
 
     def source(self) -> DataFrame:
         return self.spark.read.parquet(str(self.events.source))
 
     def files(self) -> list[Path]:
         """The files that hold the result."""
-        return sorted(self.output.glob("*.parquet"))
+        return sorted(self.output.rglob("part-*.parquet"))
 
     def result(self) -> pa.Table:
-        return in_order(read_parquet_files([str(path) for path in self.files()]))
+        names = self.events.compared
+        return self.events.in_order(read_parquet_files([str(path) for path in self.files()], names))
 
 
 class PlainDelete(PlainSpark):
@@ -94,7 +118,24 @@ class PlainDelete(PlainSpark):
     name = "pyspark"
 
     def run(self) -> None:
-        self.target().where(f"NOT coalesce({DELETE_CONDITION}, false)").write.parquet(str(self.output))
+        self.write(self.target().where(f"NOT coalesce({CONDITION}, false)"))
+
+
+class PlainUpdate(PlainSpark):
+    """One pass: read, change what the condition selects, write."""
+
+    name = "pyspark"
+
+    def run(self) -> None:
+        target = self.target()
+        for column, value in CHANGES.items():
+            target = target.selectExpr(
+                *(
+                    f"CASE WHEN {CONDITION} THEN {value} ELSE {name} END AS {name}" if name == column else name
+                    for name in target.columns
+                )
+            )
+        self.write(target)
 
 
 class PlainMergeFullOuter(PlainSpark):
@@ -117,14 +158,16 @@ class PlainMergeFullOuter(PlainSpark):
             .distinct()
         )
         touched = {row["file"] for row in found.collect()}
-        self._untouched = [path for path in sorted(self.table.glob("*.parquet")) if path.name not in touched]
-        target = self.target(*(str(self.table / name) for name in sorted(touched)))
-        t = target.select(*(F.col(name).alias(f"t_{name}") for name in SCHEMA.names), F.lit(True).alias("t_here"))
-        s = source.select(*(F.col(name).alias(f"s_{name}") for name in SCHEMA.names), F.lit(True).alias("s_here"))
+        paths = sorted(self.table.rglob("part-*.parquet"))
+        self._untouched = [path for path in paths if path.name not in touched]
+        target = self.target(*(str(path) for path in paths if path.name in touched))
+        names = self.columns
+        t = target.select(*(F.col(name).alias(f"t_{name}") for name in names), F.lit(True).alias("t_here"))
+        s = source.select(*(F.col(name).alias(f"s_{name}") for name in names), F.lit(True).alias("s_here"))
         rows = t.join(s, F.col("t_event_id") == F.col("s_event_id"), "full_outer").select(
-            *(F.when(F.col("s_here"), F.col(f"s_{n}")).otherwise(F.col(f"t_{n}")).alias(n) for n in SCHEMA.names)
+            *(F.when(F.col("s_here"), F.col(f"s_{n}")).otherwise(F.col(f"t_{n}")).alias(n) for n in names)
         )
-        rows.write.parquet(str(self.output))
+        self.write(rows)
 
     def files(self) -> list[Path]:
         return [*super().files(), *self._untouched]
@@ -137,8 +180,8 @@ class PlainMergeAntiJoin(PlainSpark):
 
     def run(self) -> None:
         source = self.source()
-        kept = self.target().join(source.select("event_id"), "event_id", "left_anti").select(*SCHEMA.names)
-        kept.unionByName(source.select(*SCHEMA.names)).write.parquet(str(self.output))
+        kept = self.target().join(source.select("event_id"), "event_id", "left_anti").select(*self.columns)
+        self.write(kept.unionByName(source.select(*self.columns)))
 
 
 class DeltaLakeSide(RowSide):
@@ -149,21 +192,28 @@ class DeltaLakeSide(RowSide):
     def result(self) -> pa.Table:
         from deltalake import DeltaTable
 
-        return in_order(read_parquet_files(DeltaTable(str(self.table)).file_uris()))
+        return self.events.in_order(read_parquet_files(DeltaTable(str(self.table)).file_uris(), self.events.compared))
 
 
 class DeltaLakeDelete(DeltaLakeSide):
     def run(self) -> None:
         from deltalake import DeltaTable
 
-        DeltaTable(str(self.table)).delete(DELETE_CONDITION)
+        DeltaTable(str(self.table)).delete(CONDITION)
+
+
+class DeltaLakeUpdate(DeltaLakeSide):
+    def run(self) -> None:
+        from deltalake import DeltaTable
+
+        DeltaTable(str(self.table)).update(CHANGES, predicate=CONDITION)
 
 
 class DeltaLakeMerge(DeltaLakeSide):
     def run(self) -> None:
         from deltalake import DeltaTable
 
-        source = pq.read_table(self.events.source, schema=SCHEMA)
+        source = pq.read_table(self.events.source)
         (
             DeltaTable(str(self.table))
             .merge(source, MATCH, source_alias="s", target_alias="t")
@@ -189,24 +239,49 @@ def delete_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowS
     ]
 
 
-def merge_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
-    """MERGE of 40,000 rows: half of them update, half are new."""
+def update_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+    """UPDATE of two columns of one customer in a thousand; both values are of their own row."""
     ours = OurJob(
         events=events,
         folder=folder / "ours",
         spark=spark,
+        operation="update",
+        arguments={
+            "predicate": "customer_id = :customer",
+            "set": CHANGES,
+            "parameters": {"customer": FORGOTTEN_CUSTOMER},
+        },
+    )
+    return [
+        ours,
+        PlainUpdate(events=events, folder=folder / "pyspark", spark=spark),
+        DeltaLakeUpdate(events=events, folder=folder / "deltalake"),
+    ]
+
+
+def our_merge(events: Events, folder: Path, spark: SparkSession, on: str = MATCH, name: str = "ours") -> OurJob:
+    """MERGE of 40,000 rows: half of them update, half are new."""
+    return OurJob(
+        events=events,
+        folder=folder / name,
+        name=name,
+        spark=spark,
         operation="merge",
         arguments={
             "source": {"format": "parquet", "path": str(events.source)},
-            "on": MATCH,
+            "on": on,
             "clauses": [
                 {"when": "matched", "then": "update", "set": "*"},
                 {"when": "not_matched", "then": "insert", "values": "*"},
             ],
         },
     )
+
+
+def merge_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+    """The same MERGE of all."""
     return [
-        ours,
+        our_merge(events, folder, spark),
         PlainMergeFullOuter(events=events, folder=folder / "pyspark", spark=spark),
         PlainMergeAntiJoin(events=events, folder=folder / "pyspark-antijoin", spark=spark),
         DeltaLakeMerge(events=events, folder=folder / "deltalake"),

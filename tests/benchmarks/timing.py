@@ -51,6 +51,8 @@ class Line:
     peer_min_s: float
     rounds: int
     scale: float
+    ours_peak_mb: dict[str, int] | None = None
+    """The most memory of our side in any round, where the side tells it (see `peaks`)."""
 
 
 def measure(
@@ -58,6 +60,7 @@ def measure(
 ) -> list[Line]:
     """Medians of `rounds` alternating rounds after one warm-up: one line for each side that is not `ours`."""
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
+    peaks: dict[str, int] = {}
     for number in range(rounds + 1):
         start = number % len(sides)
         for side in [*sides[start:], *sides[:start]]:
@@ -68,6 +71,8 @@ def measure(
             check(side.name, side.result())
             if number > 0:
                 seconds[side.name].append(took)
+                for kind, peak in (getattr(side, "peak_mb", {}) if side.name == "ours" else {}).items():
+                    peaks[kind] = max(peaks.get(kind, 0), peak)
             label = f"round {number}/{rounds}" if number else "warm-up"
             told = getattr(side, "told", "")
             print(f"  {case}: {label}: {side.name} {took:.3g} s{told}", file=sys.stderr, flush=True)
@@ -84,6 +89,7 @@ def measure(
             peer_min_s=round(min(theirs), 4),
             rounds=rounds,
             scale=scale,
+            ours_peak_mb=peaks or None,
         )
         for peer, theirs in seconds.items()
     ]
