@@ -36,6 +36,8 @@ PLAN_FIELDS = [
     pa.field("segment", pa.int32()),
 ]
 CONSTANT_PREFIX = "constant:"
+# Beside a row of a bin where a large file is the work of several tasks: which part of how many this row is.
+PART_FIELDS = [pa.field("part", pa.int32(), nullable=False), pa.field("parts", pa.int32(), nullable=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class PlannedFile:
     """One row of a plan.
 
     `directory` is where a copy goes, relative to the table, "" for its root; `partition_values` are the raw strings of
-    the add action; `constants` are the same values typed, by column.
+    the add action; `constants` are the same values typed, by column. Of a large file a task may do a part: number
+    `part` of `parts`, whole row groups.
     """
 
     index: int
@@ -56,6 +59,12 @@ class PlannedFile:
     clauses: bytes | None
     segment: int | None
     constants: Mapping[str, pa.Scalar]
+    part: int = 0
+    parts: int = 1
+
+    def row_groups(self, count: int) -> range:
+        """Which of the file's `count` row groups the part has: each is in exactly one, and some parts may have none."""
+        return range(*(-(-number * count // self.parts) for number in (self.part, self.part + 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +86,7 @@ class Bins:
 def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
     """The rows of a plan as values."""
     constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
+    parts = [field.name for field in PART_FIELDS if field.name in plan.column_names]
     for row in range(plan.num_rows):
         value = {field.name: plan.column(field.name)[row].as_py() for field in PLAN_FIELDS}
         yield PlannedFile(
@@ -90,6 +100,7 @@ def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
             clauses=value["clauses"],
             segment=value["segment"],
             constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
+            **{name: plan.column(name)[row].as_py() for name in parts},
         )
 
 
@@ -115,3 +126,14 @@ def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> list[bytes]:
             stream.write_table(part)
         encoded.append(sink.getvalue().to_pybytes())
     return encoded
+
+
+def in_parts(plan: pa.Table, parts: Sequence[int]) -> pa.Table:
+    """The plan with each file in so many rows of its own, numbered by PART_FIELDS."""
+    rows = [row for row, count in enumerate(parts) for _ in range(count)]
+    numbers = [number for count in parts for number in range(count)]
+    repeated = plan.take(pa.array(rows, pa.int64()))
+    columns = (numbers, [parts[row] for row in rows])
+    for field, values in zip(PART_FIELDS, columns, strict=True):
+        repeated = repeated.append_column(field, pa.array(values, field.type))
+    return repeated

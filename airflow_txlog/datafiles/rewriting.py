@@ -41,8 +41,9 @@ def copy_without(
     positions: bytes,
     writer: RowGroupWriter,
     masked: MaskedRows | None = None,
+    row_groups: Sequence[int] | None = None,
 ) -> int:
-    """Write to `writer` the rows of the file that neither names; the number of rows left out.
+    """Write to `writer` the rows of the file, or of these row groups, that neither names; the number of rows left out.
 
     `positions`: ascending, distinct, as `positions.pack` gives them. `writer` must have been made with `copy_schema`
     and `copy_options` of the same file. Raises what `read_batches` raises, and CorruptDataFile for a column that does
@@ -52,7 +53,7 @@ def copy_without(
     cursor = PositionCursor(positions)
     group_ends = set(_row_group_ends(parquet))
     dropped = 0
-    for start, batch in read_batches(file, parquet):
+    for start, batch in read_batches(file, parquet, row_groups=row_groups):
         # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
         keep = cursor.keep(start, batch.num_rows)
         if masked is not None:

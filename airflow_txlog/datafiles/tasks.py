@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,7 +116,9 @@ class ScanTask:
             return
         cursor = PositionCursor(planned.positions or b"")
         with open_data_file(planned.file) as parquet:
-            groups = _groups_with_positions(planned, parquet) if self.rows == "only" else None
+            groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
+            if self.rows == "only":
+                groups = _groups_with_positions(planned, parquet, groups)
             masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
             names = names_in_file(planned.file, parquet, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
@@ -168,7 +170,8 @@ class ScanTask:
 class RewriteTask:
     """Copies of data files without the plan's positions, and without the rows that their deletion vectors mask.
 
-    For a numbered range like a scan's; one record a file. A copy of which no row is left is not made.
+    For a numbered range like a scan's; one record a file, or a part of a file. A copy of which no row is left is not
+    made.
     """
 
     bins: Bins
@@ -197,7 +200,8 @@ class RewriteTask:
                     key_values=copy_key_values(parquet),
                     statistics=self.layout.statistics_for(schema),
                 )
-                copy_without(planned.file, parquet, planned.positions or b"", writer, masked)
+                groups = planned.row_groups(parquet.metadata.num_row_groups)
+                copy_without(planned.file, parquet, planned.positions or b"", writer, masked, groups)
             closed = writer.close()
         except TxlogError as error:
             if writer is not None:
@@ -225,7 +229,8 @@ class RewriteTask:
     def _path(self, planned: PlannedFile, attempt: str, compression: Any) -> str:
         codec = compression.lower() if isinstance(compression, str) else "mixed"
         suffix = "" if codec == "none" else f".{codec}"
-        name = f"part-{self.layout.job_id}-{attempt}.c{planned.index:05d}{suffix}.parquet"
+        number = f"{planned.index:05d}" if planned.parts == 1 else f"{planned.index:05d}-{planned.part}"
+        name = f"part-{self.layout.job_id}-{attempt}.c{number}{suffix}.parquet"
         directory = planned.directory or self.layout.prefix(attempt)
         return f"{directory}/{name}" if directory else name
 
@@ -293,11 +298,11 @@ def _numbered(batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _groups_with_positions(planned: PlannedFile, parquet: Any) -> list[int]:
+def _groups_with_positions(planned: PlannedFile, parquet: Any, groups: Sequence[int]) -> list[int]:
     cursor = PositionCursor(planned.positions or b"")
     starts = row_group_starts(parquet)
     found = []
-    for group in range(len(starts) - 1):
+    for group in groups:
         first, end = cursor.inside(starts[group], starts[group + 1] - starts[group])
         if end > first:
             found.append(group)

@@ -75,7 +75,7 @@ def scan_columns(
     """
     names = [name for name in plan.schema.names if columns is None or name in columns]
     schema = pa.schema([plan.schema.field(name) for name in names])
-    task = ScanTask(bins=bins_for(context, plan), schema=schema, with_address=True, sieve=sieve)
+    task = ScanTask(bins=bins_for(context, plan, in_pieces=True), schema=schema, with_address=True, sieve=sieve)
     return scan_frame(context, plan, task)
 
 

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.locations import location_of, open_output
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.physical import is_mapped
-from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
+from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks import RECORD_SCHEMA, RewriteTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.paths import store_path
@@ -34,6 +34,8 @@ from airflow_txlog.jobs.context import JobContext
 MAX_INLINE_BYTES = 32 * 1024 * 1024
 # Tasks are added while each still has so much to read; every task costs about 30 ms.
 SMALLEST_BIN_BYTES = 4 * 1024 * 1024
+# What a file is cut into where it would keep one task busy while the others are done.
+PIECE_BYTES = 128 * 1024 * 1024
 # A second wave of tasks evens out what the first one left unbalanced, once there is enough to do.
 TWO_WAVES_BYTES = 512 * 1024 * 1024
 
@@ -129,9 +131,17 @@ def changes_frame(context: JobContext, task: ChangeTask) -> DataFrame:
     return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
 
 
-def bins_for(context: JobContext, plan: FilePlan) -> Bins:
-    """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder."""
+def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False) -> Bins:
+    """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder.
+
+    `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups.
+    """
     sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
+    if in_pieces:
+        parts = parts_of(context.parallelism, sizes)
+        if max(parts, default=1) > 1:
+            plan = FilePlan(table=in_parts(plan.table, parts), schema=plan.schema)
+            sizes = [size // count for size, count in zip(sizes, parts, strict=True) for _ in range(count)]
     return sent_bins(context, plan, pack_bins(sizes, task_count(context.parallelism, sizes)))
 
 
@@ -155,6 +165,17 @@ def task_count(parallelism: int, sizes: Sequence[int]) -> int:
     total = sum(sizes)
     waves = 2 if total >= TWO_WAVES_BYTES * parallelism else 1
     return max(1, min(len(sizes), waves * parallelism, 1 + total // SMALLEST_BIN_BYTES))
+
+
+def parts_of(parallelism: int, sizes: Sequence[int]) -> list[int]:
+    """Into how many parts each file goes, so that none of them is more than the work of one task.
+
+    A part is at least PIECE_BYTES: it is a row group or two of most writers, and a copy of it a file of good size.
+    """
+    pieces = [max(1, size // PIECE_BYTES) for size in sizes]
+    most = [size // count for size, count in zip(sizes, pieces, strict=True) for _ in range(count)]
+    share = max(1, sum(sizes) // task_count(parallelism, most))
+    return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -76,7 +76,7 @@ def stage(
     """
     frames = []
     if copies is not None and copies.num_files:
-        frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies), layout=layout)))
+        frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout)))
     if rows is not None:
         frames.append(new_files_frame(context, layout, rows))
     if leaving is not None and leaving.num_files:

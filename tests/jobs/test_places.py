@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs import scan
-from airflow_txlog.jobs.scan import task_count
+from airflow_txlog.jobs.scan import parts_of, task_count
 from airflow_txlog.jobs.schemas import can_store
 from tests.jobs.tables import bag, committed, files_on_disk, ids, make_table, rows, run
 
@@ -89,6 +89,16 @@ def test_there_are_one_or_two_tasks_a_core_and_fewer_for_little_work() -> None:
     assert task_count(2, [128 * mib] * 16) == 4
     assert task_count(100, [5 * mib] * 1000) == 100
     assert task_count(4, []) == 1
+
+
+def test_a_file_that_is_much_of_the_work_goes_to_several_tasks() -> None:
+    mib = 1024 * 1024
+    assert parts_of(2, [16 * mib] * 16) == [1] * 16
+    assert parts_of(2, [1024 * mib]) == [4]
+    # The straggler alone is cut, into what the others are.
+    assert parts_of(4, [1024 * mib, *[128 * mib] * 8]) == [4, *[1] * 8]
+    assert parts_of(100, [1024 * mib, 0, 100 * mib]) == [8, 1, 1]
+    assert parts_of(4, []) == []
 
 
 STORED = [
