@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from airflow_txlog.datafiles.changes import CHANGE_DIRECTORY
 from airflow_txlog.engine.commit.attempt import Attempt
+from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import parse_schema
@@ -22,17 +23,16 @@ RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestam
 _COPYING = frozenset({"DELETE", "UPDATE", "MERGE"})
 
 
-def check_change_names(attempt: Attempt) -> None:
+def check_change_names(metadata: Metadata | None, table: str) -> None:
     """Raises SchemaMismatch where new metadata has the feed on beside a column that a reader of it would lose."""
-    metadata = attempt.new_metadata
-    if metadata is None or not TableProperties(metadata.configuration, attempt.table).change_data_feed:
+    if metadata is None or not TableProperties(metadata.configuration, table).change_data_feed:
         return
     taken = [name for name in parse_schema(metadata.schema_string or "").names if name.lower() in RESERVED_NAMES]
     if taken:
         raise SchemaMismatch(
-            f"{attempt.table}: the columns {taken} bear names of the change data feed ({sorted(RESERVED_NAMES)}), "
+            f"{table}: the columns {taken} bear names of the change data feed ({sorted(RESERVED_NAMES)}), "
             "which delta.enableChangeDataFeed = true would switch on. Rename them, or leave the feed off.",
-            table=attempt.table,
+            table=table,
             columns=taken,
         )
 

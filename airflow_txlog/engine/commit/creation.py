@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from airflow_txlog.engine.clock import Clock
+from airflow_txlog.engine.commit.change_files import check_change_names
 from airflow_txlog.engine.commit.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.column_mapping import (
@@ -63,6 +64,7 @@ def new_table(
     )
     protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
+    check_change_names(metadata, uri)
     return protocol, metadata
 
 

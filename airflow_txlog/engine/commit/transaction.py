@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
+from airflow_txlog.engine.commit.change_files import check_change_names
 from airflow_txlog.engine.commit.clustering import check_clustered_files, check_clustering, clustering_columns
 from airflow_txlog.engine.commit.evolving import evolve
 from airflow_txlog.engine.commit.in_commit_timestamps import with_in_commit_timestamp
@@ -252,6 +253,7 @@ class Transaction:
         assert current is not None
         metadata, evolution = evolve(current, self.snapshot.protocol, given, self._store.root, fixed, name)
         if not evolution.changes_nothing:
+            check_change_names(metadata, self._store.root)
             self._metadata = metadata
         return evolution
 

@@ -40,7 +40,7 @@ def validate(attempt: Attempt) -> None:
     """Raises an InvalidInput error for the first rule that the attempt breaks."""
     _check_metadata(attempt)
     _check_column_mapping(attempt)
-    check_change_names(attempt)
+    check_change_names(attempt.new_metadata, attempt.table)
     _check_duplicates(attempt)
     _check_vectors(attempt)
     _check_transactions(attempt)

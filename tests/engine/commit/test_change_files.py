@@ -137,3 +137,10 @@ def test_a_column_that_the_feed_would_hide_keeps_the_feed_off(memory_uri: str, c
     tx = table.begin()
     tx.set_metadata(msgspec.structs.replace(metadata, configuration={**metadata.configuration, **FEED}))
     refused(tx, errors.SchemaMismatch, "_Commit_Version", "SET TBLPROPERTIES")
+
+
+def test_a_column_that_the_feed_would_hide_is_not_added(table: Table) -> None:
+    tx = table.begin()
+    with pytest.raises(errors.SchemaMismatch, match="_change_type"):
+        tx.evolve_schema(SCHEMA.append(pa.field("_change_type", pa.string())))
+    assert tx.metadata == table.snapshot().metadata
