@@ -6,6 +6,7 @@ Everything in it is plain data, so a failing case prints as what it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ _PROPERTIES: list[dict[str, str]] = [
     {"delta.enableDeletionVectors": "true"},
     {"delta.enableDeletionVectors": "true"},
     {"delta.columnMapping.mode": "name"},
+    {"delta.enableRowTracking": "true"},
 ]
 
 
@@ -183,10 +185,15 @@ class _Texts:
         return draw(st.sampled_from(shapes))
 
     def assignments(self, *, is_insert: bool) -> str | dict[str, str]:
+        """What a clause of a merge assigns: every column from the source's of that name, or some."""
         if len(self.names) != len(self.case.columns) and self.draw(st.integers(0, 2)) == 0:
             return "*"
         if is_insert and self.draw(st.booleans()):
             return "*"
+        return self.mapping()
+
+    def mapping(self) -> dict[str, str]:
+        """Some columns, and an expression for each."""
         names = [name for name, _ in self.case.columns]
         chosen = self.draw(st.lists(st.sampled_from(names), min_size=1, max_size=len(names), unique=True))
         return {name: self.value(dict(self.case.columns)[name]) for name in chosen}
@@ -196,7 +203,7 @@ _COMPARISONS = ["=", "<>", "<", "<=", ">", ">=", "<=>"]
 _PATTERNS = ["'a%'", "'%'", "'_'", "'O\\'B%'", "'%\\\\%'"]
 
 
-def _scope(draw: Draw, case: Case, texts: _Texts, alias: str = "") -> dict[str, Any]:
+def _scope(draw: Draw, case: Case, texts: _Texts) -> dict[str, Any]:
     """A `partition_predicate`, one time in four where the table has partitions."""
     if not case.partition_by or draw(st.integers(0, 3)):
         return {}
@@ -207,27 +214,48 @@ def _scope(draw: Draw, case: Case, texts: _Texts, alias: str = "") -> dict[str, 
 # --- statements -----------------------------------------------------------------------------------------------------
 
 
+def _statement(
+    operation: str, arguments: dict[str, Any], texts: _Texts, source: tuple[Row, ...] | None = None
+) -> Statement:
+    """With the parameters that its texts name; not every text that was drawn is used."""
+    named = set(re.findall(r":(p\d+)", repr(arguments)))
+    parameters = {name: value for name, value in texts.parameters.items() if name in named}
+    return Statement(operation=operation, arguments={**arguments, "parameters": parameters}, source=source)
+
+
 def _delete(draw: Draw, case: Case) -> Statement:
     texts = _Texts(draw, case, "")
     predicate = None if draw(st.integers(0, 9)) == 0 else texts.condition()
     arguments = {"predicate": predicate, **_scope(draw, case, texts)}
-    return Statement(operation="delete", arguments={**arguments, "parameters": texts.parameters})
+    return _statement("delete", arguments, texts)
+
+
+def _update(draw: Draw, case: Case) -> Statement:
+    texts = _Texts(draw, case, draw(st.sampled_from(["", "t"])))
+    predicate = None if draw(st.integers(0, 9)) == 0 else texts.condition()
+    bare = _Texts(draw, case, "")
+    bare.parameters = texts.parameters
+    arguments = {"set": texts.mapping(), "predicate": predicate, **_scope(draw, case, bare)}
+    return _statement("update", arguments, texts)
 
 
 def _write(draw: Draw, case: Case) -> Statement:
     texts = _Texts(draw, case, "")
     rows = draw(_rows(case.columns))
-    arguments: dict[str, Any] = {"mode": draw(st.sampled_from(["append", "append", "overwrite"]))}
-    if arguments["mode"] == "overwrite" and case.partition_by and draw(st.booleans()):
+    modes = ["append", "append", "overwrite", "overwrite", *(["overwrite_partitions"] if case.partition_by else [])]
+    arguments: dict[str, Any] = {"mode": draw(st.sampled_from(modes))}
+    able = [name for name, kind in case.columns if KINDS[kind].is_ordered]
+    if arguments["mode"] == "overwrite" and able and draw(st.booleans()):
         # Rows that lie where the predicate says, most of the time.
-        name = draw(st.sampled_from(case.partition_by))
+        name = draw(st.sampled_from([*case.partition_by, *able]))
         kind = dict(case.columns)[name]
         value = draw(st.sampled_from(KINDS[kind].values))
-        arguments["partition_predicate"] = f"{name} = {KINDS[kind].literal(value)}"
+        said = "partition_predicate" if name in case.partition_by and draw(st.booleans()) else "replace_where"
+        arguments[said] = f"{name} = {KINDS[kind].literal(value)}"
         at = [one for one, _ in case.columns].index(name)
         if draw(st.integers(0, 4)):
             rows = tuple((*row[:at], value, *row[at + 1 :]) for row in rows)
-    return Statement(operation="write", arguments={**arguments, "parameters": texts.parameters}, source=rows)
+    return _statement("write", arguments, texts, rows)
 
 
 def _merge(draw: Draw, case: Case) -> Statement:
@@ -253,10 +281,20 @@ def _merge(draw: Draw, case: Case) -> Statement:
         clauses.append(
             {"when": "not_matched", "then": "insert", "values": alone.assignments(is_insert=True), **condition}
         )
+    target = _Texts(draw, case, "t")
+    target.parameters = pair.parameters
+    # Of all rows without a match, so not often.
+    left = draw(st.sampled_from([0, 0, 1, 2]))
+    for number in range(left):
+        condition = _condition(draw, target, is_last=number == left - 1)
+        if draw(st.booleans()):
+            clauses.append({"when": "not_matched_by_source", "then": "delete", **condition})
+        else:
+            assigned = target.mapping()
+            clauses.append({"when": "not_matched_by_source", "then": "update", "set": assigned, **condition})
     bare = _Texts(draw, case, "")
     bare.parameters = pair.parameters
-    arguments = {"on": on, "clauses": clauses, **_scope(draw, case, bare), "parameters": pair.parameters}
-    return Statement(operation="merge", arguments=arguments, source=source)
+    return _statement("merge", {"on": on, "clauses": clauses, **_scope(draw, case, bare)}, pair, source)
 
 
 def _condition(draw: Draw, texts: _Texts, *, is_last: bool) -> dict[str, str]:
@@ -286,4 +324,4 @@ def _on(draw: Draw, case: Case, pair: _Texts) -> str:
             return " AND ".join(joined)
 
 
-STATEMENTS = {"delete": _delete, "merge": _merge, "write": _write}
+STATEMENTS = {"delete": _delete, "merge": _merge, "update": _update, "write": _write}

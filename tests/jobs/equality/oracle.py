@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Errors that a statement must end in, as the result names them.
 AMBIGUOUS = "AmbiguousMerge"
 OUTSIDE = "PartitionMismatch"
+BROKEN = "ConstraintViolation"
 
 Answer = pa.Table | str
 
@@ -45,17 +46,37 @@ class Oracle:
         self._view("t", self.rows)
         return self._query(f"SELECT {self._columns('t')} FROM t WHERE NOT coalesce({gone}, FALSE)", arguments)
 
+    def _update(self, arguments: Mapping[str, Any], statement: Statement) -> Answer:
+        scope = arguments.get("partition_predicate") or "TRUE"
+        hit = f"coalesce({_all(arguments['predicate'] or 'TRUE', scope)}, FALSE)"
+        self._view("rows", self.rows)
+        self._spark.sql(f"SELECT t.*, {hit} AS hit FROM rows t", args=_args(arguments)).createOrReplaceTempView("t")
+        values = {name: arguments["set"].get(name, name) for name, _ in self._case.columns}
+        images = ", ".join(
+            f"CASE WHEN hit THEN CAST(({values[name]}) AS {KINDS[kind].sql}) ELSE {name} END AS {name}"
+            for name, kind in self._case.columns
+        )
+        outside = f"SELECT 1 FROM (SELECT {images}, hit FROM t) WHERE hit AND NOT coalesce(({scope}), FALSE)"
+        if scope != "TRUE" and self._count(outside, arguments):
+            return OUTSIDE
+        return self._query(f"SELECT {images} FROM t", arguments)
+
     def _write(self, arguments: Mapping[str, Any], statement: Statement) -> Answer:
         new = self._stored(self._case.rows(statement.source or ()))
         if arguments["mode"] == "append":
             return pa.concat_tables([self.rows, new])
-        scope = arguments.get("partition_predicate")
-        if scope is None:
-            return new
         self._view("t", self.rows)
         self._view("s", new)
+        if arguments["mode"] == "overwrite_partitions":
+            same = " AND ".join(f"t.{name} <=> s.{name}" for name in self._case.partition_by)
+            kept = self._query(f"SELECT {self._columns('t')} FROM t LEFT ANTI JOIN s ON {same}", arguments)
+            return pa.concat_tables([kept, new])
+        scope = arguments.get("partition_predicate") or arguments.get("replace_where")
+        if scope is None:
+            return new
         if self._count(f"SELECT 1 FROM s WHERE NOT coalesce(({scope}), FALSE)", arguments):
-            return OUTSIDE
+            named = scope.split(" ")[0]
+            return OUTSIDE if named in self._case.partition_by else BROKEN
         kept = self._query(f"SELECT {self._columns('t')} FROM t WHERE NOT coalesce(({scope}), FALSE)", arguments)
         return pa.concat_tables([kept, new])
 
@@ -69,6 +90,7 @@ class Oracle:
         self._spark.sql("SELECT * FROM scoped WHERE in_scope").createOrReplaceTempView("t")
         matched = [clause for clause in arguments["clauses"] if clause["when"] == "matched"]
         unmatched = [clause for clause in arguments["clauses"] if clause["when"] == "not_matched"]
+        left = [clause for clause in arguments["clauses"] if clause["when"] == "not_matched_by_source"]
         one_delete = len(matched) == 1 and matched[0]["then"] == "delete" and "condition" not in matched[0]
         pairs = (
             f"SELECT t.target_row, s.source_row, {_deciding(matched)} AS clause FROM t JOIN s ON ({arguments['on']})"
@@ -76,18 +98,30 @@ class Oracle:
         many = f"SELECT target_row FROM ({pairs}) GROUP BY target_row HAVING count(*) > 1"
         if matched and not one_delete and self._count(many, arguments):
             return AMBIGUOUS
-        acted = f"(SELECT DISTINCT target_row, clause FROM ({pairs}) WHERE clause IS NOT NULL)"
+        alone = (
+            f"SELECT t.target_row, {_deciding(left)} AS clause "
+            f"FROM t LEFT ANTI JOIN ({pairs}) m ON t.target_row = m.target_row"
+        )
+        acted = (
+            f"(SELECT DISTINCT target_row FROM ({pairs}) WHERE clause IS NOT NULL "
+            f"UNION ALL SELECT target_row FROM ({alone}) WHERE clause IS NOT NULL)"
+        )
         kept = f"SELECT {self._columns('a')} FROM scoped a LEFT ANTI JOIN {acted} p ON a.target_row = p.target_row"
         updated = (
             f"SELECT {self._images(matched, 't')} FROM ({pairs}) p JOIN t ON t.target_row = p.target_row "
             f"JOIN s ON s.source_row = p.source_row WHERE p.clause IN ({_numbers(matched, 'update')})"
+        )
+        changed = (
+            f"SELECT {self._images(left, 't')} FROM ({alone}) p JOIN t ON t.target_row = p.target_row "
+            f"WHERE p.clause IN ({_numbers(left, 'update')})"
         )
         inserted = (
             f"SELECT {self._images(unmatched, None)} FROM (SELECT *, {_deciding(unmatched)} AS clause FROM s) p "
             f"JOIN s ON s.source_row = p.source_row "
             f"LEFT ANTI JOIN ({pairs}) m ON p.source_row = m.source_row WHERE p.clause IS NOT NULL"
         )
-        new = [query for query, clauses in ((updated, matched), (inserted, unmatched)) if clauses]
+        queries = ((updated, matched), (inserted, unmatched), (changed, left))
+        new = [query for query, clauses in queries if clauses]
         for query in new:
             if scope != "TRUE" and self._count(
                 f"SELECT 1 FROM ({query}) WHERE NOT coalesce(({scope}), FALSE)", arguments

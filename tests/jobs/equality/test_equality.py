@@ -57,6 +57,12 @@ def test_a_merge_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: Spar
     check(spark, tmp_path_factory.getbasetemp() / f"merge-{next(_numbers)}", case)
 
 
+@given(case=cases("update"))
+@PROPERTY
+def test_an_update_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
+    check(spark, tmp_path_factory.getbasetemp() / f"update-{next(_numbers)}", case)
+
+
 @given(case=cases("write"))
 @PROPERTY
 def test_a_write_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
