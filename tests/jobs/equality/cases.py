@@ -19,6 +19,7 @@ from tests.jobs.equality.kinds import KEYS, KINDS, PARTITIONS, Kind
 Row = tuple[Any, ...]
 Draw = Any
 
+_CURVED = {"int", "long", "string", "date", "double", "decimal"}
 _NUMBERS = {"byte", "short", "int", "long"}
 _PROPERTIES: list[dict[str, str]] = [
     {},
@@ -27,6 +28,8 @@ _PROPERTIES: list[dict[str, str]] = [
     {"delta.enableDeletionVectors": "true"},
     {"delta.columnMapping.mode": "name"},
     {"delta.enableRowTracking": "true"},
+    {"delta.enableChangeDataFeed": "true"},
+    {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"},
 ]
 
 
@@ -324,4 +327,11 @@ def _on(draw: Draw, case: Case, pair: _Texts) -> str:
             return " AND ".join(joined)
 
 
-STATEMENTS = {"delete": _delete, "merge": _merge, "update": _update, "write": _write}
+def _optimize(draw: Draw, case: Case) -> Statement:
+    texts = _Texts(draw, case, "")
+    able = [name for name, kind in case.columns if kind in _CURVED and name not in case.partition_by]
+    how: dict[str, Any] = draw(st.sampled_from([{}, {"purge": True}, *({"zorder_by": [name]} for name in able)]))
+    return _statement("optimize", how, texts)
+
+
+STATEMENTS = {"delete": _delete, "merge": _merge, "optimize": _optimize, "update": _update, "write": _write}

@@ -57,6 +57,12 @@ def test_a_merge_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: Spar
     check(spark, tmp_path_factory.getbasetemp() / f"merge-{next(_numbers)}", case)
 
 
+@given(case=cases("optimize", 3))
+@PROPERTY
+def test_an_optimize_leaves_every_row(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
+    check(spark, tmp_path_factory.getbasetemp() / f"optimize-{next(_numbers)}", case)
+
+
 @given(case=cases("update"))
 @PROPERTY
 def test_an_update_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
@@ -91,6 +97,8 @@ def check(spark: SparkSession, folder: Path, case: Case) -> None:
                 assert result.error["type"] == expected, result.error
             else:
                 assert result.status in ("committed", "nothing_to_do"), f"{statement}: {result.error}"
+                if result.status == "committed" and "delta.enableChangeDataFeed" in case.properties:
+                    assert_told(table, oracle.rows, expected, str(statement))
                 oracle.rows = expected
             assert_same(table, oracle.rows, str(statement))
 
@@ -101,6 +109,21 @@ def assert_same(table: Table, expected: pa.Table, what: str) -> None:
     read = rows_by_delta_rs(table.uri.removeprefix("file://"))
     if read is not None:
         assert bag(read.select(expected.column_names).cast(expected.schema)) == bag(expected), f"deltalake: {what}"
+
+
+def assert_told(table: Table, before: pa.Table, after: pa.Table, what: str) -> None:
+    """The change feed of the newest version is the difference between the two bags, and nothing else."""
+    changes = table.changes(table.snapshot().version)
+    kinds = changes.column("_change_type").to_pylist()
+    rows = changes.select(before.column_names)
+    came, went = (
+        bag(rows.filter(pa.array([kind in wanted for kind in kinds], pa.bool_())))
+        for wanted in (("insert", "update_postimage"), ("delete", "update_preimage"))
+    )
+    # A row that an update leaves as it was has both images.
+    assert came - went == bag(after) - bag(before), what
+    assert went - came == bag(before) - bag(after), what
+    assert kinds.count("update_preimage") == kinds.count("update_postimage"), what
 
 
 def bag(rows: pa.Table) -> Counter[str]:
