@@ -1,0 +1,317 @@
+"""A14: a MERGE reads the partitions that its source names, exactly where that is certain, and the table elsewhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.store import open_store
+from airflow_txlog.engine.table.predicate import may_hold_match
+from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
+from airflow_txlog.jobs import autoscope
+from airflow_txlog.jobs.autoscope import AutoScope, Equality, scoping_equalities, told
+from airflow_txlog.jobs.clauses import Sides
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.inputs import PinnedSource, Source, pin
+from airflow_txlog.jobs.scan import spark_schema
+from airflow_txlog.jobs.schemas import is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.session import job_settings
+from airflow_txlog.jobs.shipping import ship
+from airflow_txlog.jobs.sql import SqlGate
+from tests.jobs.tables import make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# --- the text --------------------------------------------------------------------------------------------------------
+
+TARGET = ["k", "p", "q", "v"]
+SOURCE = ["k", "x", "y", "flag"]
+
+FOUND: list[tuple[str, list[tuple[str, str, bool]]]] = [
+    ("t.p = s.x", [("p", "s.x", False)]),
+    ("s.x = t.p", [("p", "s.x", False)]),
+    ("T.P == upper(s.x)", [("p", "upper(s.x)", False)]),
+    ("t.p <=> s.x", [("p", "s.x", True)]),
+    ("p = x", [("p", "x", False)]),
+    ("t.`p` = s.x AND t.k = s.k", [("p", "s.x", False)]),
+    ("((t.k = s.k) AND (t.p = s.x AND t.q <=> s.y))", [("p", "s.x", False), ("q", "s.y", True)]),
+    ("t.k BETWEEN s.x AND s.y AND t.p = s.x", [("p", "s.x", False)]),
+    (
+        "t.p = CASE WHEN s.flag AND s.x = 1 OR s.y = 2 THEN 1 ELSE 2 END AND t.k = s.k",
+        [("p", "CASE WHEN s.flag AND s.x = 1 OR s.y = 2 THEN 1 ELSE 2 END", False)],
+    ),
+    ("t.p = s.x | 1 AND true", [("p", "s.x | 1", False)]),
+    ("t.p = (s.x OR s.y)", [("p", "(s.x OR s.y)", False)]),
+    ("t.p = s.x -- AND t.q = s.y OR 1", [("p", "s.x", False)]),
+    ("t.p = s.or AND s.flag", [("p", "s.or", False)]),
+    ("t.p = 'OR'", [("p", "'OR'", False)]),
+    ("t.p = t.q", [("p", "t.q", False)]),
+]
+NOT_FOUND = [
+    "t.p = s.x OR t.k = s.k",
+    "t.k = s.k AND (t.p = s.x OR s.flag)",
+    "NOT t.p = s.x",
+    "NOT (t.p = s.x)",
+    "!(t.p = s.x)",
+    "(t.p = s.x) IS NULL",
+    "t.p = s.x IS NULL",
+    "t.p = s.x = s.y",
+    "(t.p = s.x) = s.flag",
+    "t.p = s.x IN (true)",
+    "t.p = s.x < 3",
+    "t.p != s.x",
+    "t.p >= s.x",
+    "year(t.p) = s.x",
+    "t.p + 1 = s.x",
+    "coalesce(t.p = s.x, true)",
+    "CASE WHEN t.p = s.x THEN true END",
+    "t.v = s.x",
+    "t.p.member = s.x",
+    "s.p = s.x",
+    "k = x",
+    "t.p = s.x AND s.k = end OR s.flag",
+    "t.p = s.x AND ${x}",
+    "t.p LIKE s.x",
+    "t.p =",
+]
+
+
+@pytest.mark.parametrize(("on", "expected"), FOUND, ids=lambda case: str(case)[:40])
+def test_a14_conjuncts_that_compare_a_bare_partition_column_scope(
+    on: str, expected: list[tuple[str, str, bool]]
+) -> None:
+    found = scoping_equalities(
+        on, target_alias="t", partition_columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE
+    )
+    assert found == [Equality(column=column, sql=sql, null_safe=safe) for column, sql, safe in expected]
+
+
+@pytest.mark.parametrize("on", NOT_FOUND)
+def test_a14_whatever_else_stands_in_on_does_not_scope(on: str) -> None:
+    assert not scoping_equalities(
+        on, target_alias="t", partition_columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [
+        ([*TARGET, "t"], SOURCE),  # `t.p` may be a member of the column t
+        (TARGET, [*SOURCE, "T"]),
+        (TARGET, [*SOURCE, "end"]),  # a bare `end` closes a CASE, or is a column
+        ([*TARGET, "case"], SOURCE),
+    ],
+)
+def test_a14_names_that_may_mean_two_things_do_not_scope(target: list[str], source: list[str]) -> None:
+    assert not scoping_equalities(
+        "t.p = s.x", target_alias="t", partition_columns=["p"], target_columns=target, source_columns=source
+    )
+    assert not scoping_equalities(
+        "p = s.x", target_alias="t", partition_columns=["p"], target_columns=TARGET, source_columns=["p", "x"]
+    )
+
+
+# --- with Spark ------------------------------------------------------------------------------------------------------
+
+DAYS = [dt.date(2024, 1, 1), dt.date(2024, 1, 2), dt.date(1500, 3, 1), None]
+PARTITIONED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("day", pa.date32()),
+        ("n", pa.int32()),
+        ("name", pa.string()),
+        ("b", pa.bool_()),
+        ("dec", pa.decimal128(10, 2)),
+        ("f", pa.float64()),
+    ]
+)
+PARTITION_BY = ["day", "n", "name", "b", "dec", "f"]
+
+
+def target_rows() -> list[dict[str, Any]]:
+    """One row a partition, each value of each column in some row, null among them."""
+    names = ["a", "01", "é/=%", None]
+    numbers = [1, -(2**31), 2**31 - 1, None]
+    decimals = [Decimal("1.50"), Decimal("-0.01"), None, Decimal("99999999.99")]
+    floats = [0.0, 1.5, float("nan"), None]
+    return [
+        {
+            "id": index,
+            "day": DAYS[index % 4],
+            "n": numbers[(index // 4 + index) % 4],
+            "name": names[(index // 2) % 4],
+            "b": [True, False, None][index % 3],
+            "dec": decimals[(index + 1) % 4],
+            "f": floats[index % 4],
+        }
+        for index in range(24)
+    ]
+
+
+def source_rows() -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array([0, 5, 99, 3], pa.int64()),
+            "d": pa.array([DAYS[0], DAYS[2], dt.date(2030, 1, 1), None], pa.date32()),
+            "ts": pa.array([dt.datetime(2024, 1, 2, 10, tzinfo=dt.UTC)] * 4, pa.timestamp("us", tz="UTC")),
+            "i": pa.array([1, 7, None, 1], pa.int32()),
+            "l": pa.array([2**31 - 1, 2**40, None, 1], pa.int64()),
+            "text": ["a", "", "01", None],
+            "flag": [True, True, True, None],
+            "m": pa.array([Decimal("1.50"), None, Decimal("7.00"), Decimal("-0.01")], pa.decimal128(10, 2)),
+            "wide": pa.array([Decimal("1.5"), None, None, None], pa.decimal128(20, 1)),
+            "x": pa.array([0.0, 1.5, float("nan"), None], pa.float64()),
+            "end": ["unused"] * 4,
+        }
+    ).drop_columns(["end"])
+
+
+# ON, and how many of the partitions the scope keeps; None: the whole table is read.
+SCOPES: dict[str, int | None] = {
+    "t.day = s.d": 12,
+    "t.day <=> s.d": 18,
+    "s.d = t.day AND t.id = s.id": 12,
+    "t.day = CAST(s.ts AS DATE)": 6,
+    "t.day = s.ts": None,
+    "t.day = date_add(s.d, 1)": 6,
+    "t.day = '2024-01-01'": None,
+    "t.n = s.i": 6,
+    "t.n = s.l": 12,
+    "t.n <=> s.l": 18,
+    "t.n = s.text": None,
+    "t.name = s.text": 12,
+    "t.name <=> s.text": 18,
+    "t.name = s.i": None,
+    "t.name = lower(s.text) AND t.day = s.d": 6,
+    "t.name = concat(s.text, :suffix)": 0,
+    "t.b = s.flag": 8,
+    "t.b <=> s.flag": 16,
+    "t.b = s.flag AND s.id > 0 OR t.id = s.id": None,
+    "t.b = (s.i = 1)": 8,
+    "t.dec = s.m": 12,
+    "t.dec = s.wide": None,
+    "t.f = s.x": None,
+    "t.day = s.d OR t.id = s.id": None,
+    "t.day = t.day AND t.id = s.id": None,
+    "t.day = NULL": None,
+    "year(t.day) = year(s.d)": None,
+    "t.id = s.id": None,
+    "day = d AND n <=> i": 4,
+}
+RANGES: dict[str, int | None] = {
+    "t.day = s.d": 12,
+    "t.day <=> s.d": 18,
+    "t.n = s.l": 12,
+    "t.name = s.text": 12,
+    "t.dec = s.m AND t.b <=> s.flag": 8,
+    "t.day = date_add(s.d, 40000)": 0,
+    "t.n <=> s.i": 12,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A merge as far as it is prepared, with its source pinned."""
+
+    context: JobContext
+    gate: SqlGate
+    snapshot: Snapshot
+    sides: Sides
+    source: PinnedSource
+
+    def scope(self, on: str) -> Any:
+        self.gate.condition(on, self.sides.pair)
+        return AutoScope(context=self.context, gate=self.gate).of(self.snapshot, self.sides, self.source, on)
+
+    def kept(self, predicate: Any) -> set[int]:
+        """The ids in the files that the predicate leaves; a file holds one row."""
+        files = self.snapshot.files()
+        answers = may_hold_match(predicate, files, self.snapshot.delta_schema, self.snapshot.partition_columns)
+        stats = files.filter(answers).column("stats").to_pylist()
+        return {int(text.split('"id":')[1].split(",")[0].split("}")[0]) for text in stats}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("autoscope") / "t"
+    table = make_table(folder, pa.Table.from_pylist(target_rows(), PARTITIONED), partition_by=PARTITION_BY)
+    snapshot = table.snapshot()
+    arguments = {"source": {"sql": "SELECT 1"}, "on": "TRUE", "clauses": [{"when": "matched", "then": "delete"}]}
+    spec = JobSpec(operation="merge", table_uri=table.uri, arguments={**arguments, "parameters": {"suffix": "!"}})
+    context = JobContext(spark=spark, spec=spec, root=open_store(table.uri).root, log=print)
+    with job_settings(spark, "UTC"):
+        ship(spark)
+        gate = SqlGate(context, context.parameters)
+        rows = source_rows()
+        source = pin(context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False))
+        target = spark_table_schema(snapshot)
+        sides = Sides(
+            target=target,
+            source=source.schema,
+            target_alias="t",
+            source_alias="s",
+            target_shape=gate.shape(without_metadata(target, nullable=True)),
+            source_shape=gate.shape(source.schema),
+            ansi=is_ansi(spark),
+            table_uri=table.uri,
+        )
+        spark.createDataFrame(table.to_arrow(), spark_schema(PARTITIONED)).createOrReplaceTempView("whole_target")
+        source.frame.createOrReplaceTempView("whole_source")
+        yield Bench(context=context, gate=gate, snapshot=snapshot, sides=sides, source=source)
+    context.drop_views()
+
+
+def matched_ids(bench: Bench, on: str) -> set[int]:
+    """The target rows that Spark matches over the whole table."""
+    frame = bench.gate.run(f"SELECT t.id FROM whole_target AS t JOIN whole_source AS s ON (\n{on}\n)")
+    return set(frame.toArrow().column(0).to_pylist())
+
+
+def kept_counts(bench: Bench, texts: list[str]) -> dict[str, int | None]:
+    """How many partitions the scope of each ON keeps, none of them without a row that ON matches."""
+    counts: dict[str, int | None] = {}
+    for on in texts:
+        scope = bench.scope(on)
+        counts[on] = None if scope is None else len(bench.kept(scope))
+        assert scope is None or matched_ids(bench, on) <= bench.kept(scope), (on, scope.sql)
+    return counts
+
+
+@pytest.mark.spark
+def test_a14_no_row_that_on_matches_lies_outside_of_the_scope(bench: Bench) -> None:
+    assert bench.snapshot.num_files == 24
+    counts = kept_counts(bench, list(SCOPES))
+    print(counts)
+    assert counts == SCOPES
+
+
+@pytest.mark.spark
+def test_a14_many_values_become_a_range(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscope, "MOST_VALUES", 1)
+    counts = kept_counts(bench, list(RANGES))
+    print(counts)
+    assert counts == RANGES
+    scope = bench.scope("t.day = s.d")
+    assert told(scope) == "a range of day"
+    assert not any(isinstance(leaf, PartitionSet) for leaf in autoscope.leaves(scope.tree))
+
+
+@pytest.mark.spark
+def test_a14_the_source_is_looked_at_once_for_all_rounds(bench: Bench) -> None:
+    scoper = AutoScope(context=bench.context, gate=bench.gate)
+    first = scoper.of(bench.snapshot, bench.sides, bench.source, "t.day = s.d")
+    again = scoper.of(bench.snapshot, bench.sides, bench.source, "t.day = s.d")
+    assert first is again
+    assert told(first) == "3 values of day"
+    empty = scoper.of(bench.snapshot, bench.sides, bench.source, "t.name = s.text || :suffix")
+    assert bench.kept(empty) == set()
+    assert empty.tree != FALSE
