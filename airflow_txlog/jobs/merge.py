@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.autoscope import AutoScope, told
 from airflow_txlog.jobs.clauses import Clause, Clauses, Sides, check_clauses
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
@@ -35,7 +36,7 @@ from airflow_txlog.jobs.rounds import Outcome
 from airflow_txlog.jobs.rules import accepted_rules
 from airflow_txlog.jobs.scan import FilePlan
 from airflow_txlog.jobs.schemas import is_ansi, without_metadata
-from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, read_scope
+from airflow_txlog.jobs.scope import both, check_may_remove_rows, either, files_inside, read_condition, read_scope
 from airflow_txlog.jobs.sql import SqlGate
 
 
@@ -58,6 +59,7 @@ class _Merge(RowOperation):
         self._context = context
         self._gate = SqlGate(context, context.parameters)
         self._pinned: PinnedSource | None = None
+        self._auto = AutoScope(context=context, gate=self._gate)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """The source pinned, every text accepted, every rule of the table kept, and the files registered as read."""
@@ -71,7 +73,7 @@ class _Merge(RowOperation):
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
             partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            scope, candidates = self._read(tx, snapshot, sides, clauses, partitions)
+            scope, candidates = self._read(tx, snapshot, sides, clauses, source, partitions)
             return _Prepared(
                 snapshot=snapshot,
                 partitions=partitions,
@@ -125,16 +127,35 @@ class _Merge(RowOperation):
         )
 
     def _read(
-        self, tx: Transaction, snapshot: Snapshot, sides: Sides, clauses: Clauses, partitions: Partitions
+        self,
+        tx: Transaction,
+        snapshot: Snapshot,
+        sides: Sides,
+        clauses: Clauses,
+        source: PinnedSource,
+        partitions: Partitions,
     ) -> tuple[str | None, pa.Table]:
         """The scope, and the files that may hold a row of interest, registered as read by all that decides on them."""
         context = self._context
         scope, scope_read = read_scope(context, self._gate, snapshot, partitions)
         self._gate.check_all_used()
-        # A clause for what no source row matches looks at every row there is.
-        read = Predicate.true() if clauses.not_matched_by_source else self._on(snapshot, sides)
-        files = tx.read(both(read, scope_read))
+        files = tx.read(both(self._of_interest(snapshot, sides, clauses, source), scope_read))
         return scope, files_inside(partitions, scope, files)
+
+    def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: PinnedSource) -> Predicate:
+        """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
+        context = self._context
+        conditions = [clause.condition for clause in clauses.not_matched_by_source]
+        if None in conditions:
+            return Predicate.true()
+        auto = self._auto.of(snapshot, sides, source, context.arguments["on"])
+        read = both(self._on(snapshot, sides), auto)
+        for text in filter(None, conditions):
+            used = self._gate.parameters_in(text)
+            read = either(read, read_condition(context, snapshot, text, used, alias=sides.target_alias))
+        if auto is not None:
+            context.log(f"what ON can match is bounded by the source, which names {told(auto)}")
+        return read
 
     def _on(self, snapshot: Snapshot, sides: Sides) -> Predicate:
         """What ON demands of the target alone."""

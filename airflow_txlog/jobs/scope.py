@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, read_predicate
-from airflow_txlog.engine.table.predicate.tree import all_of
+from airflow_txlog.engine.table.predicate.tree import all_of, any_of
 from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.partitions import Partitions
@@ -21,7 +21,9 @@ from airflow_txlog.jobs.schemas import spark_table_schema
 from airflow_txlog.jobs.sql import SqlGate, aliased
 
 
-def read_condition(context: JobContext, snapshot: Snapshot, text: str, parameters: Mapping[str, Any]) -> Predicate:
+def read_condition(
+    context: JobContext, snapshot: Snapshot, text: str, parameters: Mapping[str, Any], *, alias: str | None = None
+) -> Predicate:
     """A condition that Spark accepted, as the engine reads it; `parameters` are exactly those that it uses."""
     return read_predicate(
         text,
@@ -29,6 +31,7 @@ def read_condition(context: JobContext, snapshot: Snapshot, text: str, parameter
         snapshot.partition_columns,
         parameters=parameters,
         time_zone=context.spec.time_zone,
+        alias=alias,
         # Spark has parsed the text and resolved its names; what the engine cannot make of it only prunes nothing.
         unknown_columns="unknown",
         lenient=True,
@@ -37,12 +40,20 @@ def read_condition(context: JobContext, snapshot: Snapshot, text: str, parameter
 
 def both(one: Predicate, other: Predicate | None) -> Predicate:
     """The conjunction of two predicates of one table."""
-    if other is None:
-        return one
+    return one if other is None else _joined("AND", one, other)
+
+
+def either(one: Predicate, other: Predicate) -> Predicate:
+    """The disjunction of two predicates of one table."""
+    return _joined("OR", one, other)
+
+
+def _joined(connector: str, one: Predicate, other: Predicate) -> Predicate:
     columns = None if one.columns is None or other.columns is None else one.columns | other.columns
+    trees = [one.tree, other.tree]
     return Predicate(
-        f"(\n{one.sql}\n) AND (\n{other.sql}\n)",
-        all_of([one.tree, other.tree]),
+        f"(\n{one.sql}\n) {connector} (\n{other.sql}\n)",
+        all_of(trees) if connector == "AND" else any_of(trees),
         columns,
         one.partition_columns or other.partition_columns,
     )

@@ -153,7 +153,7 @@ class SqlGate:
 
     def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
         """The analysed frame, with exactly the parameters bound that Spark asked for."""
-        bound = self._named_in(text)
+        bound = self.parameters_in(text)
         while True:
             try:
                 frame = self._spark.sql(sql, args=bound or None)
@@ -172,7 +172,7 @@ class SqlGate:
                     ) from error
                 bound[name] = self._parameters[name]
 
-    def _named_in(self, text: str) -> dict[str, Any]:
+    def parameters_in(self, text: str) -> dict[str, Any]:
         """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
         try:
             return {name: self._parameters[name] for name in lex(text).parameters if name in self._parameters}
