@@ -121,6 +121,23 @@ def _view(name: str, value: Any) -> None:
     return _text_or_null(f"{name}.schema", value.get("schema"))
 
 
+def _keys(name: str, value: Any) -> None:
+    if value is None:
+        return None
+    want(name, isinstance(value, dict), "a mapping or null", value)
+    _text(f"{name}.column", value.get("column"))
+    one = ("values" in value) != ("source" in value)
+    want(name, one, "`column` with either `values` or `source`")
+    if "source" in value:
+        _only(name, value, {"column", "source", "source_column"})
+        _source(f"{name}.source", value["source"])
+        return _text_or_null(f"{name}.source_column", value.get("source_column"))
+    _only(name, value, {"column", "values"})
+    keys = value["values"]
+    valid = isinstance(keys, list) and all(is_parameter(key) and not isinstance(key, list) for key in keys)
+    return want(f"{name}.values", valid, "a list of scalars or tagged scalars", keys)
+
+
 _FORMATS = frozenset({"parquet", "csv", "json", "orc"})
 _CLAUSES = {
     ("matched", "update"): "set",
@@ -170,6 +187,12 @@ def _write_together(arguments: dict[str, Any]) -> None:
     want("arguments.on_conflict", not failing or mode != "append", '"replan" in mode "append", which reads nothing')
 
 
+def _delete_together(arguments: dict[str, Any]) -> None:
+    by_keys = arguments["keys"] is not None
+    want("arguments.predicate", not by_keys or arguments["predicate"] is None, "null where keys are given", "text")
+    want("arguments.require_match", by_keys or not arguments["require_match"], "false where no keys are given", True)
+
+
 def _restore_together(arguments: dict[str, Any]) -> None:
     one = (arguments["version"] is None) != (arguments["timestamp"] is None)
     want("arguments.version", one, "given, or timestamp is: exactly one of them")
@@ -188,7 +211,12 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
         "schema_evolution": (False, _boolean),
         **_SCOPE,
     },
-    "delete": {"predicate": (_REQUIRED, _text_or_null), **_SCOPE},
+    "delete": {
+        "predicate": (_REQUIRED, _text_or_null),
+        "keys": (None, _keys),
+        "require_match": (False, _boolean),
+        **_SCOPE,
+    },
     "update": {
         "set": (_REQUIRED, _assignments),
         "predicate": (None, _text_or_null),
@@ -229,7 +257,11 @@ ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
 }
 
 # What the arguments of an operation demand of each other.
-_TOGETHER: dict[str, Callable[[dict[str, Any]], None]] = {"write": _write_together, "restore": _restore_together}
+_TOGETHER: dict[str, Callable[[dict[str, Any]], None]] = {
+    "write": _write_together,
+    "delete": _delete_together,
+    "restore": _restore_together,
+}
 
 
 def complete_arguments(operation: str, given: Any) -> dict[str, Any]:

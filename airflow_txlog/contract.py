@@ -90,7 +90,8 @@ class JobSpec:
       columns, for creation), `create` (default true: make the table when there is none), `properties` (text to text,
       for creation), `schema_evolution` (false; true: the table gets what the source has more of),
       `partition_predicate`, `parameters`
-    - delete: `predicate` (SQL text, or null for every row), `partition_predicate`, `parameters`
+    - delete: `predicate` (SQL text, or null for every row), or with `predicate` null `keys` and `require_match` (false;
+      true: a key that is in no row fails the job); `partition_predicate`, `parameters`
     - update: `set` ({column: SQL}), `predicate` (SQL text, or null for every row), `target_alias` ("t"),
       `partition_predicate`, `parameters`
     - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `schema_evolution` (false),
@@ -108,6 +109,9 @@ class JobSpec:
     A SOURCE is a VIEW, or `{"sql": "SELECT …", "views": {name: VIEW}}`. A VIEW is `{"table": uri}` (one of our
     tables, with an optional `"version"`) or `{"format": "parquet"|"csv"|"json"|"orc", "path": uri or list of them,
     "options": {text: text}, "schema": DDL or null}`.
+
+    KEYS are `{"column", "values": list of scalars or tagged scalars}`, or `{"column", "source": SOURCE,
+    "source_column"}` with null for the source's only column, or the one that is named as the table's.
 
     A CLAUSE is `{"when": "matched", "then": "update", "condition", "set": "*" or {column: SQL}}`,
     `{"when": "matched", "then": "delete", "condition"}`,

@@ -23,11 +23,10 @@
     ├── UnsupportedFeature · UnsupportedStore
     ├── InvalidInput                   the caller's mistake, found before anything was staged
     │   ├── InvalidPredicate           · UnknownColumn · UnsupportedPredicate
-    │   ├── SchemaMismatch · PartitionMismatch
-    │   ├── RetentionTooShort · InvalidProperty · InvalidJobSpec
+    │   ├── SchemaMismatch · PartitionMismatch · RetentionTooShort · InvalidProperty · InvalidJobSpec
     │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · SetTransactionVersionConflict
-    │   ├── AppendOnlyViolation · ConstraintViolation · AmbiguousMerge
-    │   └── IdempotencyKeyReused · TransactionExpired
+    │   ├── ConstraintViolation · AmbiguousMerge · KeysNotFound
+    │   └── AppendOnlyViolation · IdempotencyKeyReused · TransactionExpired
     └── JobError                       a job that failed outside our rules
         └── MissingResult              it ended, and left no result
 
@@ -61,7 +60,7 @@ class TxlogError(Exception):
             setattr(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.to_dict(),))
+        return (from_dict, (self.to_dict(),))
 
     def to_dict(self) -> dict[str, Any]:
         """`{"type", "message", "retryable", "facts"}`: what a JobResult carries."""
@@ -84,10 +83,6 @@ def from_dict(data: dict[str, Any]) -> TxlogError:
         facts["retryable"] = bool(data.get("retryable", False))
         return JobError(f"{data.get('type')}: {data.get('message')}", **facts)
     return cls(data.get("message", ""), **facts)
-
-
-def _rebuild(data: dict[str, Any]) -> TxlogError:
-    return from_dict(data)
 
 
 def _classes() -> dict[str, type[TxlogError]]:
@@ -417,6 +412,12 @@ class AmbiguousMerge(InvalidInput):
     """A row of the target is matched by more than one row of the source."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "row")
+
+
+class KeysNotFound(InvalidInput):
+    """A key that a delete was asked to find is in no row. The facts tell how many keys were given and matched."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "column", "given", "matched")
 
 
 class IdempotencyKeyReused(InvalidInput):

@@ -101,18 +101,24 @@ class PinnedSource:
         return total
 
 
-def build_source(context: JobContext, gate: SqlGate, target: Snapshot | None) -> Source:
-    """The frame of `arguments.source`; views of our own tables are read at one version each.
+def build_source(
+    context: JobContext,
+    gate: SqlGate,
+    target: Snapshot | None,
+    described: dict[str, Any] | None = None,
+    argument: str = "source",
+) -> Source:
+    """The frame of a described source (`arguments.source`); views of our own tables are read at one version each.
 
-    `target` is the version of the job's table that a source reading it sees. Raises InvalidJobSpec (argument
-    `source…`), and what opening another table raises.
+    `target` is the version of the job's table that a source reading it sees; `argument` is how errors call the source.
+    Raises InvalidJobSpec, and what opening another table raises.
     """
-    described: dict[str, Any] = context.arguments["source"]
+    described = context.arguments["source"] if described is None else described
     if "sql" not in described:
-        return _view(context, described, "source", target)
+        return _view(context, described, argument, target)
     reads_target = False
     for name, view in (described.get("views") or {}).items():
-        source = _view(context, view, f"source.views.{name}", target)
+        source = _view(context, view, f"{argument}.views.{name}", target)
         reads_target |= source.reads_target
         _register(context, source.frame, name)
     frame = gate.query(described["sql"])

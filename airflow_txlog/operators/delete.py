@@ -1,30 +1,92 @@
-"""DeltaDeleteOperator: delete the rows that satisfy a predicate."""
+"""DeltaDeleteOperator: delete the rows that satisfy a predicate, or those of the subjects that keys name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.parameters import encode_parameter
 
 
 class DeltaDeleteOperator(DataChangingOperator):
-    """Delete the rows for which a predicate is true, in one commit.
+    """Delete the rows for which a predicate is true, or whose column equals one of the keys, in one commit.
 
     :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; "TRUE" for
         every row. A row for which it is null stays. (templated)
+    :param keys: instead of a predicate, the subjects to forget: a list of values, or a source (`sources.files(…)`,
+        `sources.table(…)`, `sources.query(…)`). Each key becomes exactly a value of the column, or fails the task:
+        `7` is no text, and `"007"` no number. The metrics tell how many keys there were (`numKeysGiven`, `numKeys`
+        without repetitions) and how many of them matched (`numKeysMatched`). (templated)
+    :param key_column: the column of the table that holds such keys. (templated)
+    :param source_column: the column of the source that holds them; the only one, or the one of `key_column`'s name.
+        (templated)
+    :param require_match: fail with KeysNotFound, changing nothing, where a key is in no row.
 
-    Example: `DeltaDeleteOperator(task_id="forget", table_uri="/lake/users", predicate="user_id = :user",
-    parameters={"user": "{{ params.user }}"})`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
+    Example: `DeltaDeleteOperator(task_id="forget", table_uri="/lake/users", key_column="user_id",
+    keys=files("/in/requests", format="csv", schema="user_id STRING"))`. Other arguments: `DataChangingOperator` and
+    `TxlogOperator`.
     """
 
     operation: ClassVar[str] = "delete"
-    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "predicate")
+    template_fields: Sequence[str] = (
+        *DataChangingOperator.template_fields,
+        "predicate",
+        "keys",
+        "key_column",
+        "source_column",
+    )
 
-    def __init__(self, *, predicate: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        predicate: str | None = None,
+        keys: Sequence[Any] | Mapping[str, Any] | None = None,
+        key_column: str | None = None,
+        source_column: str | None = None,
+        require_match: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if predicate is None and key_column is None:
+            raise TypeError("DeltaDeleteOperator needs a predicate, or keys and key_column")
         super().__init__(**kwargs)
         self.predicate = predicate
+        self.keys = keys
+        self.key_column = key_column
+        self.source_column = source_column
+        self.require_match = require_match
 
     def job_arguments(self) -> dict[str, Any]:
-        """`predicate` and the shared ones."""
-        return {**super().job_arguments(), "predicate": self.predicate}
+        """`predicate`, or `keys` and `require_match`; and the shared ones.
+
+        Raises InvalidJobSpec unless exactly one of the two ways is described: keys that a template rendered to nothing
+        must not become a delete of every row.
+        """
+        by_keys = self.key_column is not None
+        if by_keys == (self.predicate is not None) or by_keys != (self.keys is not None):
+            raise InvalidJobSpec(
+                "A delete takes either predicate, or keys together with key_column; given: "
+                f"{', '.join(name for name in ('predicate', 'keys', 'key_column') if getattr(self, name) is not None)}"
+                ". Nothing was read.",
+                argument="predicate",
+            )
+        keys = _described(self.key_column, self.keys, self.source_column) if by_keys else None
+        return {
+            **super().job_arguments(),
+            "predicate": self.predicate,
+            "keys": keys,
+            "require_match": self.require_match,
+        }
+
+
+def _described(column: str | None, keys: Any, source_column: str | None) -> dict[str, Any]:
+    if isinstance(keys, Mapping):
+        return {"column": column, "source": dict(keys), "source_column": source_column}
+    if isinstance(keys, str) or not isinstance(keys, Sequence):
+        raise InvalidJobSpec(
+            f"keys must be a list of values or a source; found {type(keys).__name__}. A template that renders to a "
+            "list needs render_template_as_native_obj=True, or an XComArg. Nothing was read.",
+            argument="keys",
+        )
+    return {"column": column, "values": [encode_parameter(key) for key in keys]}

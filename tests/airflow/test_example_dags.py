@@ -121,6 +121,14 @@ def test_the_race_ends_with_the_forgotten_rows_gone(folder: Path, dag_of: ParseD
     assert [ti.state for ti in tasks["check"]] == ["success"]
 
 
+def test_the_people_of_a_file_of_keys_are_forgotten_in_both_tables(folder: Path, dag_of: ParseDag) -> None:
+    tasks = run(dag_of("gdpr_keys", "gdpr_keys"))
+    (users,), (orders,) = tasks["forget_users"], tasks["forget_orders"]
+    told = [ti.xcom_pull(task_ids=ti.task_id)["metrics"] for ti in (users, orders)]
+    assert [(m["numKeys"], m["numKeysMatched"], m["numDeletedRows"]) for m in told] == [(3, 3, 3), (3, 2, 20)]
+    assert tasks["check"][0].xcom_pull(task_ids="check") == {"people": 997, "orders": 4980}
+
+
 def test_nightly_upkeep_leaves_a_mapped_table_with_a_v2_checkpoint_and_nothing_to_complain_of(
     folder: Path, dag_of: ParseDag
 ) -> None:

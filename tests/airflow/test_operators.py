@@ -146,6 +146,40 @@ def test_b6_a_value_is_bound_and_never_pasted() -> None:
     assert spec.bound_parameters == {"user": "42"}
 
 
+def test_keys_of_a_delete_are_a_list_or_a_source_and_templated() -> None:
+    listed = DeltaDeleteOperator(
+        task_id="forget",
+        table_uri="/t",
+        keys=["{{ params.user }}", 7, dt.date(2013, 1, 1)],
+        key_column="user_id",
+        require_match=True,
+    )
+    arguments = rendered(listed).arguments
+    assert arguments["keys"] == {"column": "user_id", "values": ["42", 7, {"$date": "2013-01-01"}]}
+    assert (arguments["predicate"], arguments["require_match"]) == (None, True)
+    source = files("/in/{{ ds }}.csv", format="csv", schema="id STRING")
+    read = DeltaDeleteOperator(task_id="f", table_uri="/t", keys=source, key_column="user_id", source_column="id")
+    assert rendered(read).arguments["keys"] == {
+        "column": "user_id",
+        "source": {**source, "path": "/in/2013-01-31.csv"},
+        "source_column": "id",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"key_column": "user_id"},  # keys that rendered to None must not delete every row
+        {"predicate": "TRUE", "keys": ["42"], "key_column": "user_id"},
+        {"keys": "[42, 43]", "key_column": "user_id"},  # a list that a template made a text of
+    ],
+)
+def test_a_delete_is_by_predicate_or_by_keys_and_never_by_accident(arguments: dict[str, Any]) -> None:
+    operator = DeltaDeleteOperator(task_id="forget", table_uri="/t", **arguments)
+    with pytest.raises(InvalidJobSpec):
+        rendered(operator)
+
+
 def test_a_replacement_is_templated() -> None:
     operator = DeltaWriteOperator(
         task_id="load",
@@ -264,7 +298,9 @@ def test_arguments_are_named_and_required_ones_are_required() -> None:
     with pytest.raises(TypeError):
         DeltaDeleteOperator("forget", table_uri="/t", predicate="a")  # type: ignore[misc]
     with pytest.raises(TypeError):
-        DeltaDeleteOperator(task_id="forget", table_uri="/t")  # type: ignore[call-arg]
+        DeltaDeleteOperator(task_id="forget", table_uri="/t")
+    with pytest.raises(TypeError):
+        DeltaDeleteOperator(task_id="forget", table_uri="/t", keys=["42"])
 
 
 def test_every_operator_has_the_retry_policy_unless_its_author_chose_one() -> None:

@@ -252,7 +252,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         ship(spark)
         gate = SqlGate(context, context.parameters)
         rows = source_rows()
-        source = pin(context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False))
+        source = pin(
+            context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate
+        )
         target = spark_table_schema(snapshot)
         sides = Sides(
             target=target,
