@@ -34,6 +34,7 @@ from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, spark_schema
 from airflow_txlog.jobs.scope import both, check_may_remove_rows, files_inside, read_scope
+from airflow_txlog.jobs.sieves import sieve_of
 from airflow_txlog.jobs.sql import SqlGate, quoted
 from airflow_txlog.parameters import decode_parameter
 
@@ -83,6 +84,7 @@ class DeleteByKeys(RowOperation):
             scope=scope,
             candidates=files,
             whole=files.slice(0, 0),
+            condition=read,
             source=source,
             field=field,
         )
@@ -160,7 +162,10 @@ class DeleteByKeys(RowOperation):
         if plan.num_files == 0 or source.num_rows == 0:
             return ADDRESSED.empty_table()
         target_view, source_view = context.view_name(), context.view_name()
-        scan_columns(context, plan, frozenset({name})).createOrReplaceTempView(target_view)
+        assert prepared.condition is not None
+        # By this most rows are dropped before they reach Spark, which has the last word on the others.
+        sieve = sieve_of(prepared.condition, {name})
+        scan_columns(context, plan, frozenset({name}), sieve).createOrReplaceTempView(target_view)
         source.frame.createOrReplaceTempView(source_view)
         hint = join_hint(source.bytes_of([KEY, ROW_ID_COLUMN]), "s")
         query = (
@@ -199,7 +204,7 @@ class DeleteByKeys(RowOperation):
         return Change(
             operation="DELETE",
             parameters={"predicate": predicate_parameter([told if scope is None else f"({scope}) AND {told}"])},
-            staged=work.files,
+            staged=work.staged,
             removed=work.removed,
             metrics={
                 **file_metrics(context, work),
