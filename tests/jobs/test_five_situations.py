@@ -168,7 +168,7 @@ def test_two_blind_appends_both_commit_and_the_second_touches_no_data_again(
 
 def test_with_rounds_left_the_loser_plans_again_and_both_updates_stand(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path, [], [{"id": number, "day": "a", "value": 0} for number in range(10)])
-    first, second = run_beside(update(table, [3], 1), update(table, [4], 2), spark)
+    first, second = run_beside(update(table, [3], 1).replace(conflict_deadline_s=60), update(table, [4], 2), spark)
     assert (first.status, second.status) == ("committed", "committed")
     assert first.rounds == 2
     assert values(table) == {number: {3: 1, 4: 2}.get(number, 0) for number in range(10)}
@@ -213,7 +213,8 @@ def test_a12_a_compaction_of_a_file_in_which_something_was_found_makes_another_r
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = make_table(tmp_path, [], [{"id": number, "day": "a", "value": 0} for number in (1, 3, 9)])
-    result = run_job(update(table, [3], 1), spark, log=once_found(lambda: compact(table, 3)))
-    assert result.status == "committed"
+    spec = update(table, [3], 1).replace(conflict_deadline_s=60)
+    result = run_job(spec, spark, log=once_found(lambda: compact(table, 3)))
+    assert result.status == "committed", result.error
     assert result.rounds == 2
     assert values(table) == {1: 0, 3: 1, 9: 0}
