@@ -73,8 +73,7 @@ def test_an_update_touches_only_the_files_it_must_and_may_move_rows(tmp_path: Pa
     assert len(live_files(table) & before) == 1
     moved = table.to_arrow(predicate="day = '2024-05-05'").to_pylist()
     assert [row["id"] for row in moved] == [105]
-    info = table.history(limit=1)[0]
-    assert info.operation == "UPDATE"
+    assert table.history(limit=1)[0]["operation"] == "UPDATE"
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
