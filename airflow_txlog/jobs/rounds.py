@@ -64,7 +64,7 @@ def run_rounds(
     final: tuple[type[CommitConflict], ...] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> Outcome:
-    """Plan and commit until it lands, for `conflict_deadline_s` at most.
+    """Plan and commit until it lands, for `conflict_deadline_s` after the first conflict at most.
 
     `plan` reads through the transaction, stages into `memory`, and says what to commit; on an error it has deleted what
     it staged and had not yet put there. `manifest`: where the memory is saved, if it is. `begin_absent` begins the
@@ -118,7 +118,8 @@ class _Rounds:
 
     def run(self) -> Outcome:
         context, clock = self._context, self._clock
-        deadline_ms = clock.now_ms() + context.spec.conflict_deadline_s * 1000
+        # From the first conflict on: the work before it may have taken longer than the whole time allowed.
+        deadline_ms: int | None = None
         number = 1
         while True:
             try:
@@ -128,6 +129,7 @@ class _Rounds:
                 raise type(error)(told, **(error.facts | {"retryable": False})) from error
             except _WORTH_ANOTHER_ROUND as error:
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
+                deadline_ms = deadline_ms or clock.now_ms() + context.spec.conflict_deadline_s * 1000
                 if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:
                     raise
                 context.log(f"round {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s.")
