@@ -122,8 +122,8 @@ class JobSpec:
     `parameters` are JSON scalars, or scalars tagged by `parameters.encode_parameter`; `bound_parameters` gives the
     Python values.
     `annotations` (dag_id, task_id, run_id, map_index, try_number, …) go into the commit's tags and decide nothing.
-    `conflict_deadline_s` bounds how long the job itself goes on after its first conflict with other commits, keeping all
-    work that still holds; 0: the first conflict fails it.
+    `conflict_deadline_s` bounds how long the job itself goes on after its first conflict with another commit, keeping
+    all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `result_uri` is where the job puts its JobResult; null: nowhere.
 
