@@ -57,23 +57,43 @@ def updated_images(
     )
     target_view = context.view_name()
     scan_frame(context, updated, task).createOrReplaceTempView(target_view)
-    t = quoted(sides.target_alias)
-    columns = image_sql(sides, clauses.updates, clause_of_row(sides.target_alias), is_update=True)
-    columns += [f"{t}.{SEGMENT_COLUMN}", f"{clause_of_row(sides.target_alias)} AS {CLAUSE_COLUMN}"]
-    if source is None:
-        frame = gate.run(f"SELECT {', '.join(columns)} FROM {quoted(target_view)} AS {t}")
-        return _as_rows_of_table(frame, sides, clauses.updates, are_inserts=False)
+    matched = tuple(clause for clause in clauses.matched if clause.action == "update")
+    by_source = tuple(clause for clause in clauses.not_matched_by_source if clause.action == "update")
+    # Each kind in a query of its own: without a match there is no source row, and a bare name means the target's column.
+    frames = []
+    if source is None or by_source:
+        alone = by_source or matched
+        numbers = ", ".join(str(clause.number) for clause in alone)
+        relation = f"{_from(target_view, sides)} WHERE {clause_of_row(sides.target_alias)} IN ({numbers})"
+        frames.append(_images(gate, sides, alone, relation, ""))
+    if source is not None and matched:
+        frames.append(_matched_images(context, gate, target_view, sides, matched, source))
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+
+
+def _matched_images(
+    context: JobContext, gate: SqlGate, view: str, sides: Sides, clauses: Sequence[Clause], source: PinnedSource
+) -> DataFrame:
+    """The images of those rows of the view that met a source row."""
     source_view = context.view_name()
     source.frame.createOrReplaceTempView(source_view)
-    s = quoted(sides.source_alias)
+    s, t = quoted(sides.source_alias), quoted(sides.target_alias)
     hint = join_hint(source.bytes_of([ROW_ID_COLUMN, *source.schema.names]), s)
-    # A row that nothing matched comes back too, where a clause for it has acted.
-    join = "LEFT JOIN" if clauses.not_matched_by_source else "JOIN"
-    frame = gate.run(
-        f"SELECT /*+ {hint} */ {', '.join(columns)} FROM {quoted(target_view)} AS {t} "
-        f"{join} {quoted(source_view)} AS {s} ON {t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
-    )
-    return _as_rows_of_table(frame, sides, clauses.updates, are_inserts=False)
+    on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
+    relation = f"{_from(view, sides)} JOIN {quoted(source_view)} AS {s} ON {on}"
+    return _images(gate, sides, clauses, relation, f"/*+ {hint} */")
+
+
+def _images(gate: SqlGate, sides: Sides, clauses: Sequence[Clause], relation: str, hint: str) -> DataFrame:
+    number = clause_of_row(sides.target_alias)
+    columns = image_sql(sides, clauses, number, is_update=True)
+    columns += [f"{quoted(sides.target_alias)}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
+    frame = gate.run(f"SELECT {hint} {', '.join(columns)} FROM {relation}")
+    return _as_rows_of_table(frame, sides, clauses, are_inserts=False)
+
+
+def _from(view: str, sides: Sides) -> str:
+    return f"{quoted(view)} AS {quoted(sides.target_alias)}"
 
 
 def inserted_rows(

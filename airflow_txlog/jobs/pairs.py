@@ -53,18 +53,29 @@ def find_pairs(
     size_bytes = source.bytes_of([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
     source_row = f"{s}.{ROW_ID_COLUMN}"
-    clause, join, acting = deciding_sql(clauses.matched), "JOIN", ""
-    if clauses.not_matched_by_source:
-        clause = f"CASE WHEN {source_row} IS NULL THEN {deciding_sql(clauses.not_matched_by_source)} ELSE {clause} END"
-        join = "LEFT JOIN"
-        acting = f" WHERE {ROW_ID_COLUMN} IS NOT NULL OR {CLAUSE_COLUMN} IS NOT NULL"
+    by_source = clauses.not_matched_by_source
+    selected = f"{t}.*" if by_source else f"{t}.{ADDRESS_COLUMN}"
     query = (
-        f"SELECT /*+ {join_hint(size_bytes, s)} */ {t}.{ADDRESS_COLUMN}, {source_row}, {clause} AS {CLAUSE_COLUMN} "
-        f"FROM {quoted(target_view)} AS {t} {join} {quoted(source_view)} AS {s} ON (\n{on}\n)"
+        f"SELECT /*+ {join_hint(size_bytes, s)} */ {selected}, {source_row}, "
+        f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} FROM {quoted(target_view)} AS {t} "
+        f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
-    if acting:
-        query = f"SELECT * FROM ({query}){acting}"
+    if by_source:
+        query = _with_unmatched(query, t, deciding_sql(by_source))
     return collect(gate.run(query), "match source and target").cast(ADDRESSED)
+
+
+def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
+    """The pairs, and the target rows without one on which a clause acts.
+
+    Its conditions are evaluated above the join, where a bare name can mean nothing but the target's column.
+    """
+    row, clause = f"{t}.{ROW_ID_COLUMN}", f"{t}.{CLAUSE_COLUMN}"
+    decided = (
+        f"SELECT {t}.{ADDRESS_COLUMN}, {row}, CASE WHEN {row} IS NULL THEN {deciding} ELSE {clause} END "
+        f"AS {CLAUSE_COLUMN} FROM ({pairs}) AS {t}"
+    )
+    return f"SELECT * FROM ({decided}) WHERE {ROW_ID_COLUMN} IS NOT NULL OR {CLAUSE_COLUMN} IS NOT NULL"
 
 
 def join_hint(size_bytes: int, alias: str) -> str:

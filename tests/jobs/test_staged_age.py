@@ -49,13 +49,11 @@ def test_a16_older_files_must_still_be_there(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="the first c") as caught:
         check_not_swept([staged(tmp_path, "a", old), staged(tmp_path, "c", 0, is_there=False)], NOW_MS)
     assert caught.value.retryable
-    assert not (tmp_path / "a").exists()
 
 
 def test_a16_files_that_a_vacuum_may_take_at_any_moment_are_not_committed(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="at any moment"):
         check_not_swept([staged(tmp_path, "a", ORPHAN_RETENTION_MS // 2)], NOW_MS)
-    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.spark
