@@ -59,7 +59,7 @@ def updated_images(
     scan_frame(context, updated, task).createOrReplaceTempView(target_view)
     matched = tuple(clause for clause in clauses.matched if clause.action == "update")
     by_source = tuple(clause for clause in clauses.not_matched_by_source if clause.action == "update")
-    # Each kind in a query of its own: without a match there is no source row, and a bare name means the target's column.
+    # Each kind in a query of its own: without a match a bare name can mean nothing but the target's column.
     frames = []
     if source is None or by_source:
         alone = by_source or matched
