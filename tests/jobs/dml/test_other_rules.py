@@ -1,4 +1,4 @@
-"""A winner that changes the table's rules between staging and commit: nothing staged under the old ones is committed."""
+"""A winner that changes the table's rules between staging and commit: nothing that was staged before is committed."""
 
 from __future__ import annotations
 
