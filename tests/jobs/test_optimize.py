@@ -333,6 +333,35 @@ def test_a18_new_rules_drop_what_was_staged_and_a_compaction_that_won_leaves_not
     assert ids(table) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
 
 
+def test_a_job_that_fails_has_done_the_batches_that_it_committed_and_leaves_no_file_behind(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [rows(2, start=10 * number, day=day) for number, day in enumerate([MONDAY, TUESDAY, MONDAY, TUESDAY])]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"])
+    before = bag(table)
+    # A file of Tuesday is not what the log says it is.
+    broken = max(path for path in live_files(table) if "2024-01-02" in path)
+    whole = (tmp_path / "t" / broken).read_bytes()
+    (tmp_path / "t" / broken).write_bytes(whole[:-1])
+    error = error_of(run(spark, "optimize", table, batch_bytes=1))
+    assert error["type"] == "CorruptDataFile"
+    assert len(live_files(table)) == 3
+    assert {path for path in files_on_disk(table) if "-test-" not in path} <= live_files(table)
+    (tmp_path / "t" / broken).write_bytes(whole)
+    result = committed(run(spark, "optimize", table, batch_bytes=1))
+    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (2, 1)
+    assert bag(table) == before
+
+
+def test_a_delete_that_loses_to_a_compaction_of_its_files_still_deletes(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=10), rows(4, start=20))
+    log = winning("staged", lambda: committed(run(spark, "optimize", table)))
+    result = committed(run(spark, "delete", table, predicate="id IN (2, 11)", log=log))
+    assert (result.rounds, result.metrics["numDeletedRows"]) == (2, 2)
+    assert ids(table) == [0, 1, 3, 10, 12, 13, 20, 21, 22, 23]
+    assert len(live_files(table)) == 1
+
+
 # --- features of the table ------------------------------------------------------------------------------------------
 
 

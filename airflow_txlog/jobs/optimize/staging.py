@@ -161,7 +161,7 @@ def _z_order_task(
         first.append(first[-1] + len(split) + 1)
     base, version = (work.files.column(name) for name in ("base_row_id", "default_row_commit_version"))
     return ZOrderTask(
-        scan=ScanTask(bins=bins_for(context, work.plan), schema=work.layout.schema, with_address=True),
+        scan=ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=work.layout.schema, with_address=True),
         order=order,
         groups=pa.array(work.numbers, pa.int32()),
         splits=tuple(splits),
@@ -180,7 +180,7 @@ def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> 
     step = max(1, rows // SAMPLE_ROWS)
     names = dict.fromkeys(path[0] for path in columns)
     schema = pa.schema([work.layout.schema.field(name) for name in names])
-    task = ScanTask(bins=bins_for(context, work.plan), schema=schema, with_address=True)
+    task = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
     frame = scan_frame(context, work.plan, task)
     position = f"({quoted(ADDRESS_COLUMN)} & {(1 << POSITION_BITS) - 1}L)"
     return collect(frame.where(f"{position} % {step} = 0"), "sample the columns of the Z-order")
