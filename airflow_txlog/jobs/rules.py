@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, StructType
+from pyspark.sql.types import BinaryType, BooleanType, DataType, NullType, StructType
 
 from airflow_txlog.datafiles.violations import VIOLATION_COLUMN
 from airflow_txlog.engine.log.actions import Metadata
@@ -185,8 +185,8 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
 def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     """The rules that the metadata states, every text of them judged by Spark before anything is read or staged.
 
-    Raises UnsupportedFeature, naming the rule, for a text that Spark does not accept as one deterministic expression
-    over the table's columns; and what `read_rules` raises.
+    Raises UnsupportedFeature, naming the rule, for a text that Spark does not accept as one expression over the columns
+    of one row; and what `read_rules` raises.
     """
     schema = table_schema(metadata, context.root)
     spark_schema = without_metadata(StructType.fromJson(json.loads(metadata.schema_string or "")))
@@ -203,11 +203,18 @@ def _check_texts(context: JobContext, rules: Rules) -> None:
     relation = aliased(gate.shape(without_metadata(rules.spark_schema, nullable=True)))
     for check in rules.table.checks:
         feature = "checkConstraints" if check.kind == "CHECK" else "invariants"
-        _accept(rules, feature, check.name, check.sql, lambda sql: gate.condition(sql, relation))
+        _accept(rules, feature, check.name, check.sql, lambda sql: _accept_boolean(gate, sql, relation))
     for name, text in rules.table.generated.items():
         _accept(rules, "generatedColumns", name, text, lambda sql: gate.value(sql, relation))
     for name, text in rules.table.defaults.items():
         _accept(rules, "allowColumnDefaults", name, text, lambda sql: gate.value(sql, relation))
+
+
+def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:
+    # Judged once for each row, in the stage that writes it: a clock or a chance in it does no harm.
+    found = gate.value(text, relation)
+    if not isinstance(found, BooleanType | NullType):
+        raise InvalidPredicate(f"The text {text!r} is {found.simpleString()} and not BOOLEAN.", predicate=text)
 
 
 def _accept(rules: Rules, feature: str, name: str, text: str, judge: Callable[[str], object]) -> None:

@@ -278,6 +278,38 @@ def test_tables_of_our_jobs_are_read_alike(delta: DeltaSpark, uri: str) -> None:
     assert Table.open(uri).to_arrow().num_rows == 22
 
 
+def test_the_rules_of_a_table_of_delta_spark_are_kept_and_its_schema_grows(delta: DeltaSpark, uri: str) -> None:
+    """Delta-spark makes the rules and judges what our jobs wrote under them, types that we widened included."""
+    place = f"delta.`{uri}`"
+    delta.run(
+        f"CREATE TABLE {place} (id INT, c CHAR(3), at TIMESTAMP, day DATE GENERATED ALWAYS AS (CAST(at AS DATE)), "
+        "n INT DEFAULT 7, s STRUCT<a: SMALLINT>, l ARRAY<INT>) USING delta TBLPROPERTIES ("
+        "'delta.feature.allowColumnDefaults' = 'supported', 'delta.enableTypeWidening' = 'true')",
+        f"ALTER TABLE {place} ADD CONSTRAINT small CHECK (n < 100)",
+        f"INSERT INTO {place} (id, c, at, s, l) VALUES (1, 'x', TIMESTAMP'2024-01-01 10:00:00', struct(2S), array(3))",
+    )
+    wider = "named_struct('a', 70000, 'b', 'new') AS s, array(6000000000L) AS l, map('k', 1.5D) AS extra"
+    source = {"sql": f"SELECT 5000000000L AS id, 'y' AS c, TIMESTAMP'2024-02-02 10:00:00' AS at, {wider}"}
+    for arguments, status in (
+        ({"source": {"sql": "SELECT 9 AS id, 100 AS n"}}, "failed"),
+        ({"source": {"sql": "SELECT 9 AS id, 'abcd' AS c"}}, "failed"),
+        ({"source": source, "schema_evolution": True}, "committed"),
+    ):
+        result = delta.job(operation="write", table_uri=uri, arguments=arguments)
+        assert result["status"] == status, result
+    updated = {"set": {"at": "TIMESTAMP'2025-05-05 00:00:00'", "c": "'z'", "n": "DEFAULT"}, "predicate": "id = 1"}
+    result = delta.job(operation="update", table_uri=uri, arguments=updated)
+    assert result["status"] == "committed", result
+    assert_both_read(delta, uri)
+    # What delta-spark would have refused, or computed otherwise, is not there; and it goes on writing.
+    (row,) = delta.sql(
+        f"SELECT count(*) AS n FROM {place} WHERE n = 7 AND day <=> CAST(at AS DATE) AND length(c) = 3 AND id > 0"
+    )
+    assert row == {"n": 2}
+    delta.run(f"INSERT INTO {place} (id, n, s) VALUES (6000000000, 8, struct(80000, 'both'))")
+    assert_both_read(delta, uri)
+
+
 UPSERT = {
     "source": {"sql": "SELECT * FROM VALUES (1L, 'one'), (2L, 'two'), (30L, 'new') AS s(id, name)"},
     "on": "t.id = s.id",
