@@ -121,7 +121,7 @@ def test_a_constraint_that_cannot_be_evaluated_is_refused_by_name(tmp_path: Path
     odd = [
         ("max(id) > 2", "max"),
         ("gone > 1", "gone"),
-        ("id > 0) OR (1 = 1", "parenthesis"),
+        ("id > 0) OR (1 = 1", "one SQL expression"),
         ("reflect('java.lang.Runtime', 'getRuntime') IS NULL", "reflect"),
         ("id IN (SELECT 1)", "subquery"),
         ("id", "BOOLEAN"),
