@@ -81,7 +81,10 @@ def stage(
         frames.append(new_files_frame(context, layout, rows))
     if leaving is not None and leaving.num_files:
         frames.append(
-            changes_frame(context, ChangeTask(bins=bins_for(context, leaving), layout=layout, updates=updates))
+            changes_frame(
+                context,
+                ChangeTask(bins=bins_for(context, leaving, in_pieces=True), layout=layout, updates=updates),
+            )
         )
     if not frames:
         return []

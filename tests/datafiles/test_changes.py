@@ -14,7 +14,7 @@ import pytest
 from airflow_txlog.datafiles.change_tasks import ChangeTask
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
-from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
+from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts
 from airflow_txlog.datafiles.positions import pack
 from airflow_txlog.datafiles.tasks import WriteTask, staged_or_error
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
@@ -110,13 +110,16 @@ def test_a_table_without_the_feed_may_have_a_column_of_that_name(tmp_path: Path)
 # --- rows that leave their files ------------------------------------------------------------------------------------
 
 
-def plan(*files: dict[str, Any], **constants: pa.Array) -> Bins:
+def plan_table(*files: dict[str, Any], **constants: pa.Array) -> pa.Table:
     defaults = {"directory": "", "partition_values": [], "num_records": None, "size_bytes": None}
     rows = [defaults | {"index": index} | file for index, file in enumerate(files)]
     arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
     fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, value.type) for name, value in constants.items())]
-    table = pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
-    return Bins(inline=tuple(encode_bins(table, [list(range(len(files)))])))
+    return pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
+
+
+def plan(*files: dict[str, Any], **constants: pa.Array) -> Bins:
+    return Bins(inline=tuple(encode_bins(plan_table(*files, **constants), [list(range(len(files)))])))
 
 
 def ran(task: ChangeTask) -> list[StagedFile | TxlogError]:
@@ -169,3 +172,20 @@ def test_a_file_that_cannot_be_read_leaves_no_change_file(tmp_path: Path) -> Non
     (error,) = ran(ChangeTask(bins=bins, layout=layout(tmp_path, SCHEMA)))
     assert isinstance(error, CorruptDataFile)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
+
+
+@pytest.mark.parametrize("positions", [[0, 3, 5, 9], None], ids=["some rows", "the whole file"])
+def test_a_file_in_pieces_is_told_once(tmp_path: Path, positions: list[int] | None) -> None:
+    packed = None if positions is None else pack(positions)
+    whole = plan_table({"location": stored_rows(tmp_path, "a", 0), "positions": packed, "segment": 0})
+    bins = Bins(inline=tuple(encode_bins(in_parts(whole, [3]), [[0], [1], [2]])))
+    target = layout(tmp_path, pa.schema([("id", pa.int64())]))
+    found = []
+    for number in range(3):
+        task = ChangeTask(bins=bins, layout=target)
+        for record in task(iter([pa.RecordBatch.from_pydict({"id": [number]})])):
+            found += [staged_or_error(text) for text in record.column(0).to_pylist()]
+    files = [file for file in found if isinstance(file, StagedFile)]
+    assert len(files) == len(found) == 3
+    told = [row["id"] for row in rows_of(target, files, is_change=True)]
+    assert told == (list(range(10)) if positions is None else positions)
