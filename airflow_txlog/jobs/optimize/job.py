@@ -40,8 +40,7 @@ from airflow_txlog.jobs.optimize.bins import (
     size_metrics,
 )
 from airflow_txlog.jobs.optimize.columns import ordering_columns
-from airflow_txlog.jobs.optimize.row_ids import carried_ids
-from airflow_txlog.jobs.optimize.staging import stage_bins, zorder_parameter
+from airflow_txlog.jobs.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scope import files_inside, read_scope
@@ -94,6 +93,7 @@ class _Optimizing:
         self._done = _Done()
         self._left: set[str] = set()
         """Paths of files whose bin was dropped, because another commit took one of its inputs away."""
+        self._deadline_ms: int | None = None
 
     def run(self) -> Outcome:
         context = self._context
@@ -106,11 +106,10 @@ class _Optimizing:
             bins = self._bins(files)
         considered = snapshot.num_files
         self._tell(considered, files.num_rows, bins)
-        deadline_ms = self._clock.now_ms() + context.spec.conflict_deadline_s * 1000
         while bins:
             for batch in batches_of(bins, self._arguments["batch_bytes"]):
                 self._commit(batch)
-            bins = self._again(table, deadline_ms)
+            bins = self._again(table)
         return self._outcome(considered, snapshot.version)
 
     # --- what is to be done -----------------------------------------------------------------------------------------
@@ -145,11 +144,14 @@ class _Optimizing:
         pack = purge_bins if self._arguments["purge"] else compaction_bins
         return pack(files, self._target_bytes)
 
-    def _again(self, table: Table, deadline_ms: int) -> list[Bin]:
+    def _again(self, table: Table) -> list[Bin]:
         """Bins of what is left of dropped ones. Raises JobError where a purge has run out of time."""
         if not self._left:
             return []
-        is_late = self._clock.now_ms() > deadline_ms
+        if self._deadline_ms is None:
+            # What counts is the time since the first loss: the work before it may have taken hours.
+            self._deadline_ms = self._clock.now_ms() + self._context.spec.conflict_deadline_s * 1000
+        is_late = self._clock.now_ms() > self._deadline_ms
         left, self._left = self._left, set()
         if is_late and self._arguments["purge"]:
             raise JobError(
@@ -197,7 +199,8 @@ class _Optimizing:
                 started = True
             elif not holds:
                 self._context.log("the table's rules changed: what was staged is dropped")
-            kept = memory.keep(BIN, live_keys(snapshot, [segment.inputs for segment in memory.segments]))
+            live = live_keys(snapshot, [segment.inputs for segment in memory.segments])
+            kept = memory.keep(BIN, live, ("", CARRIES_IDS))
             return self._change(tx, snapshot, kept)
 
         outcome = run_rounds(self._context, plan, memory=memory, clock=self._clock)
@@ -227,7 +230,7 @@ class _Optimizing:
         live = snapshot.state.files.at_paths({path_of_key(key) for key in keys})
         removed = live.filter(pc.is_in(file_keys(live, snapshot.uri), value_set=pa.array(sorted(keys), pa.string())))
         tx.read_files(removed)
-        if carried_ids(snapshot, removed) is not None:
+        if all(segment.fingerprint == CARRIES_IDS for segment in kept):
             tx.keep_row_ids()
         staged = [file for segment in kept for file in segment.files]
         metrics = {

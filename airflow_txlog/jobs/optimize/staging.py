@@ -37,6 +37,8 @@ from airflow_txlog.jobs.stage import collect_records, layout_of, unstage
 
 # Bins of so many bytes together are work enough for a task.
 _TASK_BYTES = 64 * 1024 * 1024
+# The fingerprint of a segment whose rows have their ids in it.
+CARRIES_IDS = "carries row ids"
 # What the boundaries of a Z-order are taken from.
 SAMPLE_ROWS = 100_000
 # Where the log does not say how many rows a file has.
@@ -66,9 +68,9 @@ def stage_bins(
         staged = [[] for _ in bins]
         for file in collect_records(_compacted(context, work, bins), "compact data files"):
             staged[file.segment or 0].append(file)
-    segments = []
+    segments, carries = [], "" if ids is None else CARRIES_IDS
     for each, found in zip(bins, staged, strict=True):
-        segments.append(Segment(kind=BIN, inputs=each.keys(snapshot.uri), files=tuple(found)))
+        segments.append(Segment(kind=BIN, inputs=each.keys(snapshot.uri), fingerprint=carries, files=tuple(found)))
         wanted, come = known_sum(live_row_counts(each.files)), sum(file.num_records for file in found)
         if wanted is not None and wanted != come:
             unstage(file for files in staged for file in files)
