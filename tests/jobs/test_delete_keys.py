@@ -242,3 +242,21 @@ def test_keys_that_cannot_be_asked_for_are_clear_errors(tmp_path: Path, spark: S
     assert refusal(**by_keys("id", 1), parameters={"spare": 1})[0] == "InvalidPredicate"
     assert committed(run(spark, "delete", table, **by_source("id", two, source_column="A"))).metrics["numKeys"] == 1
     assert bag(table) != before
+
+
+def test_keys_mask_rows_and_tell_their_changes_where_the_table_wants_it(tmp_path: Path, spark: SparkSession) -> None:
+    properties = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
+    table = make_table(tmp_path / "t", rows(10), rows(3, start=100), properties=properties)
+    result = committed(run(spark, "delete", table, **by_keys("id", 3, 4, 100, 101, 102)))
+    assert (result.metrics["numDeletedRows"], key_counts(result)) == (5, (5, 5, 5))
+    assert (result.metrics["numDeletionVectorsAdded"], result.files["added"]) == (1, 0)
+    assert ids(table) == [0, 1, 2, 5, 6, 7, 8, 9]
+    version = result.version
+    assert version is not None
+    changes = table.changes(version, version).to_pylist()
+    assert sorted((row["id"], row["_change_type"]) for row in changes) == [
+        (key, "delete") for key in (3, 4, 100, 101, 102)
+    ]
+    # Masked rows have no key any more.
+    again = run(spark, "delete", table, **by_keys("id", 3, 5), require_match=True)
+    assert (error_of(again)["type"], error_of(again)["facts"]["matched"]) == ("KeysNotFound", 1)
