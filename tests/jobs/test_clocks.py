@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.engine import Transaction
+from airflow_txlog.errors import CommitContention
 from airflow_txlog.jobs.clocks import replace_clocks, special_date
-from tests.jobs.tables import append, committed, error_of, ids, make_table, run
+from tests.jobs.tables import append, application, committed, error_of, ids, make_table, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +91,31 @@ def test_a2_a_job_has_one_now_for_all_its_rounds(tmp_path: Path, spark: SparkSes
     assert (result.rounds, len(landed)) == (3, 2)
     assert ids(table) == [2, 20, 21]
     assert result.metrics["numDeletedRows"] == 3
+
+
+@pytest.mark.spark
+def test_b1_a_retry_that_resumes_has_the_now_of_the_first_try(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
+
+    def row(key: int) -> pa.Table:
+        return pa.table(
+            {"id": [key], "ts": pa.array([dt.datetime.now(dt.UTC)], schema.field("ts").type)}, schema=schema
+        )
+
+    def crowded(tx: Transaction, *args: Any, **kwargs: Any) -> int:
+        raise CommitContention("lost every race", attempts=3)
+
+    table = make_table(tmp_path / "t", row(1))
+    identity = application()
+    work: dict[str, Any] = {"predicate": "ts < now()", "application": identity}
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "commit", crowded)
+        assert error_of(run(spark, "delete", table, conflict_deadline_s=0, **work))["type"] == "CommitContention"
+    append(table, row(2))
+    committed(run(spark, "delete", table, **work))
+    assert ids(table) == [2]
 
 
 @pytest.mark.spark
