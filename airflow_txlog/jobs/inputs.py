@@ -85,6 +85,16 @@ class PinnedSource:
         """The source's own columns."""
         return StructType([field for field in self.frame.schema if field.name != ROW_ID_COLUMN])
 
+    def distinct(self, column: str) -> pa.Array:
+        """The values of one of the source's columns, once each, in no order; null among them where there is one."""
+        parts = []
+        for file in self.files:
+            source, _ = open_input(file.location)
+            with source:
+                read = pq.read_table(source, columns=[column], use_threads=False).column(column)
+            parts.append(pc.unique(read))
+        return pc.unique(pa.concat_arrays(parts)) if parts else pa.array([], pa.null())
+
     def bytes_of(self, columns: Iterable[str]) -> int:
         """Uncompressed bytes of these columns, by the footers of the files."""
         wanted = {name.lower() for name in columns}

@@ -22,6 +22,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.dml.verdicts import ADDRESSED
 from airflow_txlog.jobs.find import scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource
+from airflow_txlog.jobs.key_sieve import key_sieve
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan
 from airflow_txlog.jobs.schemas import without_metadata
@@ -47,7 +48,9 @@ def find_pairs(
     on = context.arguments["on"]
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
-    scan_columns(context, plan, _named(texts, schema)).createOrReplaceTempView(target_view)
+    # Where no match is a reason to act, every row is of interest.
+    sieve = None if clauses.not_matched_by_source else key_sieve(on, schema, plan.schema, sides, source)
+    scan_columns(context, plan, _named(texts, schema), sieve).createOrReplaceTempView(target_view)
     source.frame.createOrReplaceTempView(source_view)
     named = _named(texts, parse_schema(without_metadata(source.schema).json()))
     size_bytes = source.bytes_of([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])

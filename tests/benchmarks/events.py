@@ -159,7 +159,7 @@ class Events:
         transaction = Table.create(str(table), schema, columns, properties).begin()
         for path in sorted(table.rglob("part-*.parquet")):
             info = path.stat()
-            values: dict[str, Any] = {PARTITION: int(path.parent.name.split("=")[1])} if self.partitions else {}
+            values = {PARTITION: path.parent.name.removeprefix(f"{PARTITION}=")} if self.partitions else {}
             transaction.add(
                 path=str(path.relative_to(table)),
                 partition_values=values,
