@@ -1,0 +1,112 @@
+"""The sieve of a merge: which target rows its source's keys let through, for conditions of every kind."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.sieve import passing
+from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
+from airflow_txlog.engine.table.rules import TableRules
+from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.jobs import key_sieve as module
+from airflow_txlog.jobs.clauses import Sides
+from airflow_txlog.jobs.inputs import PinnedSource
+from airflow_txlog.jobs.key_sieve import key_sieve
+from airflow_txlog.jobs.rules import Rules
+from airflow_txlog.jobs.scan import spark_schema
+
+pytestmark = pytest.mark.spark
+
+TARGET = pa.table(
+    {
+        "id": pa.array([1, 2, 3, None], pa.int64()),
+        "small": pa.array([1, 2, 3, None], pa.int32()),
+        "name": ["a", "b", "c", None],
+        "day": pa.array([dt.date(2024, 1, day) for day in (1, 2, 3)] + [None]),
+        "x": [1.0, 2.0, 3.0, None],
+    }
+)
+SOURCE = pa.table(
+    {
+        "id": pa.array([2, 2, None], pa.int64()),
+        "key": pa.array([3, 7, 7], pa.int64()),
+        "name": ["b", "z", None],
+        "day": pa.array([dt.date(2024, 1, 3)] * 3),
+        "x": [2.0, 2.0, 2.0],
+        ROW_ID_COLUMN: pa.array([0, 1, 2], pa.int64()),
+    }
+)
+ALL = None
+CASES = [
+    ("t.id = s.id", [1]),
+    ("s.key = t.id", [2]),
+    ("t.id = key", [2]),
+    ("t.`id` == s.`id` AND t.x > 100", [1]),
+    ("(t.id = s.id) AND t.name = s.name", [1]),
+    ("t.id = s.key AND t.name = s.name", []),
+    ("t.day = s.day", [2]),
+    ("t.id <=> s.id", [1, 3]),
+    # Another type, a value computed, a type with more than one equality, an OR: nothing is certain.
+    ("t.small = s.id", ALL),
+    ("t.id = s.id + 1", ALL),
+    ("t.x = s.x", ALL),
+    ("t.id = s.id OR t.name = s.name", ALL),
+    ("NOT t.id = s.id", ALL),
+    ("t.id = 2", ALL),
+    ("t.id > s.id", ALL),
+]
+
+
+def sides_of(source: PinnedSource) -> Sides:
+    target = spark_schema(TARGET.schema)
+    return Sides(
+        target=target,
+        source=source.schema,
+        target_alias="t",
+        source_alias="s",
+        target_shape="",
+        source_shape="",
+        ansi=True,
+        table_uri="",
+        rules=Rules(table=TableRules(), schema=parse_schema(target.json()), spark_schema=target, uri=""),
+    )
+
+
+def pinned(spark: SparkSession, path: Path) -> PinnedSource:
+    pq.write_table(SOURCE, path)
+    file = StagedFile(
+        path=path.name,
+        location=str(path),
+        partition_values={},
+        size_bytes=path.stat().st_size,
+        modification_time_ms=0,
+        num_records=SOURCE.num_rows,
+        stats="{}",
+    )
+    return PinnedSource(frame=spark.read.parquet(str(path)), files=(file,), reads_target=False)
+
+
+def test_the_keys_of_a_source_sieve_the_target(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pinned(spark, tmp_path / "source.parquet")
+    columns = {name: TARGET.column(name).combine_chunks() for name in TARGET.column_names}
+    schema = parse_schema(spark_schema(TARGET.schema).json())
+
+    def passed(on: str) -> list[int] | None:
+        sieve = key_sieve(on, schema, TARGET.schema, sides_of(source), source)
+        return None if sieve is None else [i for i, keep in enumerate(passing(sieve, columns).to_pylist()) if keep]
+
+    assert {on: passed(on) for on, _ in CASES} == dict(CASES)
+    # Of more keys than a worker looks up, the ends.
+    monkeypatch.setattr(module, "MOST_KEYS", 1)
+    assert (passed("t.id = s.key"), passed("t.name = s.name")) == ([2], [1, 2])
+    monkeypatch.setattr(module, "MOST_BYTES", 1)
+    assert passed("t.id = s.id") is None
