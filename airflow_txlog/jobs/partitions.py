@@ -16,11 +16,12 @@ from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
 from airflow_txlog.engine.table.column_mapping import partition_keys
 from airflow_txlog.engine.table.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate.exact import comparable
+from airflow_txlog.engine.table.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema import DataType, StructField, StructType, arrow_type
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
-from airflow_txlog.jobs.scan import spark_schema
+from airflow_txlog.jobs.scan import compared_as_char, spark_schema
 from airflow_txlog.jobs.sql import SqlGate, aliased, quoted
 
 Tuple = tuple[str | None, ...]
@@ -88,7 +89,8 @@ class Partitions:
             return []
         view = self._context.view_name()
         frame = self._context.spark.createDataFrame(self._typed(distinct), self._spark_schema(ROW_ID_COLUMN))
-        frame.createOrReplaceTempView(view)
+        marks = {f.name: str(f.metadata[CHAR_VARCHAR_KEY]) for f in self._fields if CHAR_VARCHAR_KEY in f.metadata}
+        compared_as_char(frame, marks).createOrReplaceTempView(view)
         query = f"SELECT {quoted(ROW_ID_COLUMN)} FROM {aliased(view)} WHERE (\n{text}\n)"
         found = collect(self._gate.run(query), "ask which partitions a predicate accepts")
         true_of = {distinct[index] for index in found.column(0).to_pylist()}

@@ -27,8 +27,10 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.partitions import typed_partition_columns
+from airflow_txlog.engine.table.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.sql import quoted
 
 # A closure of more than this is left in files: Connect refuses large messages.
 MAX_INLINE_BYTES = 32 * 1024 * 1024
@@ -118,7 +120,27 @@ def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -
 
 def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:
     """The rows that `task` (made with `bins_for` of the same plan) reads, as a frame."""
-    return _over_bins(context, len(task.bins), task, spark_schema(task.output_schema))
+    frame = _over_bins(context, len(task.bins), task, spark_schema(task.output_schema))
+    marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in task.schema}
+    return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
+
+
+def compared_as_char(frame: DataFrame, marks: Mapping[str, str]) -> DataFrame:
+    """The frame with the columns of these names marked as `char(n)`, so that Spark compares them as in its own tables.
+
+    A char is stored padded, and `= 'ab'` is true of it all the same (soundness A4). Source: Spark,
+    ApplyCharTypePadding, which goes by this mark of a column.
+    """
+    if not any(mark.lower().startswith("char") for mark in marks.values()):
+        return frame
+    return frame.select(
+        *(
+            frame[quoted(name)].alias(name, metadata={CHAR_VARCHAR_KEY: marks[name]})
+            if name in marks
+            else frame[quoted(name)]
+            for name in frame.schema.names
+        )
+    )
 
 
 def copies_frame(context: JobContext, task: RewriteTask) -> DataFrame:

@@ -226,6 +226,30 @@ def test_char_is_padded_varchar_is_not_and_neither_is_exceeded(tmp_path: Path, s
     assert refused(spark, table, "SELECT 'x' AS c, 'ab d' AS v")["facts"]["constraint"] == "varchar(3)"
 
 
+@pytest.mark.spark
+def test_a4_a_char_is_compared_as_spark_compares_it_in_its_own_tables(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int64()), ("c", pa.string())])
+    char = {"c": {"__CHAR_VARCHAR_TYPE_STRING": "char(4)"}}
+    table = table_with(tmp_path / "t", schema, char)
+    write(spark, table, "SELECT * FROM VALUES (1, 'ab'), (2, 'abcd'), (3, 'x'), (4, NULL) AS (id, c)")
+    assert run(spark, "delete", table, predicate="c = 'ab'").metrics["numDeletedRows"] == 1
+    committed(run(spark, "update", table, predicate="c IN ('x', 'y')", set={"c": "'yy'"}))
+    source = {"sql": "SELECT 'abcd' AS k"}
+    clauses = [{**UPDATE, "condition": "t.c = 'abcd'", "set": {"c": "'end'"}}]
+    committed(run(spark, "merge", table, source=source, on="t.c = s.k", clauses=clauses))
+    kept = [{"id": 2, "c": "end "}, {"id": 3, "c": "yy  "}, {"id": 4, "c": None}]
+    assert rows_of(table) == sorted(kept, key=repr)
+    parted = Table.create(str(tmp_path / "u"), schema, ["c"])
+    tx, old = parted.begin(), parted.snapshot().metadata
+    described = json.loads(old.schema_string or "")
+    described["fields"][1]["metadata"] = char["c"]
+    tx.set_metadata(msgspec.structs.replace(old, schema_string=json.dumps(described)))
+    tx.commit("CHANGE COLUMNS")
+    write(spark, parted, "SELECT * FROM VALUES (1, 'ab'), (2, 'abcd') AS (id, c)")
+    committed(run(spark, "delete", parted, predicate="c = 'ab'"))
+    assert rows_of(parted) == [{"id": 2, "c": "abcd"}]
+
+
 # --- update and merge -----------------------------------------------------------------------------------------------
 
 GENERATED = {
