@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.locations import open_input
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table import types as delta
@@ -45,6 +47,8 @@ from airflow_txlog.jobs.sql import SqlGate, quoted
 
 # Above so many combinations of values, each column's least and greatest do.
 MOST_VALUES = 10_000
+# So much of the pinned source is read on the driver rather than by a Spark job.
+MOST_BYTES_READ = 64 * 1024 * 1024
 
 _INTEGERS = (delta.Primitive.BYTE, delta.Primitive.SHORT, delta.Primitive.INTEGER, delta.Primitive.LONG)
 _SCOPING = (*_INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
@@ -164,6 +168,9 @@ class AutoScope:
         return both_whole or is_same_type(found, wanted)
 
     def _look(self, chosen: Chosen, sides: Sides, source: PinnedSource) -> Predicate:
+        read = _read_values(chosen, sides, source)
+        if read is not None and read.num_rows <= MOST_VALUES:
+            return values_of(chosen, read)
         view = self.context.view_name()
         source.frame.createOrReplaceTempView(view)
         relation = f"{quoted(view)} AS {quoted(sides.source_alias)}"
@@ -219,6 +226,39 @@ def told(scope: Predicate) -> str:
     if sets or scope.tree == FALSE:
         return f"{plural(sum(len(leaf.rows) for leaf in sets), 'value')} of {names}"
     return f"a range of {names}"
+
+
+def _read_values(chosen: Chosen, sides: Sides, source: PinnedSource) -> pa.Table | None:
+    """The distinct values, a column for each equality, read out of the pinned files without a Spark job.
+
+    None where some equality is with more than a bare column of the source, or where there is much to read.
+    """
+    found = [_source_column(equality.sql, sides) for equality, _ in chosen]
+    names = [name for name in found if name is not None]
+    if len(names) < len(found) or source.num_rows == 0 or source.bytes_of(names) > MOST_BYTES_READ:
+        return None
+    distinct = list(dict.fromkeys(names))
+    parts = []
+    for file in source.files:
+        stream, _ = open_input(file.location)
+        with stream:
+            parts.append(pq.ParquetFile(stream).read(columns=distinct))
+    values = pa.concat_tables(parts).group_by(distinct).aggregate([])
+    return pa.table([values.column(name) for name in names], names=[f"c{number}" for number in range(len(names))])
+
+
+def _source_column(sql: str, sides: Sides) -> str | None:
+    """The source's column that the text is, and nothing but it."""
+    columns = {name.lower(): name for name in sides.source.names}
+    alias = sides.source_alias.lower()
+    tokens = lex(sql).tokens
+    if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias and alias not in columns:
+        tokens = tokens[2:]
+    if len(tokens) != 1 or tokens[0].kind not in ("word", "name") or tokens[0].text.lower() in _LITERAL_WORDS:
+        return None
+    name = columns.get(tokens[0].text.lower())
+    # With a dot, Arrow would take the name for a path.
+    return None if name is None or "." in name else name
 
 
 def _can_scope(field: delta.StructField) -> bool:

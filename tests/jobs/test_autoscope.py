@@ -21,8 +21,9 @@ from airflow_txlog.jobs.autoscope import AutoScope, Equality, scoping_equalities
 from airflow_txlog.jobs.clauses import Sides
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.inputs import PinnedSource, Source, pin
+from airflow_txlog.jobs.rules import accepted_rules
 from airflow_txlog.jobs.scan import spark_schema
-from airflow_txlog.jobs.schemas import is_ansi, spark_table_schema, without_metadata
+from airflow_txlog.jobs.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.session import job_settings
 from airflow_txlog.jobs.shipping import ship
 from airflow_txlog.jobs.sql import SqlGate
@@ -255,7 +256,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         source = pin(
             context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate
         )
-        target = spark_table_schema(snapshot)
+        rules = accepted_rules(context, snapshot.metadata)
+        target = rules.spark_schema
         sides = Sides(
             target=target,
             source=source.schema,
@@ -265,6 +267,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
             source_shape=gate.shape(source.schema),
             ansi=is_ansi(spark),
             table_uri=table.uri,
+            rules=rules,
         )
         spark.createDataFrame(table.to_arrow(), spark_schema(PARTITIONED)).createOrReplaceTempView("whole_target")
         source.frame.createOrReplaceTempView("whole_source")
@@ -292,6 +295,18 @@ def kept_counts(bench: Bench, texts: list[str]) -> dict[str, int | None]:
 def test_a14_no_row_that_on_matches_lies_outside_of_the_scope(bench: Bench) -> None:
     assert bench.snapshot.num_files == 24
     assert kept_counts(bench, list(SCOPES)) == SCOPES
+
+
+@pytest.mark.spark
+def test_a14_values_read_on_the_driver_are_those_that_spark_finds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = ["t.day <=> s.d AND t.n = `L`", "t.name <=> text AND t.dec = s.m", "t.b <=> s.flag", "t.n <=> s.i"]
+    read = {on: bench.scope(on) for on in bare}
+    monkeypatch.setattr(autoscope, "MOST_BYTES_READ", 0)
+    for on, scope in read.items():
+        assert bench.scope(on).tree == scope.tree
+        assert bench.kept(scope) >= matched_ids(bench, on)
 
 
 @pytest.mark.spark
