@@ -1,0 +1,53 @@
+"""The driver of the tests with separate executors: one Spark `local-cluster`, and a job for each scenario in turn.
+
+`python driver.py FOLDER ROOT`: FOLDER/scenarios.json is a list of [name, operation, arguments, order, table]; what came
+of each goes to FOLDER/results.json. The package is found by the driver in ROOT and by executors in the zip alone.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+FOLDER, ROOT = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, ROOT)
+
+from airflow_txlog.contract import JobSpec  # noqa: E402
+from airflow_txlog.jobs.run import run_job  # noqa: E402
+from airflow_txlog.jobs.session import local_session  # noqa: E402
+
+
+def main() -> None:
+    faults = FOLDER / "faults"
+    faults.mkdir()
+    spark = local_session(
+        {
+            "spark.master": "local-cluster[2,1,768]",
+            "spark.executor.memory": "768m",
+            "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent / "faults"),
+            "spark.executorEnv.TXLOG_FAULTS": str(faults),
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.sql.shuffle.partitions": "2",
+        }
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    told = {}
+    for name, operation, arguments, order, table in json.loads((FOLDER / "scenarios.json").read_text()):
+        for file in faults.iterdir():
+            file.unlink()
+        (faults / order).touch()
+        lines: list[str] = []
+        result = run_job(JobSpec(operation=operation, table_uri=table, arguments=arguments), spark, log=lines.append)
+        told[name] = {
+            "status": result.status,
+            "error": result.error,
+            "version": result.version,
+            "obeyed": sorted(os.listdir(faults)),
+            "lines": lines,
+        }
+        print(name, result.status, flush=True)
+    (FOLDER / "results.json").write_text(json.dumps(told))
+    spark.stop()
+
+
+main()
