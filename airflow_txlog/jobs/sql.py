@@ -11,6 +11,7 @@ plans are in reach (classic) and by the names in the text everywhere. Source: so
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,11 @@ from airflow_txlog.jobs.session import is_classic
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
+
+# From this day on every calendar of the JVM is the same.
+_GREGORIAN = dt.date(1582, 10, 15)
+_GREGORIAN_INSTANT = dt.datetime(1582, 10, 16, tzinfo=dt.UTC)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _FOREIGN_CODE = frozenset({"java_method", "reflect", "try_reflect"})
 
@@ -115,7 +121,7 @@ class SqlGate:
 
     def run(self, sql: str) -> DataFrame:
         """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
-        return self._spark.sql(sql, args=self._parameters or None)
+        return self._spark.sql(sql, args=self._as_bound(self._parameters))
 
     def check_all_used(self) -> None:
         """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
@@ -156,7 +162,7 @@ class SqlGate:
         bound = self.parameters_in(text)
         while True:
             try:
-                frame = self._spark.sql(sql, args=bound or None)
+                frame = self._spark.sql(sql, args=self._as_bound(bound))
                 _ = frame.schema
                 self.used |= set(bound)
                 return frame, bound
@@ -171,6 +177,9 @@ class SqlGate:
                         predicate=text,
                     ) from error
                 bound[name] = self._parameters[name]
+
+    def _as_bound(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {name: _exact(self._spark, value) for name, value in values.items()} or None
 
     def parameters_in(self, text: str) -> dict[str, Any]:
         """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
@@ -232,6 +241,23 @@ class SqlGate:
             raise _unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
         if special is True or (special is None and casts_special_date(condition)):
             raise _special(text)
+
+
+def _exact(spark: SparkSession, value: Any) -> Any:
+    """The value as Spark is to bind it.
+
+    Classic PySpark hands dates and timestamps over as `java.sql` types, which count in the Julian calendar before
+    1582-10-15: an instant then moves by days, and a year of three digits is refused. `java.time` has them as they are.
+    """
+    if not is_classic(spark) or not isinstance(value, dt.date):
+        return value
+    java: Any = spark._jvm
+    if not isinstance(value, dt.datetime):
+        return java.java.time.LocalDate.of(value.year, value.month, value.day) if value < _GREGORIAN else value
+    if value.tzinfo is None or value >= _GREGORIAN_INSTANT:
+        return value
+    microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
+    return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
 
 
 def _unbound_parameter(error: PySparkException) -> str | None:
