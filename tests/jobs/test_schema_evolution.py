@@ -128,6 +128,23 @@ def test_two_that_add_the_same_column_both_land_and_there_is_one(
     assert len(table.snapshot().delta_schema) == 4
 
 
+def test_rows_staged_under_a_wider_schema_are_kept_over_a_conflict(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path / "t", **{"delta.columnMapping.mode": "name"})
+    landed: list[int] = []
+
+    def log(line: str) -> None:
+        if "new file" in line and not landed:
+            landed.append(append(table, OLD))
+
+    source = {"sql": "SELECT 3 AS id, uuid() AS more"}
+    result = run(spark, "write", table, source=source, mode="overwrite", schema_evolution=True, log=log)
+    assert committed(result).rounds == 2
+    # Under other physical names the values would be gone; staged twice, there would be two files.
+    (row,) = rows_of(table)
+    assert (row["id"], len(row["more"])) == (3, 36)
+    assert len([path for path in files_on_disk(table) if path.startswith("part") or "/part" in path]) == 3
+
+
 UPDATE = {"when": "matched", "then": "update", "set": "*"}
 INSERT = {"when": "not_matched", "then": "insert", "values": "*"}
 
