@@ -37,8 +37,8 @@ lint: venv ## ruff check, ruff format --check, mypy --strict
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy airflow_txlog
 
-bench: venv ## time us against PySpark and deltalake; CASES="delete merge" SCALE=0.1 ROUNDS=5
-	@$(WITH_JAVA) $(PYTHON) -m tests.benchmarks $(if $(CASES),--cases $(CASES)) $(if $(SCALE),--scale $(SCALE)) \
+bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete merge" SCALE=0.1 ROUNDS=5
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; $(PYTHON) -m tests.benchmarks $(if $(CASES),--cases $(CASES)) $(if $(SCALE),--scale $(SCALE)) \
 	    $(if $(ROUNDS),--rounds $(ROUNDS))
 
 lock: ## write constraints.txt anew from a clean environment
