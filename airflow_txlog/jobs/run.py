@@ -18,8 +18,9 @@ from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore
 from airflow_txlog.jobs import maintenance
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
-from airflow_txlog.jobs.delete import delete
-from airflow_txlog.jobs.merge import merge
+from airflow_txlog.jobs.dml.delete import delete
+from airflow_txlog.jobs.dml.merge import merge
+from airflow_txlog.jobs.dml.update import update
 from airflow_txlog.jobs.optimize.job import optimize
 from airflow_txlog.jobs.restore import restore
 from airflow_txlog.jobs.rounds import Outcome
@@ -27,8 +28,7 @@ from airflow_txlog.jobs.running import translate
 from airflow_txlog.jobs.session import check_meaning, job_settings
 from airflow_txlog.jobs.shipping import ship
 from airflow_txlog.jobs.truncate import truncate
-from airflow_txlog.jobs.update import update
-from airflow_txlog.jobs.write import write
+from airflow_txlog.jobs.write.job import write
 
 _ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {
     "write": write,

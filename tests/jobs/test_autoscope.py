@@ -16,10 +16,10 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
-from airflow_txlog.jobs import autoscope
-from airflow_txlog.jobs.autoscope import AutoScope, Equality, scoping_equalities, told
-from airflow_txlog.jobs.clauses import Sides
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml import autoscope
+from airflow_txlog.jobs.dml.autoscope import AutoScope, Equality, scoping_equalities, told
+from airflow_txlog.jobs.dml.clauses import Sides
 from airflow_txlog.jobs.inputs import PinnedSource, Source, pin
 from airflow_txlog.jobs.rules import accepted_rules
 from airflow_txlog.jobs.scan import spark_schema

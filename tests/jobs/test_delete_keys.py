@@ -13,7 +13,7 @@ import pytest
 
 from airflow_txlog.engine import Transaction
 from airflow_txlog.errors import CommitContention
-from airflow_txlog.jobs import delete_keys
+from airflow_txlog.jobs.dml import delete_keys
 from airflow_txlog.parameters import encode_parameter
 from tests.jobs.tables import (
     append,

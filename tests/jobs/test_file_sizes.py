@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs import tiny_files
+from airflow_txlog.jobs.write import tiny_files
 from tests.jobs.tables import bag, committed, error_of, files_on_disk, live_files, run, spark_bag
 
 if TYPE_CHECKING:

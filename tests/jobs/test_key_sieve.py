@@ -15,10 +15,10 @@ from airflow_txlog.datafiles.sieve import passing
 from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
 from airflow_txlog.engine.table.rules import TableRules
 from airflow_txlog.engine.table.schema import parse_schema
-from airflow_txlog.jobs import key_sieve as module
-from airflow_txlog.jobs.clauses import Sides
+from airflow_txlog.jobs.dml import key_sieve as module
+from airflow_txlog.jobs.dml.clauses import Sides
+from airflow_txlog.jobs.dml.key_sieve import key_sieve
 from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.key_sieve import key_sieve
 from airflow_txlog.jobs.rules import Rules
 from airflow_txlog.jobs.scan import spark_schema
 

@@ -18,19 +18,19 @@ from pyspark.sql import DataFrame
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.autoscope import AutoScope, told
-from airflow_txlog.jobs.clauses import Clause, Clauses, Sides, check_clauses
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.dml.autoscope import AutoScope, told
+from airflow_txlog.jobs.dml.clauses import Clause, Clauses, Sides, check_clauses
+from airflow_txlog.jobs.dml.images import inserted_rows, updated_images
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, vector_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.dml.pairs import check_unambiguous, find_pairs
 from airflow_txlog.jobs.dml.pipeline import run_row_operation
 from airflow_txlog.jobs.dml.verdicts import Verdicts
 from airflow_txlog.jobs.evolution import assigned_columns, evolved_metadata
-from airflow_txlog.jobs.images import inserted_rows, updated_images
 from airflow_txlog.jobs.inputs import PinnedSource, build_source, pin, pinned_before
-from airflow_txlog.jobs.pairs import check_unambiguous, find_pairs
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome
 from airflow_txlog.jobs.rules import accepted_rules

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
 from airflow_txlog.engine.table import types as delta
-from airflow_txlog.jobs.clauses import (
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.clauses import (
     Clause,
     Clauses,
     Sides,
@@ -29,9 +30,8 @@ from airflow_txlog.jobs.clauses import (
     generated_by,
     image_sql,
 )
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.pairs import BROADCAST_BYTES, join_hint
 from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.pairs import BROADCAST_BYTES, join_hint
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
 from airflow_txlog.jobs.schemas import as_column_type
 from airflow_txlog.jobs.sql import SqlGate, quoted

@@ -22,14 +22,14 @@ from airflow_txlog.engine.table.types import Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.dml.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.dml.pairs import join_hint
 from airflow_txlog.jobs.dml.verdicts import ADDRESSED
 from airflow_txlog.jobs.find import scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource, Source, build_source, pin, pinned_before
-from airflow_txlog.jobs.key_values import Keys, check_key_column, convert_keys
-from airflow_txlog.jobs.pairs import join_hint
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, spark_schema

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.sieve import AllOf, AnyOf, Compared, IsNull, OneOf, Sieve
 from airflow_txlog.engine.table import types as delta
 from airflow_txlog.engine.table.predicate.lexing import Token, lex
-from airflow_txlog.jobs.autoscope import Equality, scoping_equalities
-from airflow_txlog.jobs.clauses import Sides
+from airflow_txlog.jobs.dml.autoscope import Equality, scoping_equalities
+from airflow_txlog.jobs.dml.clauses import Sides
 from airflow_txlog.jobs.inputs import PinnedSource
 from airflow_txlog.jobs.schemas import is_same_type
 

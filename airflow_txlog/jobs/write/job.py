@@ -42,15 +42,6 @@ from airflow_txlog.jobs.dml.sameness import rules_of
 from airflow_txlog.jobs.evolution import evolved_by_source
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
-from airflow_txlog.jobs.replace_rows import ReplaceRows, only_inside, replaces_rows
-from airflow_txlog.jobs.replaced import (
-    Scope,
-    check_has_partitions,
-    files_in_scope,
-    files_of_partitions,
-    scope_of,
-    scope_of_new_table,
-)
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.rules import Rules, accepted_rules, fit_new_rows
 from airflow_txlog.jobs.scan import check_names_are_free
@@ -63,7 +54,16 @@ from airflow_txlog.jobs.scope import check_may_remove_rows, known_sum
 from airflow_txlog.jobs.sizes import shuffled_towards
 from airflow_txlog.jobs.sql import SqlGate
 from airflow_txlog.jobs.stage import layout_for, stage, unstage
-from airflow_txlog.jobs.tiny_files import joined
+from airflow_txlog.jobs.write.replace_rows import ReplaceRows, only_inside, replaces_rows
+from airflow_txlog.jobs.write.replaced import (
+    Scope,
+    check_has_partitions,
+    files_in_scope,
+    files_of_partitions,
+    scope_of,
+    scope_of_new_table,
+)
+from airflow_txlog.jobs.write.tiny_files import joined
 
 
 def write(context: JobContext) -> Outcome:

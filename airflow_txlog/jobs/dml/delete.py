@@ -14,7 +14,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.files import live_row_counts
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.delete_keys import DeleteByKeys
+from airflow_txlog.jobs.dml.delete_keys import DeleteByKeys
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork

@@ -14,17 +14,17 @@ from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.jobs.clauses import Clause, Clauses, Sides, assigned_values
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.delete import told_condition
+from airflow_txlog.jobs.dml.clauses import Clause, Clauses, Sides, assigned_values
+from airflow_txlog.jobs.dml.delete import told_condition
+from airflow_txlog.jobs.dml.images import updated_images
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.pipeline import run_row_operation
 from airflow_txlog.jobs.dml.verdicts import ADDRESSED
 from airflow_txlog.jobs.find import find_rows
-from airflow_txlog.jobs.images import updated_images
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome
 from airflow_txlog.jobs.rules import accepted_rules

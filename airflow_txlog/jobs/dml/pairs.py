@@ -17,12 +17,12 @@ from airflow_txlog.datafiles.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema import StructType, parse_schema
 from airflow_txlog.errors import AmbiguousMerge
-from airflow_txlog.jobs.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.clauses import Clauses, Sides, deciding_sql
+from airflow_txlog.jobs.dml.key_sieve import key_sieve
 from airflow_txlog.jobs.dml.verdicts import ADDRESSED
 from airflow_txlog.jobs.find import scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.key_sieve import key_sieve
 from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan
 from airflow_txlog.jobs.schemas import without_metadata
