@@ -247,14 +247,19 @@ def _exact(spark: SparkSession, value: Any) -> Any:
     """The value as Spark is to bind it.
 
     Classic PySpark hands dates and timestamps over as `java.sql` types, which count in the Julian calendar before
-    1582-10-15: an instant then moves by days, and a year of three digits is refused. `java.time` has them as they are.
+    1582-10-15: an instant then moves by days, and a year of three digits is refused. A time without a zone would become
+    an instant in the zone of the driver's machine, whatever the job's is. `java.time` has them as they are.
     """
     if not is_classic(spark) or not isinstance(value, dt.date):
         return value
     java: Any = spark._jvm
     if not isinstance(value, dt.datetime):
         return java.java.time.LocalDate.of(value.year, value.month, value.day) if value < _GREGORIAN else value
-    if value.tzinfo is None or value >= _GREGORIAN_INSTANT:
+    if value.tzinfo is None:
+        day = java.java.time.LocalDate.of(value.year, value.month, value.day)
+        nanoseconds = value.microsecond * 1000
+        return day.atTime(value.hour, value.minute, value.second, nanoseconds)
+    if value >= _GREGORIAN_INSTANT:
         return value
     microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
     return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)

@@ -33,3 +33,19 @@ def test_a8_an_old_parameter_means_its_own_day(
     used = {name: value for name, value in parameters.items() if f":{name}" in predicate}
     committed(run(spark, "delete", table, predicate=predicate, parameters=used))
     assert ids(table) == left
+
+
+def test_a3_a_moment_without_a_zone_is_one_of_the_jobs_zone_for_spark_and_for_pruning(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    naive = dt.datetime(2024, 6, 1)
+    instants = [dt.datetime(2024, 6, 1, hour, tzinfo=dt.UTC) for hour in (0, 4, 8)]
+    schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("wall", pa.timestamp("us"))])
+    files = [pa.table([[n], [at], [at.replace(tzinfo=None)]], schema=schema) for n, at in enumerate(instants)]
+    table = make_table(tmp_path / "t", *files)
+    zone = "America/New_York"
+    result = committed(run(spark, "delete", table, predicate="ts = :at", parameters={"at": naive}, time_zone=zone))
+    assert ids(table) == [0, 2], "midnight in New York is four o'clock in UTC"
+    assert result.metrics["numDeletedRows"] == 1
+    committed(run(spark, "delete", table, predicate="wall = :at", parameters={"at": naive}, time_zone=zone))
+    assert ids(table) == [2]
