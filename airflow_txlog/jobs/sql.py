@@ -12,7 +12,8 @@ plans are in reach (classic) and by the names in the text everywhere. Source: so
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -47,15 +48,35 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def columns_named(sql: str, schema: delta.StructType) -> frozenset[str] | None:
+def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> frozenset[str] | None:
     """A superset of the schema's columns that the text can mean; None when a star or IDENTIFIER() may hide some.
 
-    Every name that Spark resolves stands in the text as a word, so a column whose name does not is not needed.
+    Every name that Spark resolves stands in the text as a word, so a column whose name does not is not needed. A name
+    behind `other_alias.` is another relation's, unless the schema itself has a column of the alias's name.
     """
     try:
-        return Names(schema, lex(sql)).columns_named()
+        lexed = lex(sql)
     except Unreadable:
         return None
+    if other_alias and schema.find(other_alias) is None:
+        lexed = replace(lexed, tokens=_without_members_of(other_alias, lexed.tokens))
+    return Names(schema, lexed).columns_named()
+
+
+def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
+    """The tokens without each `alias.name`."""
+    kept: list[Token] = []
+    dot, at = Token("symbol", "."), 0
+    while at < len(tokens):
+        here = tokens[at : at + 3]
+        is_name = len(here) == 3 and here[1] == dot and all(token.kind in ("word", "name") for token in here[::2])
+        # A dot before it makes the alias itself a member of something.
+        if is_name and here[0].text.lower() == alias.lower() and kept[-1:] != [dot]:
+            at += 3
+        else:
+            kept.append(tokens[at])
+            at += 1
+    return kept
 
 
 def aliased(view: str, alias: str = ROWS_ALIAS) -> str:

@@ -183,16 +183,16 @@ def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset
     return {name: numbers for name, numbers in lacking.items() if numbers}
 
 
-def columns_for_images(clauses: Sequence[Clause], schema: delta.StructType) -> frozenset[str] | None:
+def columns_for_images(clauses: Sequence[Clause], schema: delta.StructType, source_alias: str) -> frozenset[str] | None:
     """The target's columns that updates need: those that some clause keeps, and those that a text names.
 
-    None where a text may name any of them.
+    None where a text may name any of them. A name behind `source_alias` is the source's.
     """
     needed: frozenset[str] = frozenset()
     for clause in clauses:
         needed |= frozenset(name for name in schema.names if name not in clause.values)
         for text in clause.values.values():
-            named = columns_named(text, schema)
+            named = columns_named(text, schema, source_alias)
             if named is None:
                 return None
             needed |= named

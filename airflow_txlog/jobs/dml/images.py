@@ -50,7 +50,7 @@ def updated_images(
 
     Without a source the clauses speak of the target alone.
     """
-    needed = columns_for_images(clauses.updates, schema)
+    needed = columns_for_images(clauses.updates, schema, sides.source_alias)
     read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
     task = ScanTask(
         bins=bins_for(context, updated), schema=read, rows="only", with_row_id=True, with_clause=True, with_segment=True

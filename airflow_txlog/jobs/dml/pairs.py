@@ -50,9 +50,9 @@ def find_pairs(
     target_view, source_view = context.view_name(), context.view_name()
     # Where no match is a reason to act, every row is of interest.
     sieve = None if clauses.not_matched_by_source else key_sieve(on, schema, plan.schema, sides, source)
-    scan_columns(context, plan, _named(texts, schema), sieve).createOrReplaceTempView(target_view)
+    scan_columns(context, plan, _named(texts, schema, sides.source_alias), sieve).createOrReplaceTempView(target_view)
     source.frame.createOrReplaceTempView(source_view)
-    named = _named(texts, parse_schema(without_metadata(source.schema).json()))
+    named = _named(texts, parse_schema(without_metadata(source.schema).json()), sides.target_alias)
     size_bytes = source.bytes_of([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
     source_row = f"{s}.{ROW_ID_COLUMN}"
@@ -110,11 +110,11 @@ def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, claus
     )
 
 
-def _named(texts: Iterable[str], schema: StructType) -> frozenset[str] | None:
-    """The schema's columns that some of the texts may mean; None for any."""
+def _named(texts: Iterable[str], schema: StructType, other_alias: str) -> frozenset[str] | None:
+    """The schema's columns that some of the texts may mean, beside the other side's alias; None for any."""
     named: frozenset[str] = frozenset()
     for text in texts:
-        found = columns_named(text, schema)
+        found = columns_named(text, schema, other_alias)
         if found is None:
             return None
         named |= found
