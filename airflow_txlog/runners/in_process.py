@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INTERRUPT_TIMEOUT_S = 5.0
+INTERRUPT_EVERY_S = 0.2
 
 
 class InProcessRunner:
@@ -58,13 +60,25 @@ class InProcessRunner:
                 spark.removeTag(tag)
 
     def kill(self) -> None:
-        """Cancel the Spark jobs of the running job; the job then ends in an error and has committed nothing more."""
+        """Cancel the Spark jobs of the running job until it has ended in an error: a kill that comes between two Spark
+        jobs is meant for the next one. A commit that is on its way stays.
+        """
         running = self._running
         if running is None:
             return
         # From a thread of its own: the signal handler interrupts this thread inside a call to the JVM, and that call
         # holds this thread's connection.
         spark, tag = running
-        interrupter = threading.Thread(target=spark.interruptTag, args=(tag,), daemon=True)
-        interrupter.start()
-        interrupter.join(INTERRUPT_TIMEOUT_S)
+
+        told = threading.Event()
+
+        def interrupt() -> None:
+            while self._running is running:
+                with contextlib.suppress(Exception):  # a session that broke has nothing left to cancel
+                    spark.interruptTag(tag)
+                told.set()
+                time.sleep(INTERRUPT_EVERY_S)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        # Not until the job has ended: the thread that it runs in may be this one.
+        told.wait(INTERRUPT_TIMEOUT_S)
