@@ -51,13 +51,13 @@ class InProcessRunner:
         """Marks the Spark jobs that start inside, so that `kill` finds them and no others."""
         tag = f"airflow_txlog-{uuid.uuid4()}"
         self._running = (spark, tag)
-        spark.addTag(tag)
+        _add_tag(spark, tag)
         try:
             yield
         finally:
             self._running = None
             with contextlib.suppress(Exception):  # a session that broke cannot be tidied, and the cause is on its way
-                spark.removeTag(tag)
+                _remove_tag(spark, tag)
 
     def kill(self) -> None:
         """Cancel the Spark jobs of the running job until it has ended in an error: a kill that comes between two Spark
@@ -75,10 +75,41 @@ class InProcessRunner:
         def interrupt() -> None:
             while self._running is running:
                 with contextlib.suppress(Exception):  # a session that broke has nothing left to cancel
-                    spark.interruptTag(tag)
+                    _interrupt(spark, tag)
                 told.set()
                 time.sleep(INTERRUPT_EVERY_S)
 
         threading.Thread(target=interrupt, daemon=True).start()
         # Not until the job has ended: the thread that it runs in may be this one.
         told.wait(INTERRUPT_TIMEOUT_S)
+
+
+# A classic session knows its own tags only in the thread that has set them, and its `interruptTag` would find nothing
+# from another: there the tags are those of the Spark context, which all threads share.
+
+
+def _add_tag(spark: SparkSession, tag: str) -> None:
+    if _is_classic(spark):
+        spark.sparkContext.addJobTag(tag)
+    else:
+        spark.addTag(tag)
+
+
+def _remove_tag(spark: SparkSession, tag: str) -> None:
+    if _is_classic(spark):
+        spark.sparkContext.removeJobTag(tag)
+    else:
+        spark.removeTag(tag)
+
+
+def _interrupt(spark: SparkSession, tag: str) -> None:
+    if _is_classic(spark):
+        spark.sparkContext.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    from airflow_txlog.jobs.session import is_classic
+
+    return is_classic(spark)
