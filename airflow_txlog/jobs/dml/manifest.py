@@ -65,7 +65,11 @@ class Manifest:
         if not self._may_save:
             return Memory()
         for path in self._saved_before():
-            found = _decode(self._store.read(path), path)
+            try:
+                found = _decode(self._store.read(path), path)
+            except FileNotFoundError:
+                # Another copy of the work has just written a newer one.
+                continue
             if found is None or found[0]["identity"] != self._identity():
                 continue
             header, table = found
@@ -102,8 +106,12 @@ class Manifest:
         name = f"{_PREFIX}{self._context.job_id}-{self._number:04d}-{uuid.uuid4().hex[:8]}-{digest}.arrow"
         # Known to others from the moment that writing begins.
         self.is_published = True
-        with open_output(f"{self._context.inputs_location}/{name}") as sink:
-            sink.write(data)
+        try:
+            with open_output(f"{self._context.inputs_location}/{name}") as sink:
+                sink.write(data)
+        except OSError as error:
+            self._context.log(f"what was staged could not be written down ({error}): a retry would start over")
+            return
         earlier, self._saved = self._saved, [f"{self._folder}/{name}"]
         for path in earlier:
             with contextlib.suppress(Exception):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.dml import manifest
 from tests.jobs.tables import append, application, committed, files_on_disk, ids, live_files, make_table, rows, run
 
 if TYPE_CHECKING:
@@ -82,3 +83,17 @@ def test_b1_another_spec_or_another_number_does_not_resume(tmp_path: Path, spark
     committed(run(spark, "delete", table, application=who, log=told.append, predicate="id = 4"))
     assert not [line for line in told if "remembered" in line or "resuming" in line]
     assert ids(table) == [0, 1, 2, 3, 5, 5, 6, 7, 8, 9]
+
+
+def test_b1_a_memory_that_cannot_be_written_down_does_not_fail_the_job(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(location: str) -> None:
+        raise OSError(28, "No space left on device", location)
+
+    monkeypatch.setattr(manifest, "open_output", full)
+    table = make_table(tmp_path / "t", rows(10))
+    told: list[str] = []
+    committed(run(spark, "delete", table, application=application(), log=told.append, predicate="id = 5"))
+    assert ids(table) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert [line for line in told if "could not be written down" in line]
