@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.depth import LONG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,18 +23,40 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
-# What a test tells the reader of the run: `record_property(TOLD, line)`. It crosses from a worker to the terminal.
-TOLD = "told"
+# A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
+REPORTED = "reported"
+DURATIONS_SHOWN = 16
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests of this depth, and start the slow ones first, so that no worker is left with one at the end."""
+    chosen, others = [], []
+    for item in items:
+        is_long, is_seeded = item.get_closest_marker("long"), item.get_closest_marker("seeded")
+        (chosen if (is_long or is_seeded if LONG else not is_long) else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+    items[:] = sorted(chosen, key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The lines that tests told, after the run, in order: nothing that was read or refused goes unsaid."""
-    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
-    lines = sorted(str(value) for report in reports for name, value in report.user_properties if name == TOLD)
+    """After the run: the lines that tests reported, and the seconds of each folder, so that CI shows both."""
+    outcomes = [terminalreporter.stats.get(outcome, []) for outcome in ("passed", "failed", "skipped", "")]
+    reports = [report for of_outcome in outcomes for report in of_outcome if hasattr(report, "user_properties")]
+    lines = sorted({str(value) for report in reports for name, value in report.user_properties if name == REPORTED})
     if lines:
         terminalreporter.section("tables")
         for line in lines:
             terminalreporter.write_line(line)
+    seconds: Counter[str] = Counter()
+    tests: Counter[str] = Counter()
+    for report in reports:
+        folder = "/".join(report.nodeid.split("::")[0].split("/")[1:-1][:2]) or "."
+        seconds[folder] += report.duration
+        tests[folder] += report.when == "call"
+    terminalreporter.section("seconds by folder")
+    for folder, total in seconds.most_common(DURATIONS_SHOWN):
+        terminalreporter.write_line(f"{total:8.1f} s {tests[folder]:5d} tests  {folder}")
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -89,10 +116,32 @@ def golden_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
+def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with Airflow's tables, made once by whichever worker comes first; tests copy it."""
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "airflow-database"
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = home / "airflow.db"
+        if not made.exists():
+            making = home / "making.db"
+            inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+            settings = {"AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{making}"}
+            command = [sys.executable, "-m", "airflow", "db", "migrate"]
+            subprocess.run(command, env=inherited | settings, check=True, capture_output=True)
+            making.rename(made)
+    return made
+
+
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this pytest process: two cores, UTC, no UI."""
     from pyspark.sql import SparkSession
 
+    # Thousands of small queries, each run once: compiling them would cost more than running them. `make test-long`
+    # compiles them, as users' Spark does.
+    codegen = {} if LONG else {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     session = (
         SparkSession.builder.master("local[2]")
         .appName("airflow_txlog tests")
@@ -101,11 +150,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
-        # Thousands of small queries, each run once: the JVM's second compiler costs half of the suite's time.
+        # For the same reason, without the JVM's second compiler.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config(map=codegen)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

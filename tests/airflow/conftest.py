@@ -39,11 +39,9 @@ assert "airflow.configuration" not in sys.modules, "Airflow was imported before 
 
 
 @pytest.fixture(scope="session")
-def airflow_home() -> Path:
-    """An initialised Airflow database."""
-    from airflow.utils.db import initdb
-
-    initdb()
+def airflow_home(airflow_database: Path) -> Path:
+    """Airflow's home, with a database of its own."""
+    shutil.copy(airflow_database, Path(_HOME) / "airflow.db")
     return Path(_HOME)
 
 

@@ -1,16 +1,13 @@
-"""The default runner with real jobs: a child process with a Spark of its own."""
+"""Children with a Spark of their own: typed errors and quiet lines out of a real JVM, and no process left of a kill."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract import JobSpec
@@ -18,22 +15,15 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, MissingResult
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.airflow.racing import PLANNED
+from tests.jobs.tables import make_table
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("each child starts a Spark of its own")]
 
 
 @pytest.fixture
-def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+def users(tmp_path: Path) -> Table:
     """A hundred users in one file, made without Spark, at version 1."""
-    rows = pa.table({"user_id": pa.array(range(100), pa.int64())})
-    table = Table.create(str(tmp_path / "users"), rows.schema)
-    path = tmp_path / "users" / "part-0.parquet"
-    pq.write_table(rows, path)
-    tx = table.begin()
-    tx.add(path=path.name, partition_values={}, size=path.stat().st_size, modification_time=1, stats=None)
-    tx.commit("WRITE", {}, {})
-    monkeypatch.setenv("TXLOG_TEST_TABLE", table.uri)
-    return table
+    return make_table(tmp_path / "users", pa.table({"user_id": pa.array(range(100), pa.int64())}))
 
 
 def runs(process: psutil.Process) -> bool:
@@ -42,14 +32,6 @@ def runs(process: psutil.Process) -> bool:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def test_a_task_runs_its_job_in_a_child_by_default(users: Table, dag_of: Callable[[str, str], Any]) -> None:
-    dag_run = dag_of("outcomes", "in_a_child").test()
-    (ti,) = dag_run.get_task_instances()
-    assert (ti.state, ti.try_number) == ("success", 1)
-    assert users.to_arrow().num_rows == 99
-    assert users.snapshot().version == 2
 
 
 def test_a_child_tells_its_typed_error_and_quiet_lines(users: Table) -> None:

@@ -52,7 +52,7 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long("six cases, each with up to four engines in processes of their own")
 def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
     peers = {
         "update": ["pyspark", "deltalake", "delta-spark"],
@@ -70,7 +70,7 @@ def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long("two cases, each with three engines in processes of their own")
 def test_benchmarks_of_optimize_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
     lines = run_benchmarks(tmp_path, "optimize", "z-order")
     peers = ["deltalake", "delta-spark"] if jars() else ["deltalake"]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CommitContention
 from tests.interop.tables import append, assert_both_read
 
-ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = pa.schema([pa.field("writer", pa.string()), pa.field("number", pa.int64())])
 THREADS_A_SIDE = 8
 COMMITS_A_THREAD = 10
@@ -47,7 +43,6 @@ def commits_of(uri: str) -> list[dict[str, object]]:
     return [json.loads(path.read_text().splitlines()[0])["commitInfo"] for path in paths[1:]]
 
 
-@pytest.mark.slow
 def test_threads_of_both_append_and_no_commit_is_lost(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, SCHEMA)
@@ -83,46 +78,6 @@ def test_threads_of_both_append_and_no_commit_is_lost(tmp_path: Path) -> None:
     assert sum("delta-rs" in engine for engine in engines) == THREADS_A_SIDE * COMMITS_A_THREAD
 
 
-WRITER = """
-import sys
-from airflow_txlog.engine import Table
-from tests.interop.test_both_write_at_once import append_until_committed, row
-uri, writer, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-table = Table.open(uri)
-sys.stdin.readline()
-for number in range(count):
-    print(append_until_committed(table, row(writer, number)), flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_processes_of_ours_append_and_no_commit_is_lost(tmp_path: Path) -> None:
-    uri = str(tmp_path / "t")
-    Table.create(uri, SCHEMA)
-    writers = [f"process {number}" for number in range(6)]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, uri, writer, "15"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for writer in writers
-    ]
-    for process in running:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outputs = [process.communicate(timeout=300)[0] for process in running]
-    assert [process.returncode for process in running] == [0] * len(running)
-    versions = [int(line) for output in outputs for line in output.split()]
-    assert sorted(versions) == list(range(1, len(writers) * 15 + 1))
-    assert len({info["txnId"] for info in commits_of(uri)}) == len(versions)
-    assert_both_read(uri, rows(writers, 15))
-
-
-@pytest.mark.slow
 def test_two_tasks_create_one_table_and_both_append(tmp_path: Path) -> None:
     """A race to create is lost by all but one, and the losers find the table usable."""
     from airflow_txlog.errors import TableAlreadyExists

@@ -1,14 +1,13 @@
 """delta-spark reads what we write, writes on, and we read that: both ways, on the same tables.
 
 Skipped where delta-spark's jars are not there; `tools/ensure_delta_spark.sh` fetches them, and nothing here asks a
-network. One child process with delta-spark serves the whole module.
+network.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +20,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.engine.table.schema import schema_to_json
 from tests.engine.rows import append
-from tests.interop.delta_spark import DeltaSpark, jars, running
+from tests.interop.delta_spark import DeltaSpark
 from tests.interop.reference.plain import plain_rows, plain_type
 from tests.interop.test_deltalake_reads_ours import (
     ALL_TYPES,
@@ -34,17 +33,13 @@ from tests.interop.test_deltalake_reads_ours import (
 )
 from tests.vectors import mask_by_us
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("delta-spark")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("delta-spark in a JVM of its own"),
+    pytest.mark.xdist_group("delta-spark"),
+]
 
 UTC = dt.UTC
-
-
-@pytest.fixture(scope="module")
-def delta() -> Iterator[DeltaSpark]:
-    if not jars():
-        pytest.skip("delta-spark's jars are not here: run tools/ensure_delta_spark.sh, or set TXLOG_DELTA_JARS")
-    with running() as child:
-        yield child
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from tests.conftest import TOLD
+from tests.conftest import REPORTED
 from tests.interop.oracles import holds_int96, rows_by_delta_rs, rows_by_files
 from tests.interop.tables import bag
 
@@ -92,7 +92,7 @@ def _tables() -> list[Any]:
 @pytest.mark.parametrize("name", _tables())
 def test_golden(name: str, record_property: Callable[[str, object], None]) -> None:
     def say(what: str) -> None:
-        record_property(TOLD, f"golden {name}: {what}")
+        record_property(REPORTED, f"golden {name}: {what}")
 
     folder = GOLDEN / name
     known = "TXLOG_GOLDEN" not in os.environ

@@ -5,25 +5,20 @@ Skipped where delta-spark's jars are not there. One child process runs delta-spa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.interop.delta_spark import DeltaSpark, jars, running
+from tests.interop.delta_spark import DeltaSpark
 from tests.interop.reference.plain import plain_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("delta-spark")]
-
-
-@pytest.fixture(scope="module")
-def delta() -> Iterator[DeltaSpark]:
-    if not jars():
-        pytest.skip("delta-spark's jars are not here: run tools/ensure_delta_spark.sh, or set TXLOG_DELTA_JARS")
-    with running() as child:
-        yield child
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("delta-spark in a JVM of its own"),
+    pytest.mark.xdist_group("delta-spark"),
+]
 
 
 def optimize(delta: DeltaSpark, uri: str, **arguments: Any) -> dict[str, Any]:

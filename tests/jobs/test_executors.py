@@ -19,9 +19,16 @@ from typing import Any
 import pytest
 
 from airflow_txlog.engine import Table
+from tests.depth import LONG
 from tests.jobs.tables import files_on_disk, live_files, make_table, rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# One worker has them all, or each would start a cluster.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.seeded,
+    pytest.mark.slow("a Spark local-cluster, whose executors are killed and started again"),
+    pytest.mark.xdist_group("local-cluster"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 DAYS = (dt.date(2024, 1, 1), dt.date(2024, 1, 2))
@@ -61,25 +68,23 @@ def expected(operation: str) -> Counter[tuple[int, str]]:
     return Counter({**kept, **{number: "new" for number in source if number % 2 == 0 or number >= 80}}.items())
 
 
-SCENARIOS = {
-    f"{operation}, {order}": (operation, order)
-    for operation, order in [
-        ("delete", "staged.fail"),
-        ("merge", "staged.fail"),
-        ("write", "staged.kill"),
-        ("delete", "staged.kill"),
-        ("update", "staged.kill"),
-        ("merge", "staged.kill"),
-        ("optimize", "staged.kill"),
-        ("merge", "scan.kill"),
+# Each starts an executor anew, which takes seconds: `make test` has one for each kind of trouble and of written file.
+ORDERS = [("delete", "staged.fail"), ("write", "staged.kill"), ("merge", "staged.kill"), ("merge", "scan.kill")]
+if LONG:
+    ORDERS += [(operation, "staged.kill") for operation in ("delete", "update", "optimize")] + [
+        ("merge", "staged.fail")
     ]
-}
+SCENARIOS = {f"{operation}, {order}": (operation, order) for operation, order in ORDERS}
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], Table]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("executors")
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder: Path) -> dict[str, tuple[dict[str, Any], Table]]:
     """What came of every scenario, and its table."""
-    folder = tmp_path_factory.mktemp("executors")
     tables = {}
     for number, name in enumerate(SCENARIOS):
         parts = [rows(20, start=20 * part, day=DAYS[part % 2]) for part in range(4)]
@@ -117,6 +122,12 @@ def test_rows_are_exact_and_no_orphan_is_committed(outcomes: Any, name: str) -> 
     if order.startswith("staged"):
         assert orphans, "the attempt had written before it came to grief"
     assert not orphans & live_files(table)
+
+
+def test_the_code_of_the_tasks_reaches_separate_executors_in_the_zip_alone(outcomes: Any, folder: Path) -> None:
+    loaded = json.loads((folder / "loaded.json").read_text())
+    assert loaded
+    assert all("airflow_txlog-" in file and ".zip/airflow_txlog/datafiles/tasks.py" in file for file in loaded), loaded
 
 
 def named_in_log(table: Table) -> set[str]:

@@ -46,6 +46,3 @@ with DAG("death_after_the_commit", schedule=None, default_args=DEFAULTS):
 with DAG("wait_and_forget", schedule=None, default_args=DEFAULTS):
     wait = TableVersionSensor(task_id="wait", table_uri=TABLE, newer_than="None", mode="reschedule", poke_interval=1)
     wait >> DeltaDeleteOperator(task_id="forget", **FORGET)
-
-with DAG("in_a_child", schedule=None, default_args={"spark_conf": {"spark.master": "local[1]"}}):
-    DeltaDeleteOperator(task_id="forget", **FORGET)

@@ -1,6 +1,7 @@
-"""Runs fuzzed cases in a process of its own, whose memory and patience are bounded: `python -m … kind start end`.
+"""Runs fuzzed cases in a process of its own, whose memory and processor time are bounded: `python -m … KIND START END`.
 
-Each case is told before it runs, so that a crash of native code names its seed. The last line is a JSON report.
+More kinds may follow, three arguments each. Each case is printed before it runs, so that a crash of native code names
+its seed. The last line is a JSON report: for each kind its outcomes and its failures.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import traceback
 from types import FrameType
+from typing import Any
 
 # Above what the process takes once everything is imported.
 MEMORY_BYTES = 1024**3
@@ -26,18 +28,28 @@ def _too_long(signum: int, frame: FrameType | None) -> None:
     raise TooLong
 
 
-def main(kind: str, start: int, end: int) -> None:
-    from tests.engine.fuzz.cases import run
+def main(arguments: list[str]) -> None:
+    from tests.engine.fuzz.cases import KINDS, run
 
-    run(kind, -1)
+    for kind in KINDS:
+        run(kind, -1)
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, taken + MEMORY_BYTES))
     signal.signal(signal.SIGPROF, _too_long)
+    report = {}
+    for kind, start, end in zip(arguments[::3], arguments[1::3], arguments[2::3], strict=True):
+        report[kind] = _cases(kind, range(int(start), int(end)))
+    print(json.dumps(report))
+
+
+def _cases(kind: str, seeds: range) -> dict[str, Any]:
+    from tests.engine.fuzz.cases import run
+
     outcomes: collections.Counter[str] = collections.Counter()
     failures = []
-    for seed in range(start, end):
-        print(seed, flush=True)
+    for seed in seeds:
+        print(kind, seed, flush=True)
         signal.setitimer(signal.ITIMER_PROF, CASE_CPU_S)
         try:
             outcomes[run(kind, seed)] += 1
@@ -45,8 +57,8 @@ def main(kind: str, start: int, end: int) -> None:
             failures.append({"seed": seed, "error": repr(error)[:300], "where": traceback.format_exc(limit=-4)})
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-    print(json.dumps({"outcomes": outcomes, "failures": failures}))
+    return {"outcomes": outcomes, "failures": failures}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +56,6 @@ def test_tombstones_keep_every_field(removes: list[Remove]) -> None:
     assert [None if m is None else dict(m) for m in maps] == [remove.partition_values for remove in removes]
 
 
-@pytest.mark.slow
 def test_300_000_adds_become_columns_in_seconds() -> None:
     adds = [
         Add(

@@ -26,7 +26,7 @@ PATIENCE_S = 400
 SCHEMA = pa.schema([("writer", pa.string()), ("piece", pa.int64()), ("n", pa.int64())])
 
 
-@pytest.mark.slow
+@pytest.mark.slow("four processes, killed and started again")
 def test_writers_that_are_killed_and_started_again_do_each_piece_once(tmp_path: Path) -> None:
     """An application transaction a piece: what was committed before the kill is not repeated, what was not is done."""
     table = Table.create(tmp_path / "t", SCHEMA, ["writer"], {"delta.checkpointInterval": "7"})

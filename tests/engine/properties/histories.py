@@ -9,6 +9,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.depth import depth
+
 ROOT_NAME = "properties"
 SCHEMA = {
     "type": "struct",
@@ -19,7 +21,7 @@ SCHEMA = {
 }
 
 # The same examples in every run: a property that fails only now and then is no test.
-REPEATABLE = settings(derandomize=True, deadline=None, max_examples=150)
+REPEATABLE = settings(derandomize=True, deadline=None, max_examples=depth(25, 150))
 
 # A file by its decoded path, and the spellings of it that the wire may use; `{root}` is the table's URI.
 FILES = {

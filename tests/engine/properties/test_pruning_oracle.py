@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import all_rows_match, may_hold_match, read_predicate, rows_matching
 from airflow_txlog.engine.table.schema import from_arrow
 from airflow_txlog.errors import UnsupportedPredicate
+from tests.depth import depth
 from tests.engine.properties.histories import REPEATABLE
 from tests.engine.properties.naive_sql import Both, Compare, Either, In, IsNull, Not, StartsWith, sql, truth
 
@@ -136,7 +138,8 @@ def _add(ps: str | None, pi: int | None, rows: list[dict[str, Any]]) -> tuple[Ad
     return add, whole
 
 
-@settings(REPEATABLE, max_examples=600)
+@pytest.mark.seeded
+@settings(REPEATABLE, max_examples=depth(100, 600))
 @given(st.lists(_files, min_size=1, max_size=3), PREDICATES)
 def test_pruning_never_loses_a_row(files: list[Any], node: Any) -> None:
     """`may_hold_match` keeps every file with a row that satisfies; `all_rows_match` is only what it says is true."""
@@ -159,11 +162,12 @@ def test_pruning_never_loses_a_row(files: list[Any], node: Any) -> None:
             assert rows_matching(predicate, rows).to_pylist() == expected, f"{text} {parameters}"
 
 
+@pytest.mark.seeded
 def test_the_predicates_drawn_are_mostly_decided_and_prune_something() -> None:
     """An engine that answers unknown to all would pass: most of what is drawn must be decided, and much pruned."""
     seen = {"decided": 0, "pruned": 0, "all": 0}
 
-    @settings(REPEATABLE, max_examples=200)
+    @settings(REPEATABLE, max_examples=depth(60, 200))
     @given(st.lists(_files, min_size=1, max_size=3), PREDICATES)
     def count(files: list[Any], node: Any) -> None:
         parameters: dict[str, Any] = {}

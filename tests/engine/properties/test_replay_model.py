@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def _values(stats: str | None) -> Any:
     return None if stats is None else json.loads(stats)
 
 
+@pytest.mark.seeded
 @REPEATABLE
 @given(HISTORIES)
 def test_replay_of_any_legal_history_equals_a_dict(history: list[list[Any]]) -> None:
@@ -78,6 +80,7 @@ def test_replay_of_any_legal_history_equals_a_dict(history: list[list[Any]]) -> 
     drop(store)
 
 
+@pytest.mark.seeded
 @REPEATABLE
 @given(HISTORIES, st.lists(st.integers(1, 4), min_size=8, max_size=8))
 def test_refresh_equals_open_however_the_history_is_split(history: list[list[Any]], steps: list[int]) -> None:
@@ -102,6 +105,7 @@ def test_refresh_equals_open_however_the_history_is_split(history: list[list[Any
     drop(arriving)
 
 
+@pytest.mark.seeded
 @REPEATABLE
 @given(HISTORIES, st.data())
 def test_a_checkpoint_anywhere_changes_nothing(history: list[list[Any]], data: st.DataObject) -> None:
@@ -126,6 +130,7 @@ def test_a_checkpoint_anywhere_changes_nothing(history: list[list[Any]], data: s
     drop(store)
 
 
+@pytest.mark.seeded
 @REPEATABLE
 @given(HISTORIES)
 def test_time_travel_equals_a_log_that_ends_there(history: list[list[Any]]) -> None:

@@ -11,11 +11,14 @@ import os
 
 import pytest
 
+from tests.depth import depth
 from tests.engine.simulation.schedule import play
 
-SCHEDULES = 2000
-BLOCKS = 8
+SCHEDULES = depth(200, 2000)
+BLOCKS = depth(1, 8)
 ONE_SEED = os.environ.get("TXLOG_SIMULATION_SEED")
+
+pytestmark = pytest.mark.seeded
 
 
 @pytest.mark.skipif(ONE_SEED is not None, reason="one seed is replayed")
@@ -32,5 +35,5 @@ def test_the_one_seed() -> None:
 
 @pytest.mark.skipif(ONE_SEED is not None, reason="one seed is replayed")
 def test_a_seed_replays_exactly() -> None:
-    for seed in range(20):
+    for seed in range(depth(5, 20)):
         assert play(seed).commits == play(seed).commits

@@ -28,7 +28,6 @@ def race(directory: str, number: int, barrier: Barrier, versions: int) -> None:
             store.put(f"won/{version}-{number}", b"")
 
 
-@pytest.mark.slow
 def test_many_processes_put_one_name_and_one_wins(tmp_path: Path) -> None:
     processes, versions = 4, 50
     barrier = SPAWN.Barrier(processes)
@@ -54,10 +53,10 @@ def commit_for_ever(directory: str) -> None:
         version += 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow("kills processes in the middle of a write")
 def test_a_killed_writer_leaves_no_partial_file_and_blocks_no_version(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    for seed in range(6):
+    for seed in range(3):
         process = SPAWN.Process(target=commit_for_ever, args=(str(tmp_path),))
         process.start()
         before = len(store.list("_delta_log"))

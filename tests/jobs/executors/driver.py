@@ -1,7 +1,8 @@
 """The driver of the tests with separate executors: one Spark `local-cluster`, and a job for each scenario in turn.
 
 `python driver.py FOLDER ROOT`: FOLDER/scenarios.json is a list of [name, operation, arguments, order, table]; what came
-of each goes to FOLDER/results.json. The package is found by the driver in ROOT and by executors in the zip alone.
+of each goes to FOLDER/results.json. The package is found by the driver in ROOT and by executors in the zip alone;
+FOLDER/loaded.json lists the files from which they loaded it.
 """
 
 import json
@@ -15,6 +16,16 @@ sys.path.insert(0, ROOT)
 from airflow_txlog.contract import JobSpec  # noqa: E402
 from airflow_txlog.jobs.run import run_job  # noqa: E402
 from airflow_txlog.jobs.session import local_session  # noqa: E402
+
+
+def where(batches):
+    """The file of the module of tasks, as an executor finds it."""
+    import pyarrow as pa
+
+    from airflow_txlog.datafiles import tasks
+
+    for batch in batches:
+        yield pa.record_batch({"file": [tasks.__file__] * batch.num_rows})
 
 
 def main() -> None:
@@ -47,6 +58,8 @@ def main() -> None:
         }
         print(name, result.status, flush=True)
     (FOLDER / "results.json").write_text(json.dumps(told))
+    rows = spark.range(0, 4, 1, 4).mapInArrow(where, "file string").collect()
+    (FOLDER / "loaded.json").write_text(json.dumps(sorted({row.file for row in rows})))
     spark.stop()
 
 

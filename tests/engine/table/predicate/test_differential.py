@@ -22,6 +22,7 @@ from airflow_txlog.engine.table.predicate import (
     rows_matching,
 )
 from airflow_txlog.errors import InvalidPredicate
+from tests.depth import depth
 from tests.engine.table.predicate.examples import NAMES, ROWS, SCHEMA, files_of_partitions, files_with_statistics
 from tests.engine.table.predicate.generator import TIME_COLUMNS, Case, Generator, foreign_cases
 from tests.engine.table.predicate.spark_oracle import answers, make_view, parsed
@@ -29,7 +30,7 @@ from tests.engine.table.predicate.spark_oracle import answers, make_view, parsed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.seeded]
 
 _ROWS = range(ROWS.num_rows)
 _SINGLES = files_with_statistics([[row] for row in _ROWS])
@@ -106,11 +107,11 @@ class Tally:
 def test_the_engine_never_contradicts_spark(view: SparkSession) -> None:
     tally = Tally()
     generator = Generator(20240310)
-    tally.run(view, [generator.case() for _ in range(4200)])
+    tally.run(view, [generator.case() for _ in range(depth(500, 4200))])
     for zone in ("America/New_York", "Asia/Kolkata", "Europe/Berlin", "-03:30", "Australia/Lord_Howe"):
-        tally.run(view, [generator.case(TIME_COLUMNS) for _ in range(300)], zone)
+        tally.run(view, [generator.case(TIME_COLUMNS) for _ in range(depth(60, 300))], zone)
     print(dict(tally.counts))
-    assert tally.counts["evaluated"] >= 5000
+    assert tally.counts["evaluated"] >= depth(700, 5000)
     assert tally.counts["decided"] > 0.6 * tally.counts["evaluated"]
     # What the generator knows to lie within the grammar is answered, but for a few.
     assert tally.counts["in grammar, decided"] > 0.97 * tally.counts["in grammar"], tally.silent[:20]
@@ -123,18 +124,18 @@ def test_the_engine_never_contradicts_spark_without_ansi_mode(view: SparkSession
     tally = Tally()
     view.conf.set("spark.sql.ansi.enabled", "false")
     generator = Generator(4)
-    tally.run(view, [generator.case() for _ in range(1200)])
-    tally.run(view, [generator.case(TIME_COLUMNS) for _ in range(200)], "America/New_York")
-    tally.run(view, foreign_cases(9, 300), batch=50)
+    tally.run(view, [generator.case() for _ in range(depth(150, 1200))])
+    tally.run(view, [generator.case(TIME_COLUMNS) for _ in range(depth(40, 200))], "America/New_York")
+    tally.run(view, foreign_cases(9, depth(60, 300)), batch=50)
     print(dict(tally.counts))
-    assert tally.counts["evaluated"] >= 1500
+    assert tally.counts["evaluated"] >= depth(200, 1500)
 
 
 def test_a4_a_column_beside_any_constant_never_contradicts_spark(view: SparkSession) -> None:
     tally = Tally()
-    tally.run(view, foreign_cases(3, 150), batch=4)
+    tally.run(view, foreign_cases(3, depth(24, 150)), batch=4)
     print(dict(tally.counts))
-    assert tally.counts["evaluated"] >= 50
+    assert tally.counts["evaluated"] >= depth(8, 50)
 
 
 def test_precedence_and_structure_are_read_as_spark_reads_them(view: SparkSession) -> None:
@@ -143,11 +144,11 @@ def test_precedence_and_structure_are_read_as_spark_reads_them(view: SparkSessio
     draw = random.Random(77)
     generator = Generator(77)
     columns = ["boo", "int", "str", "dbl"]
-    mutated = [_mutated(generator.case(columns), draw) for _ in range(1500)]
-    cases = [case for case in mutated if _readable(case) and parsed(view, case.sql) is not None][:300]
+    mutated = [_mutated(generator.case(columns), draw) for _ in range(depth(300, 1500))]
+    cases = [case for case in mutated if _readable(case) and parsed(view, case.sql) is not None][: depth(60, 300)]
     tally.run(view, cases, batch=16)
     print(dict(tally.counts))
-    assert tally.counts["decided"] >= 120
+    assert tally.counts["decided"] >= depth(20, 120)
 
 
 def _mutated(case: Case, draw: random.Random) -> Case:

@@ -1,0 +1,18 @@
+"""delta-spark for the tests of this folder: one child process for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.delta_spark import DeltaSpark, jars, running
+
+
+@pytest.fixture(scope="session")
+def delta() -> Iterator[DeltaSpark]:
+    """delta-spark at work. Tests that use it carry `xdist_group("delta-spark")`, so that one worker has them all."""
+    if not jars():
+        pytest.skip("delta-spark's jars are not here: run tools/ensure_delta_spark.sh, or set TXLOG_DELTA_JARS")
+    with running() as child:
+        yield child
