@@ -105,6 +105,7 @@ def test_partition_values_with_anything_in_them(delta: DeltaSpark, uri: str) -> 
     assert_both_read(delta, uri, rows.filter(pa.array([k % 2 == 1 for k in range(rows.num_rows)])))
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_every_version_and_the_history_are_read_alike(delta: DeltaSpark, uri: str) -> None:
     table = Table.create(uri, PEOPLE, ["name"], {"delta.checkpointInterval": "4"})
     append(table, people("ann", "bob"))
@@ -129,6 +130,7 @@ def test_every_version_and_the_history_are_read_alike(delta: DeltaSpark, uri: st
     assert all("txlog" in line["engineInfo"] for line in told)
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_vectors_of_ours_are_read_grown_purged_and_spared_by_delta_spark(delta: DeltaSpark, uri: str) -> None:
     properties = {
         "delta.enableDeletionVectors": "true",
@@ -273,6 +275,7 @@ def test_tables_of_our_jobs_are_read_alike(delta: DeltaSpark, uri: str) -> None:
     assert Table.open(uri).to_arrow().num_rows == 22
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_the_rules_of_a_table_of_delta_spark_are_kept_and_its_schema_grows(delta: DeltaSpark, uri: str) -> None:
     """Delta-spark makes the rules and judges what our jobs wrote under them, types that we widened included."""
     place = f"delta.`{uri}`"
@@ -318,8 +321,16 @@ UPSERT = {
 
 @pytest.mark.parametrize(
     "properties",
-    [{"delta.columnMapping.mode": "id"}, {"delta.enableDeletionVectors": "true"}],
-    ids=["mapped by id", "with vectors"],
+    [
+        pytest.param(
+            {"delta.columnMapping.mode": "id"},
+            marks=pytest.mark.long(
+                "as with vectors; what differs is shown by tests/interop/test_mapped_and_widened.py"
+            ),
+            id="mapped by id",
+        ),
+        pytest.param({"delta.enableDeletionVectors": "true"}, id="with vectors"),
+    ],
 )
 def test_the_change_feed_is_read_alike_whoever_wrote_it(
     delta: DeltaSpark, uri: str, properties: dict[str, str]
@@ -359,6 +370,7 @@ def plain_rows_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- delta-spark changes ours, and we go on --------------------------------------------------------------------------
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_both_commit_in_turn(delta: DeltaSpark, uri: str) -> None:
     """Twenty versions and two checkpoints, ours and theirs, each on top of the other's."""
     table = Table.create(uri, PEOPLE, properties={"delta.checkpointInterval": "6"})
@@ -381,6 +393,7 @@ def test_both_commit_in_turn(delta: DeltaSpark, uri: str) -> None:
     assert_both_read(delta, uri, PEOPLE.empty_table())
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_delta_spark_alters_optimizes_and_restores_a_table_of_ours(delta: DeltaSpark, uri: str) -> None:
     table = Table.create(uri, PEOPLE, ["name"])
     append(table, people("ann", "bob", "ann"))
@@ -395,6 +408,7 @@ def test_delta_spark_alters_optimizes_and_restores_a_table_of_ours(delta: DeltaS
     assert_both_read(delta, uri)
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_a_mapped_table_of_ours_is_renamed_and_widened_by_delta_spark(delta: DeltaSpark, uri: str) -> None:
     properties = {"delta.columnMapping.mode": "name", "delta.enableInCommitTimestamps": "true"}
     schema = pa.schema([("an id", pa.int32()), ("part, one", pa.string()), ("x", pa.struct([("y", pa.int16())]))])

@@ -27,6 +27,7 @@ def optimize(delta: DeltaSpark, uri: str, **arguments: Any) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_rows_and_their_ids_are_those_of_before_and_the_history_says_what(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     name = f"delta.`{uri}`"
@@ -67,6 +68,7 @@ def test_rows_and_their_ids_are_those_of_before_and_the_history_says_what(delta:
     assert plain_rows(Table.open(uri).to_arrow()) == delta.read(uri)["rows"]
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_files_of_before_and_after_changes_of_the_schema_become_one(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     name = f"delta.`{uri}`"
