@@ -19,7 +19,7 @@ PYTEST_WORKERS ?= -n 2 --dist loadgroup
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test lint bench lock clean
+.PHONY: help venv demo test mutants lint bench lock clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -32,6 +32,9 @@ demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 20
 
 test: venv ## run the whole suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+
+mutants: venv ## put known faults into a copy of the code, and check that the tests catch each; ARGS="--list"
+	@$(WITH_JAVA) $(PYTHON) -m tools.mutants $(ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy --strict
 	@$(PYTHON) -m ruff check .

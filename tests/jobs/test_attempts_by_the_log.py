@@ -1,0 +1,77 @@
+"""What the attempts of a job do around a commit, shown without Spark: by jobs of the log, and by a plan of our own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
+from airflow_txlog.jobs.commit import Change
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.rounds import run_rounds
+from airflow_txlog.jobs.run import run_job
+from tests.jobs.tables import application, committed, make_table, rows
+
+
+def test_a11_an_attempt_after_a_conflict_looks_for_the_application_transaction_again(tmp_path: Path) -> None:
+    table, identity = make_table(tmp_path / "t", rows(3)), application()
+
+    def truncate(log: Any = None) -> JobResult:
+        spec = JobSpec(operation="truncate", table_uri=table.uri, arguments={}, application=identity)
+        return run_job(spec, None, log=log)
+
+    copies: list[JobResult] = []
+
+    def second_copy(line: str) -> None:
+        if "to remove" in line and not copies:
+            copies.append(committed(truncate()))
+
+    found = truncate(second_copy)
+    assert (found.status, found.version) == ("already_done", copies[0].version)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        (CommitStateUnknown("the put was not answered", has_application_transaction=False), True),
+        (CommitContention("lost every race", attempts=3), False),
+    ],
+    ids=["outcome unknown", "proved uncommitted"],
+)
+def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TxlogError, is_kept: bool
+) -> None:
+    table: Table = make_table(tmp_path / "t", rows(3))
+    staged = tmp_path / "t" / "staged.parquet"
+    memory = Memory()
+
+    def plan(tx: Transaction) -> Change:
+        staged.write_bytes(b"PAR1")
+        file = StagedFile(
+            path=staged.name,
+            location=str(staged),
+            partition_values={},
+            size_bytes=4,
+            modification_time_ms=int(time.time() * 1000),
+            num_records=1,
+            stats="{}",
+        )
+        memory.add([Segment(kind=ROWS, inputs=frozenset(), files=(file,))])
+        return Change(operation="WRITE", parameters={}, staged=[file])
+
+    def ends_so(tx: Transaction, *args: Any, **kwargs: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(Transaction, "commit", ends_so)
+    arguments = {"source": {"sql": "SELECT 1"}}
+    spec = JobSpec(operation="write", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
+    with pytest.raises(type(error)):
+        run_rounds(LogContext(spec=spec, root=table.uri, log=lambda line: None), plan, memory=memory)
+    assert staged.exists() is is_kept

@@ -1,0 +1,472 @@
+"""The faults that `make mutants` puts into the product, one at a time, and the tests that must catch each of them.
+
+A fault is a plausible mistake of a maintainer: a rule left out, a bound off by one step, an identity cut short. Three
+rules for whoever edits this list:
+
+* `old` occurs exactly once in its file. Code that is rewritten takes its fault along: change `old` and `new` with it.
+* `tests` are the cheapest tests that show the fact, at the lowest level. A test that moves is renamed here, in one
+  place: the files are named once, below.
+* A fault that no test catches is a missing test, never a fault to delete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# --- the test files -------------------------------------------------------------------------------------------------
+
+RULES = "tests/engine/commit/test_conflict_rules.py"
+REFINEMENTS = "tests/engine/commit/test_refinements.py"
+MATRIX = "tests/engine/commit/test_matrix.py"
+LOOP = "tests/engine/commit/test_loop.py"
+ROW_TRACKING = "tests/engine/commit/test_row_tracking.py"
+STAGED_UNDER_OTHER_RULES = "tests/engine/test_soundness.py"
+REPLAY = "tests/engine/table/test_replay.py"
+PARTITIONS = "tests/engine/table/test_partitions.py"
+BOUNDS = "tests/engine/table/test_statistics_bounds.py"
+PRUNING = "tests/engine/table/predicate/test_pruning.py"
+CONFINEMENT = "tests/engine/table/predicate/test_confinement.py"
+DELETED_ROWS = "tests/engine/table/test_masked_rows.py"
+MAPPING = "tests/engine/table/test_column_mapping.py"
+FEATURES = "tests/engine/table/test_features.py"
+PATHS = "tests/engine/log/test_log_paths.py"
+VACUUM = "tests/engine/upkeep/test_vacuum_files.py"
+RESTORE = "tests/engine/upkeep/test_restore.py"
+STATISTICS = "tests/datafiles/test_statistics.py"
+READING = "tests/datafiles/test_reading.py"
+COPYING = "tests/datafiles/test_rewriting.py"
+TASKS = "tests/datafiles/test_writing.py"
+CHANGE_ROWS = "tests/datafiles/test_changes.py"
+SAVED_WORK = "tests/jobs/dml/test_memory.py"
+KEYS = "tests/jobs/test_key_values.py"
+ATTEMPTS = "tests/jobs/test_attempts_by_the_log.py"
+LOG_JOBS = "tests/jobs/test_log_jobs.py"
+RETRY_POLICY = "tests/airflow/test_retry_policy.py"
+# These need Spark.
+CURRENT_TIME = "tests/jobs/test_clocks.py"
+MERGE_KEYS = "tests/jobs/test_key_sieve.py"
+CONFLICTS = "tests/jobs/test_rounds.py"
+WRITE = "tests/jobs/test_write.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One mistake, and what must notice it."""
+
+    name: str
+    breaks: str
+    """What goes wrong for a user, in one line."""
+    file: str
+    old: str
+    """The code as it is; occurs exactly once in the file."""
+    new: str
+    tests: tuple[str, ...]
+    """Arguments of pytest: files, or test functions in them."""
+    needs_spark: bool = False
+
+
+_CONFLICTS = "airflow_txlog/engine/commit/conflicts.py"
+_LOOP = "airflow_txlog/engine/commit/loop.py"
+_TRANSACTION = "airflow_txlog/engine/commit/transaction.py"
+_VACUUM_PLAN = "airflow_txlog/engine/upkeep/vacuum_plan.py"
+_PRUNING = "airflow_txlog/engine/table/predicate/pruning.py"
+_ROUNDS = "airflow_txlog/jobs/rounds.py"
+
+FAULTS = (
+    # --- conflicts: each rule left out ------------------------------------------------------------------------------
+    Fault(
+        name="winning-protocol-ignored",
+        breaks="rows staged before a feature was added are committed under it",
+        file=_CONFLICTS,
+        old="    attempt = reconcile_protocol(attempt, winner)\n",
+        new="",
+        tests=(STAGED_UNDER_OTHER_RULES,),
+    ),
+    Fault(
+        name="winning-metadata-ignored",
+        breaks="rows that were never checked against a new constraint or schema are committed",
+        file=_CONFLICTS,
+        old="    attempt = reconcile_metadata(attempt, winner)\n",
+        new="",
+        tests=(STAGED_UNDER_OTHER_RULES,),
+    ),
+    Fault(
+        name="winning-domain-ignored",
+        breaks="two commits write one domain, and the first one's configuration is lost",
+        file=_CONFLICTS,
+        old="    check_domains(attempt, winner)\n",
+        new="",
+        tests=(RULES,),
+    ),
+    Fault(
+        name="winning-application-transaction-ignored",
+        breaks="two copies of one task both commit",
+        file=_CONFLICTS,
+        old="    check_application_transactions(attempt, winner)\n",
+        new="",
+        tests=(LOOP,),
+    ),
+    Fault(
+        name="winning-added-files-ignored",
+        breaks="rows that landed meanwhile and match the condition are not deleted, or are inserted twice",
+        file=_CONFLICTS,
+        old="    check_added_files(attempt, winner)\n",
+        new="",
+        tests=(REFINEMENTS,),
+    ),
+    Fault(
+        name="removed-files-that-were-read-ignored",
+        breaks="an update that landed first is lost",
+        file=_CONFLICTS,
+        old="    check_deleted_against_read(attempt, winner)\n",
+        new="",
+        tests=(REFINEMENTS,),
+    ),
+    Fault(
+        name="files-removed-twice-ignored",
+        breaks="two overwrites of one partition both count its rows as theirs",
+        file=_CONFLICTS,
+        old="    check_deleted_against_deleted(attempt, winner)\n    return rebase(attempt, winner)\n",
+        new="    return rebase(attempt, winner)\n",
+        tests=(RULES,),
+    ),
+    Fault(
+        name="restore-is-rebased",
+        breaks="a restore is committed on top of a commit that it has never seen",
+        file=_CONFLICTS,
+        old="    if attempt.never_rebases:\n",
+        new="    if attempt.never_rebases and attempt.is_blind_append:\n",
+        tests=(RESTORE,),
+    ),
+    Fault(
+        name="compaction-believed-without-counting",
+        breaks="a winner that calls its change a compaction adds rows that match, and they are missed",
+        file="airflow_txlog/engine/commit/compaction.py",
+        old="    return sum(filter(None, removed)) == sum(filter(None, added))\n",
+        new="    return True\n",
+        tests=(REFINEMENTS,),
+    ),
+    Fault(
+        name="append-ordered-after-us-at-serializable",
+        breaks="at Serializable an appended row that matches is missed, as only WriteSerializable allows",
+        file=_CONFLICTS,
+        old="        attempt.isolation is IsolationLevel.WRITE_SERIALIZABLE\n        and (winner.info",
+        new="        (winner.info",
+        tests=(MATRIX,),
+    ),
+    Fault(
+        name="read-counts-as-blind-append",
+        breaks="two merges that insert the same missing key both commit",
+        file=_TRANSACTION,
+        old="is_blind_append=not self._reads.reads_data and not",
+        new="is_blind_append=not",
+        tests=(REFINEMENTS,),
+    ),
+    Fault(
+        name="blind-append-counts-as-read",
+        breaks="appends collide with everything that adds rows",
+        file=_TRANSACTION,
+        old="is_blind_append=not self._reads.reads_data and not self._removes and not self._changes",
+        new="is_blind_append=False",
+        tests=(MATRIX,),
+    ),
+    # --- the commit loop --------------------------------------------------------------------------------------------
+    Fault(
+        name="own-commit-not-recognised",
+        breaks="a put that landed without an answer counts as a lost race, and the change is committed twice",
+        file=_LOOP,
+        old="(_Verdict.OURS if found == data else _Verdict.ANOTHERS), found",
+        new="_Verdict.ANOTHERS, found",
+        tests=(LOOP,),
+    ),
+    Fault(
+        name="replaced-table-unnoticed",
+        breaks="a commit lands in another table that was created at the same place meanwhile",
+        file=_LOOP,
+        old="        if found != anchor:\n",
+        new="        if found is None:\n",
+        tests=(LOOP,),
+    ),
+    Fault(
+        name="row-ids-not-renumbered",
+        breaks="after a lost race two rows have one row id",
+        file="airflow_txlog/engine/commit/rebase.py",
+        old="after_winner(_after_row_ids(attempt, winner), winner)",
+        new="after_winner(attempt, winner)",
+        tests=(ROW_TRACKING,),
+    ),
+    # --- the state of a version -------------------------------------------------------------------------------------
+    Fault(
+        name="tombstone-expired-during-replay",
+        breaks="a file that was removed long ago comes back with all its rows",
+        file="airflow_txlog/engine/table/replay.py",
+        old="self._first_spoken_of(commit.removes, root)",
+        new="self._first_spoken_of([r for r in commit.removes if (r.deletion_timestamp or 0) > 604_800_000], root)",
+        tests=(REPLAY,),
+    ),
+    Fault(
+        name="file-identified-by-path-alone",
+        breaks="a remove of a file without its deletion vector removes the file with it",
+        file="airflow_txlog/engine/table/files.py",
+        old="    return key if vector is None else key + _SEPARATOR + vector.unique_id\n",
+        new="    return key\n",
+        tests=(REPLAY,),
+    ),
+    Fault(
+        name="empty-partition-value-is-not-null",
+        breaks="rows of the null partition are missed where a writer spelled it as an empty string",
+        file="airflow_txlog/engine/table/partitions.py",
+        old="value = parse(text) if text else None",
+        new="value = None if text is None else parse(text)",
+        tests=(PARTITIONS,),
+    ),
+    Fault(
+        name="unknown-feature-passed-over",
+        breaks="a table whose reader feature we do not know is read, wrongly",
+        file="airflow_txlog/engine/table/features.py",
+        old="        if name in READABLE:\n",
+        new="        if name in READABLE or name not in active:\n",
+        tests=(FEATURES,),
+    ),
+    Fault(
+        name="column-found-by-logical-name",
+        breaks="after a rename a column shows the values of another one",
+        file="airflow_txlog/datafiles/physical.py",
+        old="            return self._ids.get(wanted.metadata[FIELD_ID_KEY])\n",
+        new="            return self.find_name(wanted.name)\n",
+        tests=(MAPPING,),
+    ),
+    Fault(
+        name="path-decoded-twice",
+        breaks="a remove names another file than the one that was added",
+        file="airflow_txlog/engine/log/paths.py",
+        old="    path = unquote(path)\n",
+        new="    path = unquote(unquote(path))\n",
+        tests=(PATHS,),
+    ),
+    # --- predicates and statistics ----------------------------------------------------------------------------------
+    Fault(
+        name="cut-maximum-of-a-string-trusted",
+        breaks="a file is skipped that holds a string longer than its statistics show",
+        file="airflow_txlog/engine/table/statistic_columns.py",
+        old="Side(_after(values) if side else values, none_bad)",
+        new="Side(values, none_bad)",
+        tests=(PRUNING,),
+    ),
+    Fault(
+        name="cut-maximum-of-a-string-trusted-beside-odd-statistics",
+        breaks="the same, where the statistics of one file cannot be parsed together with those of others",
+        file="airflow_txlog/engine/table/statistic_values.py",
+        old="(value, first_after(value))",
+        new="(value, value)",
+        tests=(BOUNDS,),
+    ),
+    Fault(
+        name="cut-maximum-of-a-timestamp-trusted",
+        breaks="a file is skipped whose last row lies within the millisecond that statistics cut off",
+        file="airflow_txlog/engine/table/statistic_values.py",
+        old="    return microseconds, microseconds + cut\n",
+        new="    return microseconds, microseconds\n",
+        tests=(PRUNING,),
+    ),
+    Fault(
+        name="maximum-written-beside-nan",
+        breaks="other engines skip files of ours that hold NaN, which Spark orders above every number",
+        file="airflow_txlog/datafiles/statistics.py",
+        old="        return lower, None if self._has_nan else upper\n",
+        new="        return lower, upper\n",
+        tests=(f"{STATISTICS}::test_a6_a_column_that_holds_nan_has_no_max",),
+    ),
+    Fault(
+        name="maximum-of-a-float-trusted",
+        breaks="a file with NaN is skipped by `x > 5`, and its rows stay",
+        file="airflow_txlog/engine/table/statistics.py",
+        old="may_hold_nan=self.type in (Primitive.FLOAT, Primitive.DOUBLE)",
+        new="may_hold_nan=False",
+        tests=(PRUNING,),
+    ),
+    Fault(
+        name="file-removed-because-it-may-match",
+        breaks="a delete by partition removes a whole file of which some rows do not match",
+        file=_PRUNING,
+        old="    return facts.everywhere(False)\n\n\ndef _all_in_set",
+        new="    return _may(node, facts)\n\n\ndef _all_in_set",
+        tests=(PRUNING,),
+    ),
+    Fault(
+        name="function-not-refused",
+        breaks="a condition calls any Java method",
+        file="airflow_txlog/engine/table/predicate/confinement.py",
+        old='    (_FOREIGN_CODE, "the function {}()", "It calls arbitrary Java code."),\n',
+        new="",
+        tests=(CONFINEMENT,),
+    ),
+    # --- data files -------------------------------------------------------------------------------------------------
+    Fault(
+        name="deleted-rows-read",
+        breaks="rows that a deletion vector deletes are shown",
+        file="airflow_txlog/engine/table/scan.py",
+        old="read_file(wanted, None if masked is None else masked.keep, masked)",
+        new="read_file(wanted, None, masked)",
+        tests=(DELETED_ROWS,),
+    ),
+    Fault(
+        name="deleted-rows-copied",
+        breaks="rows that a deletion vector deletes come back when their file is rewritten",
+        file="airflow_txlog/datafiles/rewriting.py",
+        old="            keep = kept_by_both(keep, masked.keep(start, batch.num_rows))\n",
+        new="            masked.keep(start, batch.num_rows)\n",
+        tests=(f"{TASKS}::test_a_copy_has_neither_masked_rows_nor_those_at_the_positions",),
+    ),
+    Fault(
+        name="copy-takes-the-schema-of-the-table",
+        breaks="a copied file is no longer what its writer wrote: types, field ids and absent columns change",
+        file="airflow_txlog/datafiles/rewriting.py",
+        old="    return kind\n\n\ndef _copied_fields",
+        new="    return kind if wanted is None else wanted\n\n\ndef _copied_fields",
+        tests=(f"{COPYING}::test_a19_a_copy_keeps_schema_field_ids_and_footer_metadata",),
+    ),
+    Fault(
+        name="int96-read-as-nanoseconds",
+        breaks="9999-12-31 becomes 1816 in every file that is copied",
+        file="airflow_txlog/datafiles/reading.py",
+        old='"coerce_int96_timestamp_unit": "us", ',
+        new="",
+        tests=(f"{COPYING}::test_a7_far_timestamps_survive_a_copy",),
+    ),
+    Fault(
+        name="legacy-calendar-overlooked",
+        breaks="old dates of a file in the Julian calendar are shown days apart",
+        file="airflow_txlog/datafiles/calendars.py",
+        old="(version < (3, 0) or _LEGACY_DATETIME in footer)",
+        new="version < (3, 0)",
+        tests=(READING,),
+    ),
+    Fault(
+        name="update-reported-as-a-delete",
+        breaks="a reader of the change data feed sees an updated row go and not change",
+        file="airflow_txlog/datafiles/change_tasks.py",
+        old="pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)",
+        new="pc.if_else(is_update, DELETE, DELETE)",
+        tests=(CHANGE_ROWS,),
+    ),
+    # --- VACUUM -----------------------------------------------------------------------------------------------------
+    Fault(
+        name="no-floor-under-the-orphan-retention",
+        breaks="a vacuum deletes files that a running job has staged",
+        file="airflow_txlog/engine/upkeep/vacuum.py",
+        old="max(retention, request.orphan_retention_ms, ORPHAN_RETENTION_FLOOR_MS)",
+        new="max(retention, request.orphan_retention_ms)",
+        tests=(VACUUM,),
+    ),
+    Fault(
+        name="deletion-vector-counts-as-an-orphan",
+        breaks="a vacuum deletes the deletion vector of a live file",
+        file=_VACUUM_PLAN,
+        old="    for vector in vectors.filter(pc.is_valid(vectors)).to_pylist():\n",
+        new="    for vector in vectors.filter(pc.is_null(vectors)).to_pylist():\n        continue\n",
+        tests=(VACUUM,),
+    ),
+    Fault(
+        name="change-file-goes-at-once",
+        breaks="a vacuum deletes the change files of a commit inside the retention",
+        file="airflow_txlog/engine/upkeep/removed_files.py",
+        old="data_change=False, deletion_timestamp=committed_ms)",
+        new="data_change=False)",
+        tests=(VACUUM,),
+    ),
+    Fault(
+        name="absolute-path-protects-nothing",
+        breaks="a vacuum deletes a live file that the log names by an absolute path through a link",
+        file=_VACUUM_PLAN,
+        old=' or info.path.rsplit("/", 1)[-1] in named.needed_elsewhere:',
+        new=":",
+        tests=(VACUUM,),
+    ),
+    # --- jobs, retries ----------------------------------------------------------------------------------------------
+    Fault(
+        name="saved-work-kept-by-path-alone",
+        breaks="rows that another writer deleted by a deletion vector come back after a conflict",
+        file="airflow_txlog/jobs/dml/memory.py",
+        old="        if scan.file.vector == file.vector:\n",
+        new="        if scan.file.path == file.path:\n",
+        tests=(SAVED_WORK,),
+    ),
+    Fault(
+        name="null-key-accepted",
+        breaks="a null among the keys of a delete passes for a key, and a broken list goes unnoticed",
+        file="airflow_txlog/jobs/dml/key_values.py",
+        old="    if column.null_count:\n",
+        new="    if column.null_count == len(column) > 0:\n",
+        tests=(KEYS,),
+    ),
+    Fault(
+        name="application-transaction-looked-up-once",
+        breaks="after a conflict with its own copy a job does its work a second time",
+        file=_ROUNDS,
+        old="        done = self._done(tx)\n",
+        new="        done = self._done(tx) if number == 1 else None\n",
+        tests=(ATTEMPTS,),
+    ),
+    Fault(
+        name="recorded-transaction-not-believed",
+        breaks="a task that is retried after its commit changes the table twice",
+        file="airflow_txlog/application.py",
+        old="recorded.version < wanted.version",
+        new="recorded.version <= wanted.version",
+        tests=(LOG_JOBS,),
+    ),
+    Fault(
+        name="staged-files-deleted-when-the-outcome-is-unknown",
+        breaks="a commit that landed after all names files that are gone",
+        file=_ROUNDS,
+        old="            self.fate_is_known = False\n",
+        new="",
+        tests=(ATTEMPTS,),
+    ),
+    Fault(
+        name="everything-is-retried",
+        breaks="Airflow repeats a task that cannot succeed, such as one with a constraint violation",
+        file="airflow_txlog/policies/retry.py",
+        old="isinstance(exception, TxlogError) and exception.retryable",
+        new="isinstance(exception, TxlogError)",
+        tests=(RETRY_POLICY,),
+    ),
+    # --- jobs that need Spark, last ---------------------------------------------------------------------------------
+    Fault(
+        name="retry-has-a-current-time-of-its-own",
+        breaks="`ts < now()` deletes rows that are younger than the first try",
+        file="airflow_txlog/jobs/clocks.py",
+        old="    if not set(names) <= set(values):\n",
+        new="    if names:\n",
+        tests=(f"{CURRENT_TIME}::test_b1_a_retry_that_resumes_has_the_now_of_the_first_try",),
+        needs_spark=True,
+    ),
+    Fault(
+        name="null-safe-key-never-meets-null",
+        breaks="a merge ON t.k <=> s.k overlooks the target row without a key and inserts it once more",
+        file="airflow_txlog/jobs/dml/key_sieve.py",
+        old="return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found",
+        new="return found",
+        tests=(MERGE_KEYS,),
+        needs_spark=True,
+    ),
+    Fault(
+        name="staged-inserts-kept-whatever-matches",
+        breaks="after a conflict a merge inserts a row that is there by now, or does not insert one that is gone",
+        file="airflow_txlog/jobs/dml/merge.py",
+        old='f"{number}/{count}:{_digest(rows)}"',
+        new='f"{number}/{count}"',
+        tests=(f"{CONFLICTS}::test_a_source_row_whose_match_landed_meanwhile_is_not_inserted_again",),
+        needs_spark=True,
+    ),
+    Fault(
+        name="row-outside-the-partition-predicate-accepted",
+        breaks="a backfill of one day writes rows of another one",
+        file="airflow_txlog/jobs/partitions.py",
+        old="            if not is_inside:\n",
+        new="            if is_inside is None:\n",
+        tests=(f"{WRITE}::test_a_row_outside_the_scope_is_an_error_and_leaves_nothing",),
+        needs_spark=True,
+    ),
+)
