@@ -19,10 +19,10 @@ PYTEST_WORKERS ?= -n 2 --dist loadgroup
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test mutants lint bench lock clean
+.PHONY: help venv demo test test-long mutants lint bench lock clean
 
 help: ## list the commands
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 venv: ## make or refresh .venv from constraints.txt and pyproject.toml
 	@tools/ensure_venv.sh
@@ -30,8 +30,11 @@ venv: ## make or refresh .venv from constraints.txt and pyproject.toml
 demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013
 	@$(WITH_JAVA) $(PYTHON) -m tools.demo
 
-test: venv ## run the whole suite; ARGS="-k merge" passes arguments to pytest
+test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+
+test-long: venv ## run what draws from seeds in full, and what takes long: marked "seeded" and "long"
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; TXLOG_TEST_LONG=1 $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 mutants: venv ## put known faults into a copy of the code, and check that the tests catch each; ARGS="--list"
 	@$(WITH_JAVA) $(PYTHON) -m tools.mutants $(ARGS)
