@@ -267,24 +267,17 @@ def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKe
     if not codes:
         yield FileKey(()), table.select(names)
         return
-    numbers = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
-    for code in codes:
-        numbers = pc.add(pc.multiply(numbers, len(code.values)), code.numbers)
-
-    def key_of(number: int) -> FileKey:
-        values = _digits(number, codes)
-        return FileKey(tuple(values[:-1]), values[-1]) if has_segments else FileKey(tuple(values))
-
-    found = pc.unique(numbers)
-    if len(found) == 1:
-        yield key_of(found[0].as_py()), table.select(names)
+    numbers, combinations = _combined(codes)
+    keys = [FileKey(values[:-1], values[-1]) if has_segments else FileKey(values) for values in combinations]
+    if len(keys) == 1:
+        yield keys[0], table.select(names)
         return
     # Sorting integers groups the rows in one pass, however many partitions there are.
     grouped = table.select(names).take(pc.sort_indices(numbers))
     counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
     start = 0
     for number in sorted(counts):
-        yield key_of(number), grouped.slice(start, counts[number])
+        yield keys[number], grouped.slice(start, counts[number])
         start += counts[number]
 
 
@@ -295,13 +288,17 @@ class _Codes(NamedTuple):
     values: list[Any]
 
 
-def _digits(number: int, codes: Sequence[_Codes]) -> list[Any]:
-    """The values that a row's combined number stands for, in the order of `codes`."""
-    values = []
-    for code in reversed(codes):
-        number, index = divmod(number, len(code.values))
-        values.append(code.values[index])
-    return values[::-1]
+def _combined(codes: Sequence[_Codes]) -> _Codes:
+    """The columns as one: its values are the combinations that occur, as tuples."""
+    numbers, combinations = codes[0].numbers, [(value,) for value in codes[0].values]
+    for code in codes[1:]:
+        # There are never more combinations than rows, so a number stays below rows x values: 64 bits always hold it.
+        # A product over all columns would not fit.
+        found = pc.add(pc.multiply(numbers, len(code.values)), code.numbers).dictionary_encode()
+        pairs = (divmod(number, len(code.values)) for number in found.dictionary.to_pylist())
+        combinations = [(*combinations[before], code.values[value]) for before, value in pairs]
+        numbers = found.indices.cast(pa.int64())
+    return _Codes(numbers, combinations)
 
 
 def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
