@@ -171,14 +171,15 @@ def _sides(
     expected = set(partition_keys(end.delta_schema, end.partition_columns))
     adds = []
     for action in actions:
-        values = action.partition_values or {}
-        if set(values) != expected:
+        values = action.partition_values
+        # A null value may be left out, as delta-spark does in a remove; a remove may also have no values at all.
+        if (values is None and expected) or not expected.issuperset(values or {}):
             raise CorruptTable(
                 f"{end.uri}: version {commit.version} does not tell the partition values of {action.path}, so its "
                 "change rows cannot be read. Start after that version.",
                 table=end.uri,
             )
-        adds.append(_as_add(action.path, values, action.size or 0, action))
+        adds.append(_as_add(action.path, values or {}, action.size or 0, action))
     table = adds_to_table(adds)
     constants, masks = partition_constants(end, table, schema), end.masked_rows(table)
     return {
