@@ -7,6 +7,7 @@ Source: protocol, "Partition Value Serialization" and "Add File".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,9 +21,12 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 # What Spark's ExternalCatalogUtils.escapePathName escapes. Space and plus are not among them.
 _HIVE_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(0x20)))
-# RFC 2396: the unreserved characters and those a path segment may hold as they are. A colon may too, but in a first
-# segment it would end a scheme.
-_PATH_SAFE = "/=+,;@&$!~'()*"
+# What java.net.URI escapes in a path: the ASCII characters that RFC 2396 forbids there, every control character and
+# every Unicode space. Other letters stand as they are. delta-spark's VACUUM lists the files of a table, spells their
+# paths this way and compares texts, so a live file that is spelled otherwise is one that it deletes.
+_URI_ESCAPED = re.compile(
+    r"[^A-Za-z0-9_\-.!~*'();/:@&=+$,\u00a1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|[\ud800-\udfff]"
+)
 
 _STRINGS = (pa.string(), pa.large_string(), pa.string_view())
 _BINARIES = (pa.binary(), pa.large_binary(), pa.binary_view())
@@ -63,8 +67,18 @@ def hive_directory(columns: Sequence[str], values: Sequence[str | None]) -> str:
 
 
 def encode_add_path(relative_path: str) -> str:
-    """`add.path` of a file: the URI-encoding, once, of its path on disk relative to the table's root."""
-    return quote(relative_path, safe=_PATH_SAFE, errors="surrogateescape")
+    """`add.path` of a file: the URI-encoding, once, of its path on disk relative to the table's root.
+
+    Letter for letter as java.net.URI has it, and with it delta-spark. Bytes of a name that are not UTF-8 are encoded.
+    """
+    encoded = _URI_ESCAPED.sub(_percent_encoded, relative_path)
+    first, slash, others = encoded.partition("/")
+    # In the first segment a colon would end a scheme.
+    return first.replace(":", "%3A") + slash + others
+
+
+def _percent_encoded(found: re.Match[str]) -> str:
+    return quote(found[0], safe="", errors="surrogateescape")
 
 
 def decode_add_path(path: str) -> str:

@@ -88,7 +88,7 @@ def test_directories_are_escaped_as_spark_does():
         ("bar+%21", "_2=bar+%2521", "_2=bar+%252521"),
         ("a b", "_2=a b", "_2=a%20b"),
         ("10:00:00", "_2=10%3A00%3A00", "_2=10%253A00%253A00"),
-        ("ä", "_2=ä", "_2=%C3%A4"),
+        ("ä", "_2=ä", "_2=ä"),
         ("a=b,c", "_2=a%3Db,c", "_2=a%253Db,c"),
         ("{x}", "_2=%7Bx}", "_2=%257Bx%7D"),
     ],
@@ -105,7 +105,6 @@ def test_decoding_a_path_gives_the_path_on_disk(path):
         return  # no file system gives such a name
     raw = path.encode(errors="surrogateescape").decode(errors="surrogateescape")
     assert decode_add_path(encode_add_path(raw)) == raw
-    assert encode_add_path(raw).isascii()
 
 
 @given(st.integers(-(2**31), 2**31 - 1))

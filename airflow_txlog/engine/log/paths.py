@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
 
 # A scheme counts only where a slash follows: a relative file name may hold a colon.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
@@ -99,6 +99,18 @@ def store_path(wire_path: str, root: str) -> str:
 def encode_path(path: str) -> str:
     """The wire form of a path relative to the table: `canonical_path` gives `path` back."""
     return encode_add_path(path)
+
+
+def misspelled(wire_paths: pa.ChunkedArray) -> pa.BooleanArray:
+    """Which relative paths are spelled otherwise than `encode_path` does: another engine's VACUUM does not know them.
+
+    delta-spark compares the texts of paths, so it would delete such a file although it is live.
+    """
+    found = [
+        path is not None and "%" in path and is_inside(path) and encode_path(decode_add_path(path)) != path
+        for path in wire_paths.to_pylist()
+    ]
+    return pa.array(found, pa.bool_())
 
 
 def is_inside(path: str) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.log.paths import misspelled
 from airflow_txlog.engine.table.files import file_keys, record_count, vectors_of
 
 # A file of at least so much of the target is left alone: to grow it by a quarter is not worth writing it anew.
@@ -54,14 +55,16 @@ class _File:
 
 
 def compaction_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
-    """The bins of small files, and of files with many masked rows, whose rewriting makes files near the target.
+    """The bins of small files, and of worn ones, whose rewriting makes files near the target.
 
-    Files that another engine has clustered are its business, unless they are worn. The rows of a bin take no more than
-    the target now, unless it is one worn file.
+    A file is worn where many of its rows are deleted, or where another engine's VACUUM would not know its path (see
+    `misspelled`). Files that another engine has clustered are its business, unless they are worn. The rows of a bin
+    take no more than the target now, unless it is one worn file.
     """
     is_small = pc.less(files.column("size"), int(LARGE_SHARE * target_bytes))
     is_free = pc.and_(is_small, pc.is_null(files.column("clustering_provider")))
-    candidates = pc.or_(is_free, pc.is_valid(files.column("deletion_vector")))
+    may_be_worn = pc.or_(pc.is_valid(files.column("deletion_vector")), misspelled(files.column("path")))
+    candidates = pc.or_(is_free, may_be_worn)
     free, files = is_free.filter(candidates).to_pylist(), files.filter(candidates)
     chosen = [file for file in _described(files) if file.is_worn or free[file.row]]
     packed = _packed(chosen, target_bytes)
@@ -135,17 +138,17 @@ def _packed(files: Sequence[_File], target_bytes: int) -> list[list[_File]]:
 def _described(files: pa.Table) -> list[_File]:
     """What packing must know of each file, oldest first."""
     order = pc.sort_indices(files, [("modification_time", "ascending"), ("path", "ascending")]).to_pylist()
-    vectors = vectors_of(files)
+    vectors, unknown_paths = vectors_of(files), misspelled(files.column("path")).to_pylist()
     sizes, partitions = files.column("size").to_pylist(), files.column("partition_values").to_pylist()
     found = []
     for row in order:
-        live, is_worn = sizes[row], False
+        live, is_worn = sizes[row], unknown_paths[row]
         vector = vectors.get(row)
         if vector is not None:
             records = record_count(files.column("stats")[row].as_py())
             # Without a row count nobody can tell how much is masked, nor what the file's statistics are worth.
             share = min(vector.cardinality / records, 1.0) if records else 1.0
-            live, is_worn = int(live * (1 - share)) if records else live, share > WORN_SHARE
+            live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE
         found.append(_File(row, tuple(sorted(partitions[row] or [])), sizes[row], live, is_worn))
     return found
 
