@@ -15,16 +15,18 @@ import msgspec
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.log.actions import Commit, Metadata
 from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable
 
 ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
 ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
-def with_in_commit_timestamp(attempt: Attempt, before_ms: int) -> Attempt:
-    """The attempt with its time, later than the version before it (`before_ms`); none where the table has none."""
+def with_in_commit_timestamp(attempt: Attempt, before: Snapshot | None) -> Attempt:
+    """The attempt with its time, later than the version before it; none where the table has none."""
     if not _is_enabled(attempt.new_metadata or attempt.current_metadata, attempt.table):
         return attempt
+    before_ms = -1 if before is None else before.timestamp_ms
     return _at(attempt, max(attempt.prepared_ms, before_ms + 1), attempt.read_version + 1)
 
 

@@ -353,7 +353,7 @@ class Transaction:
             prepared_ms=self._clock.now_ms(),
             keeps_row_ids=self._keeps_row_ids,
         )
-        unlevelled = with_in_commit_timestamp(unlevelled, -1 if self.snapshot is None else self.snapshot.timestamp_ms)
+        unlevelled = with_in_commit_timestamp(unlevelled, self.snapshot)
         unlevelled = with_row_ids(unlevelled, self.snapshot)
         return replace(unlevelled, isolation=effective_isolation(level, operation, unlevelled.actions()))
 

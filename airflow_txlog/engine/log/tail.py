@@ -54,13 +54,15 @@ class LogTail:
         return [self.commits[each] for each in range(version + 1, self.latest + 1)]
 
 
-def list_tail(store: Store, start: int) -> LogTail:
-    """The log from the version `start` on, in one request; two where the first answer shows a gap.
+def list_tail(store: Store, start: int, *, complete_after: int | None = None) -> LogTail:
+    """The log from the version `start` on, in one request; two where the first answer shows a gap after `start`, or
+    after `complete_after` where the log may have been cleaned before it.
 
     A gap is believed when it is seen twice: a listing that runs beside writers may show commit 8 and not commit 7.
     """
     tail = _look(store, start)
-    return tail if tail.missing_after(start) is None else _look(store, start)
+    after = start if complete_after is None else complete_after
+    return tail if tail.missing_after(after) is None else _look(store, start)
 
 
 def _look(store: Store, start: int) -> LogTail:

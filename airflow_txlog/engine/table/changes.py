@@ -24,6 +24,8 @@ from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.tail import LogTail, list_tail
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.table.commit_times import commits_among, in_commit_ms
+from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.errors import LogGap, TableReplaced, VersionNotFound
 
 
@@ -33,8 +35,7 @@ class VersionChanges:
 
     version: int
     timestamp_ms: int
-    """Milliseconds since the epoch: the in-commit timestamp, else the commit file's time, which grows by a millisecond
-    at least from each version to the next."""
+    """Milliseconds since the epoch, as `Snapshot.timestamp_ms` of this version."""
     info: Mapping[str, Any]
     """commitInfo as it was written; empty where the commit has none."""
     adds: list[Add]
@@ -59,11 +60,13 @@ class VersionChanges:
         return any(add.data_change for add in self.adds) or any(remove.data_change for remove in self.removes)
 
 
-def changes_between(store: Store, start: int, end: int, end_file: FileInfo | None) -> Iterator[VersionChanges]:
+def changes_between(
+    store: Store, start: int, end: int, end_file: FileInfo | None, properties: TableProperties
+) -> Iterator[VersionChanges]:
     """The commits after version `start` up to `end` inclusive, ascending; each is read when it is asked for.
 
-    `end_file` is the commit file of `end` as it was seen. The log is listed at once, so that what it no longer holds is
-    told before anything is yielded.
+    `end_file` is the commit file of `end` as it was seen, `properties` are those of `end`. The log is listed at once,
+    so an error about what it no longer holds comes before anything is yielded.
 
     Raises VersionNotFound (earliest, latest) where `start` is later than `end` or the log was cleaned past it, LogGap
     where a commit between is missing, TableReplaced where the log is another one, CorruptCommit.
@@ -72,8 +75,8 @@ def changes_between(store: Store, start: int, end: int, end_file: FileInfo | Non
         raise _not_found(store.root, start, None, end)
     if start == end:
         return iter(())
-    # From `start` itself, whose file's time the next one's follows.
-    tail = list_tail(store, max(start, 0))
+    # From the first commit on: the times of files are adjusted over the whole log.
+    tail = list_tail(store, 0, complete_after=start)
     if tail.commits.get(end) != end_file and end_file is not None:
         raise TableReplaced(
             f"{store.root}: {end_file.path} is not the file that version {end} was read from, so the table was dropped "
@@ -81,7 +84,7 @@ def changes_between(store: Store, start: int, end: int, end_file: FileInfo | Non
             table=store.root,
         )
     _check_complete(tail, start, end)
-    return _read(store, tail, start, end)
+    return _read(store, tail, start, end, properties)
 
 
 def _check_complete(tail: LogTail, start: int, end: int) -> None:
@@ -95,26 +98,24 @@ def _check_complete(tail: LogTail, start: int, end: int) -> None:
     raise _gap(tail.table, missing, start)
 
 
-def _read(store: Store, tail: LogTail, start: int, end: int) -> Iterator[VersionChanges]:
-    before = tail.commits.get(start)
-    file_time_ms = -1 if before is None else before.modified_ms
+def _read(store: Store, tail: LogTail, start: int, end: int, properties: TableProperties) -> Iterator[VersionChanges]:
+    file_times = {commit.version: commit.file_time_ms for commit in commits_among(tail.commits.values())}
     for version in range(start + 1, end + 1):
         file = tail.commits[version]
         try:
             data = store.read(file.path)
         except FileNotFoundError as error:
             raise _gap(store.root, version, start) from error
-        file_time_ms = max(file.modified_ms, file_time_ms + 1)
-        yield _changes(decode_commit(version, data, file.path), file_time_ms)
+        commit = decode_commit(version, data, file.path)
+        in_commit = in_commit_ms(properties, version, commit.info)
+        yield _changes(commit, file_times[version] if in_commit is None else in_commit)
 
 
-def _changes(commit: Commit, file_time_ms: int) -> VersionChanges:
-    info = commit.info or {}
-    in_commit_ms = info.get("inCommitTimestamp")
+def _changes(commit: Commit, timestamp_ms: int) -> VersionChanges:
     return VersionChanges(
         version=commit.version,
-        timestamp_ms=in_commit_ms if isinstance(in_commit_ms, int) else file_time_ms,
-        info=info,
+        timestamp_ms=timestamp_ms,
+        info=commit.info or {},
         adds=commit.adds,
         removes=commit.removes,
         cdc=commit.cdc,

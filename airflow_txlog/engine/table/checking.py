@@ -58,7 +58,7 @@ def _differences(state: TableState, checksum: Checksum) -> Iterator[tuple[str, A
         ours |= _protocol_facts(state.protocol)
         theirs |= _protocol_facts(checksum.protocol)
     if checksum.in_commit_timestamp_opt is not None:
-        ours["inCommitTimestampOpt"] = state.timestamp_ms
+        ours["inCommitTimestampOpt"] = state.in_commit_ms
         theirs["inCommitTimestampOpt"] = checksum.in_commit_timestamp_opt
     if checksum.domain_metadata is not None:
         ours["domainMetadata"] = _domains({name: each.configuration for name, each in state.domains.items()})

@@ -176,6 +176,15 @@ class TableProperties:
         return self._get("delta.enableInCommitTimestamps", _parse_bool, False)
 
     @property
+    def in_commit_start(self) -> tuple[int, int] | None:
+        """From which version, and from which moment (ms), in-commit timestamps hold; None where the table has none."""
+        if not self.in_commit_timestamps:
+            return None
+        # A table that had them from its creation on need not say so.
+        version = self._get("delta.inCommitTimestampEnablementVersion", int, 0)
+        return version, self._get("delta.inCommitTimestampEnablementTimestamp", int, 0)
+
+    @property
     def row_tracking(self) -> bool:
         """Whether rows keep stable ids; the feature may be supported without it."""
         return self._get("delta.enableRowTracking", _parse_bool, False) and not self.row_tracking_suspended

@@ -8,9 +8,9 @@ Source: protocol, "Action Reconciliation".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -25,8 +25,10 @@ from airflow_txlog.engine.log.actions import (
 )
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
 from airflow_txlog.engine.log.packing import PackedBatch, pack
+from airflow_txlog.engine.table.commit_times import in_commit_ms
 from airflow_txlog.engine.table.files import action_keys
 from airflow_txlog.engine.table.layers import FileLayers
+from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.state import TableState
 from airflow_txlog.errors import CorruptTable
 
@@ -76,8 +78,8 @@ class _Newest:
     seen: set[str] = field(default_factory=set)
     adds: _Columns[Add] = field(default_factory=lambda: _Columns(adds_to_table))
     removes: _Columns[Remove] = field(default_factory=lambda: _Columns(removes_to_table))
-    in_commit_ms: int | None = None
-    """The in-commit timestamp of the newest commit."""
+    info: Mapping[str, Any] | None = None
+    """What the newest commit says of itself."""
     is_started: bool = False
     protocol: Protocol | None = None
     metadata: Metadata | None = None
@@ -86,7 +88,7 @@ class _Newest:
 
     def look_at(self, commit: Commit, root: str) -> None:
         if not self.is_started:
-            self.in_commit_ms, self.is_started = _in_commit_timestamp(commit.info), True
+            self.info, self.is_started = commit.info, True
         # A commit that adds and removes one key breaks the protocol; the add stands, so that no row is lost.
         self.adds.extend(self._first_spoken_of(commit.adds, root))
         self.removes.extend(self._first_spoken_of(commit.removes, root))
@@ -124,14 +126,12 @@ class ReplayBase:
     removed_files: FileLayers = field(default_factory=lambda: FileLayers(TOMBSTONES))
 
 
-def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: int, timestamp_ms: int) -> TableState:
+def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: int) -> TableState:
     """`replay_newest_first` of commits that are there already, ascending."""
-    return replay_newest_first(base, reversed(commits), root=root, version=version, timestamp_ms=timestamp_ms)
+    return replay_newest_first(base, reversed(commits), root=root, version=version)
 
 
-def replay_newest_first(
-    base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int, timestamp_ms: int
-) -> TableState:
+def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int) -> TableState:
     """The state after `base` and then `commits` (descending, contiguous), of which the first is `version`.
 
     Costs what the commits hold: what `base` holds is shared (see `layers`). A commit is let go before the next is
@@ -157,7 +157,7 @@ def replay_newest_first(
         domains={name: domain for name, domain in {**base.domains, **newest.domains}.items() if not domain.removed},
         files=base.files.after(newest.seen, newest.adds.chunks(), root),
         removed_files=base.removed_files.after(newest.seen, newest.removes.chunks(), root),
-        timestamp_ms=timestamp_ms if newest.in_commit_ms is None else newest.in_commit_ms,
+        in_commit_ms=in_commit_ms(TableProperties(metadata.configuration, root), version, newest.info),
     )
 
 
@@ -171,8 +171,3 @@ def base_of(state: TableState) -> ReplayBase:
         files=state.files,
         removed_files=state.removed_files,
     )
-
-
-def _in_commit_timestamp(info: dict[str, object] | None) -> int | None:
-    value = (info or {}).get("inCommitTimestamp")
-    return value if isinstance(value, int) else None

@@ -28,6 +28,7 @@ from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table import schema as delta
 from airflow_txlog.engine.table.changes import VersionChanges, changes_between
 from airflow_txlog.engine.table.checking import check_against
+from airflow_txlog.engine.table.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.features import check_readable
 from airflow_txlog.engine.table.files import record_count, vectors_of
 from airflow_txlog.engine.table.layers import FileLayers
@@ -67,10 +68,19 @@ class Snapshot:
     def version(self) -> int:
         return self.state.version
 
-    @property
+    @cached_property
     def timestamp_ms(self) -> int:
-        """When this version was committed, in milliseconds since the epoch."""
-        return self.state.timestamp_ms
+        """When this version was committed, in milliseconds since the epoch; 0 where the log no longer says.
+
+        Where the table has no in-commit timestamps, the first look lists the log: see `commit_times`.
+        """
+        if self.state.in_commit_ms is not None:
+            return self.state.in_commit_ms
+        if self.commit_file is None:
+            return 0
+        adjusted = {commit.info: commit.file_time_ms for commit in list_commits(self._store)}
+        # Not listed any more: the log was cleaned, or is another one by now.
+        return adjusted.get(self.commit_file, self.commit_file.modified_ms)
 
     @property
     def protocol(self) -> Protocol:
@@ -187,7 +197,7 @@ class Snapshot:
         latest) where `version` is later than this snapshot or the log was cleaned past it, LogGap, TableReplaced,
         CorruptCommit.
         """
-        return changes_between(self._store, version, self.version, self.commit_file)
+        return changes_between(self._store, version, self.version, self.commit_file, self.table_properties)
 
     def masked_rows(self, files: pa.Table) -> list[MaskedRows | None]:
         """Of each of these files (rows of a table `FILES`), in order: the rows that its deletion vector masks, if any.
@@ -235,7 +245,7 @@ class Snapshot:
             segment = LogSegment(
                 version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
             )
-            return _build(self._store, base_of(self.state), segment, known)
+            return _checked(_build(self._store, base_of(self.state), segment, known))
         except (LogGap, FileNotFoundError):
             return load_snapshot(self._store, version)
 
@@ -250,6 +260,27 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
+    return _checked(_load(store, version))
+
+
+def latest_metadata(store: Store) -> Metadata:
+    """The metadata of the latest version, also where the table has a feature that cannot be read here.
+
+    Raises TableNotFound, CorruptTable.
+    """
+    return _load(store, None).metadata
+
+
+def _checked(snapshot: Snapshot) -> Snapshot:
+    """The snapshot, where its rows can be read here. Raises UnsupportedFeature, CorruptTable."""
+    metadata = snapshot.metadata
+    # Without a schema only the log can be looked at; whoever asks for the schema is told.
+    schema = delta.StructType(()) if metadata.schema_string is None else snapshot.delta_schema
+    check_readable(snapshot.protocol, metadata, schema, snapshot.uri)
+    return snapshot
+
+
+def _load(store: Store, version: int | None) -> Snapshot:
     unreadable: dict[str, CorruptCheckpoint] = {}
     latest_seen = -1
     was_gone = False
@@ -313,23 +344,18 @@ def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[i
     """The snapshot of the segment's version. `known` are the bytes of commits that were read before."""
     commits = read_commits(store, segment, known)
     commit_file = segment.commit_file
-    timestamp_ms = 0 if commit_file is None else commit_file.modified_ms
-    state = replay_newest_first(base, commits, root=store.root, version=segment.version, timestamp_ms=timestamp_ms)
+    state = replay_newest_first(base, commits, root=store.root, version=segment.version)
     # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
     if not segment.commits and commit_file is not None:
         state = _with_in_commit_timestamp(store, state, commit_file)
     checkpoint_file = None if segment.checkpoint is None else segment.checkpoint.files[0]
-    snapshot = Snapshot(store, state, commit_file, checkpoint_file)
-    # Without a schema only the log can be looked at; whoever asks for the schema is told.
-    schema = delta.StructType(()) if state.metadata.schema_string is None else snapshot.delta_schema
-    check_readable(state.protocol, state.metadata, schema, store.root)
-    return snapshot
+    return Snapshot(store, state, commit_file, checkpoint_file)
 
 
 def _with_in_commit_timestamp(store: Store, state: TableState, commit_file: FileInfo) -> TableState:
     """The state of a version that came whole from a checkpoint, with the time that only its commit file knows."""
-    if not TableProperties(state.metadata.configuration, store.root).in_commit_timestamps:
+    properties = TableProperties(state.metadata.configuration, store.root)
+    if properties.in_commit_start is None:
         return state
-    info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info or {}
-    timestamp = info.get("inCommitTimestamp")
-    return replace(state, timestamp_ms=timestamp) if isinstance(timestamp, int) else state
+    info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info
+    return replace(state, in_commit_ms=in_commit_ms(properties, state.version, info))

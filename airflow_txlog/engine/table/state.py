@@ -31,8 +31,8 @@ class TableState:
     """The live files."""
     removed_files: FileLayers
     """The tombstones, expired ones included."""
-    timestamp_ms: int
-    """When the version was committed: the in-commit timestamp where the table has them, else the file's time."""
+    in_commit_ms: int | None
+    """The in-commit timestamp of the version; None where the table has none."""
 
     @property
     def live(self) -> pa.Table:

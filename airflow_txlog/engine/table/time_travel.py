@@ -1,35 +1,22 @@
 """Which version a moment belongs to.
 
-A version's time is its in-commit timestamp where the table has them, else the modification time of its commit file,
-forced to grow: a file that is not younger than its predecessor counts as one millisecond younger. The two kinds of
-time are never mixed: in-commit timestamps hold from the version that enabled them on.
+The times of versions are those of `commit_times`. In-commit timestamps and file times are never mixed.
 Source: delta-spark, DeltaHistoryManager.getActiveCommitAtTime; protocol, "In-Commit Timestamps".
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.store.base import Store
+from airflow_txlog.engine.table.commit_times import ListedCommit, list_commits
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidInput, TimestampOutOfRange
 
 Moment = int | str | datetime
 """Milliseconds since the epoch, ISO-8601 text, or a datetime; without a zone it is UTC."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedCommit:
-    """A commit file of the log and the time that its version has by file times."""
-
-    version: int
-    info: FileInfo
-    file_time_ms: int
 
 
 def parse_moment(moment: Moment) -> int:
@@ -47,23 +34,6 @@ def parse_moment(moment: Moment) -> int:
     return int(zoned.timestamp() * 1000)
 
 
-def list_commits(store: Store) -> list[ListedCommit]:
-    """The commit files of the log, ascending, with monotonic file times."""
-    return commits_among(store.list(LOG_DIRECTORY))
-
-
-def commits_among(listed: Iterable[FileInfo]) -> list[ListedCommit]:
-    """The same of a listing of the log, which is in the order of names."""
-    found: list[ListedCommit] = []
-    for info in listed:
-        name = parse_name(info.path)
-        if name is None or name.kind is not LogKind.COMMIT:
-            continue
-        least = found[-1].file_time_ms + 1 if found else info.modified_ms
-        found.append(ListedCommit(version=name.version, info=info, file_time_ms=max(info.modified_ms, least)))
-    return found
-
-
 def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
     """The last version committed at or before `moment`.
 
@@ -73,7 +43,7 @@ def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
     commits = [commit for commit in list_commits(store) if commit.version <= head.version]
     if not commits:
         raise _out_of_range(head, asked_ms, None, None, "has no commit file left to tell the time by")
-    enabled_from, enabled_ms = in_commit_regime(head)
+    enabled_from, enabled_ms = head.table_properties.in_commit_start or (None, 0)
     if enabled_from is not None and asked_ms >= enabled_ms:
         timed = [commit for commit in commits if commit.version >= enabled_from]
         position = bisect.bisect_right(timed, asked_ms, key=lambda commit: in_commit_time(store, commit))
@@ -88,15 +58,6 @@ def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
     if asked_ms > latest_ms and timed[-1].version == head.version:
         raise _out_of_range(head, asked_ms, None, latest_ms, f"was last changed before that (version {head.version})")
     return timed[position - 1].version
-
-
-def in_commit_regime(head: Snapshot) -> tuple[int | None, int]:
-    """From which version and moment on in-commit timestamps hold; (None, 0) where the table has none."""
-    if not head.table_properties.in_commit_timestamps:
-        return None, 0
-    version = head.properties.get("delta.inCommitTimestampEnablementVersion", "0")
-    moment = head.properties.get("delta.inCommitTimestampEnablementTimestamp", "0")
-    return int(version), int(moment)
 
 
 def in_commit_time(store: Store, listed: ListedCommit) -> int:

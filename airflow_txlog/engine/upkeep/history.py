@@ -6,7 +6,9 @@ from typing import Any
 
 from airflow_txlog.engine.log.wire import decode_commit_info
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.engine.table.time_travel import list_commits
+from airflow_txlog.engine.table.commit_times import in_commit_ms, list_commits
+from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.snapshot import latest_metadata
 from airflow_txlog.errors import TableNotFound
 
 
@@ -22,10 +24,18 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
         raise TableNotFound(
             f"{store.root} holds no Delta table: there is no commit in its _delta_log.", table=store.root
         )
-    found = []
-    for listed in commits[: -limit - 1 : -1] if limit is not None else reversed(commits):
-        info = decode_commit_info(store.read(listed.info.path), listed.info.path)
-        in_commit = info.get("inCommitTimestamp")
-        timestamp = in_commit if isinstance(in_commit, int) else listed.file_time_ms
-        found.append({**info, "version": listed.version, "timestamp": timestamp})
-    return found
+    wanted = commits[: -limit - 1 : -1] if limit is not None else commits[::-1]
+    infos = [decode_commit_info(store.read(listed.info.path), listed.info.path) for listed in wanted]
+    # Whether in-commit timestamps count is asked only where there are any: it takes the table's metadata.
+    timed = any("inCommitTimestamp" in info for info in infos)
+    properties = TableProperties(latest_metadata(store).configuration if timed else {}, store.root)
+    return [
+        {
+            **info,
+            "version": listed.version,
+            "timestamp": listed.file_time_ms
+            if (own := in_commit_ms(properties, listed.version, info)) is None
+            else own,
+        }
+        for listed, info in zip(wanted, infos, strict=True)
+    ]

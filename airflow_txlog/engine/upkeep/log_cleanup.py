@@ -20,10 +20,11 @@ from airflow_txlog.engine.log.last_checkpoint import read_hint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.table.commit_times import commits_among
 from airflow_txlog.engine.table.features import check_writable, writer_features
 from airflow_txlog.engine.table.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.engine.table.time_travel import commits_among, in_commit_regime, in_commit_time
+from airflow_txlog.engine.table.time_travel import in_commit_time
 from airflow_txlog.engine.upkeep.deleting import Deletion, delete_files, progress_log
 from airflow_txlog.engine.upkeep.sidecars import unreferenced_sidecars
 from airflow_txlog.errors import TableError, UnsupportedFeature
@@ -146,9 +147,10 @@ def _last_version_at(listed: Sequence[FileInfo], moment_ms: int) -> int:
 
 def _last_in_commit_version_at(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], moment_ms: int) -> int:
     """The same by in-commit timestamps, which time travel goes by from the version that enabled them on."""
-    enabled_from, enabled_ms = in_commit_regime(snapshot)
-    if enabled_from is None:
+    start = snapshot.table_properties.in_commit_start
+    if start is None:
         return snapshot.version
+    enabled_from, enabled_ms = start
     if moment_ms < enabled_ms:
         return enabled_from - 1
     timed = [commit for commit in commits_among(listed) if enabled_from <= commit.version <= snapshot.version]

@@ -94,7 +94,7 @@ def facts(snapshot: Snapshot) -> tuple[Any, ...]:
     state = snapshot.state
     files = [sorted(map(repr, table.to_pylist())) for table in (state.live, state.tombstones)]
     small = (state.protocol, state.metadata, dict(state.transactions), dict(state.domains))
-    return snapshot.version, *files, *small, state.timestamp_ms
+    return snapshot.version, *files, *small, snapshot.timestamp_ms
 
 
 CHANGES = st.lists(

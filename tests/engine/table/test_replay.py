@@ -63,7 +63,7 @@ def commit(version: int, *actions: Any, info: dict[str, Any] | None = None) -> C
 
 
 def state_of(*commits: Commit, base: ReplayBase | None = None) -> TableState:
-    return replay(base or ReplayBase(), commits, root=ROOT, version=commits[-1].version, timestamp_ms=0)
+    return replay(base or ReplayBase(), commits, root=ROOT, version=commits[-1].version)
 
 
 def live(state: TableState) -> set[str]:
