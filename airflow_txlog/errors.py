@@ -381,9 +381,12 @@ class InvalidCommit(InvalidInput):
 
 
 class DuplicateActions(InvalidCommit):
-    """Two actions of one commit speak of the same file (path and deletion vector)."""
+    """Two actions of one commit name the same file (path and deletion vector), or it adds a file that is live.
 
-    fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
+    `winning_version` is the commit that landed first and added it, None where it was live before.
+    """
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "winning_version")
 
 
 class MetadataAbsent(InvalidCommit):

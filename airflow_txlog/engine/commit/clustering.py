@@ -3,7 +3,8 @@
 The columns stand in the domain `delta.clustering`, by physical name. We append to clustered tables and rewrite their
 files; we cluster none, so a file of ours names no clusteringProvider, and the engine that clusters will take it up.
 The invariant: a table whose properties keep our statistics away from a clustering column is refused before anything is
-staged. Source: protocol, "Clustered Table".
+staged, and a commit that lands first and changes the columns is a conflict where our files do not serve it.
+Source: protocol, "Clustered Table".
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from airflow_txlog.engine.commit.attempt import Attempt
-from airflow_txlog.engine.log.actions import Add, DomainMetadata
+from airflow_txlog.engine.commit.messages import conflict
+from airflow_txlog.engine.log.actions import Add, Commit, DomainMetadata
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.types import StructType
-from airflow_txlog.errors import CorruptTable, InvalidCommit, UnsupportedFeature
+from airflow_txlog.errors import CorruptTable, InvalidCommit, MetadataChanged, UnsupportedFeature
 
 CLUSTERING_DOMAIN = "delta.clustering"
 
@@ -81,16 +84,40 @@ def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path
 
 def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
     """Raises InvalidCommit for an added file whose statistics do not speak of a clustering column."""
+    for add, path in _without_bounds(attempt, columns):
+        raise InvalidCommit(
+            f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
+            "numRecords and tell that column's nulls and bounds. Nothing was committed.",
+            table=attempt.table,
+        )
+
+
+def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
+    """Raises MetadataChanged where the winner clusters the table by a column that our files have no statistics of."""
+    for add, path in _without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
+        raise conflict(
+            MetadataChanged,
+            attempt,
+            winner,
+            f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics",
+            domain=CLUSTERING_DOMAIN,
+        )
+
+
+def _without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
+    """Added files beside a clustering column of which their statistics say nothing.
+
+    A file that comes again with another deletion vector is no new file: it keeps the statistics that it has.
+    """
     wanted = list(columns)
-    for add in attempt.adds if wanted else ():
+    if not wanted:
+        return
+    removed = {canonical_path(remove.path, attempt.table) for remove in attempt.removes}
+    for add in attempt.adds:
+        if canonical_path(add.path, attempt.table) in removed:
+            continue
         told = _null_counts(add)
-        for path in wanted:
-            if told is None or not _holds(told, path):
-                raise InvalidCommit(
-                    f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
-                    "numRecords and tell that column's nulls and bounds. Nothing was committed.",
-                    table=attempt.table,
-                )
+        yield from ((add, path) for path in wanted if told is None or not _holds(told, path))
 
 
 def _null_counts(add: Add) -> Mapping[str, object] | None:

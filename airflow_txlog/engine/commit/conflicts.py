@@ -16,11 +16,13 @@ Source: delta-spark, ConflictChecker.checkConflicts.
 from __future__ import annotations
 
 from airflow_txlog.engine.commit.attempt import Attempt
+from airflow_txlog.engine.commit.clustering import check_clustering_winner
 from airflow_txlog.engine.commit.compaction import after_harmless_compaction, is_harmless_compaction
 from airflow_txlog.engine.commit.isolation import ROW_TRACKING_DOMAIN, IsolationLevel
 from airflow_txlog.engine.commit.messages import conflict, file_facts, file_text
 from airflow_txlog.engine.commit.metadata_change import reconcile_metadata, reconcile_protocol
 from airflow_txlog.engine.commit.rebase import rebase
+from airflow_txlog.engine.commit.validation import check_paths_against_winner
 from airflow_txlog.engine.log.actions import Add, Commit
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.paths import canonical_path
@@ -38,7 +40,8 @@ def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
     """The attempt as it must read to follow `winner`.
 
     Raises a CommitConflict of the first rule that forbids it; UnsupportedFeature where the winner changed the protocol
-    to one that this engine cannot write; TableReplaced where the winner is a commit of another table.
+    to one that this engine cannot write; TableReplaced where the winner is a commit of another table; DuplicateActions
+    where it added a file at a path that this transaction adds too.
     """
     if attempt.never_rebases:
         raise conflict(ConcurrentWrite, attempt, winner, f"landed first, and {attempt.operation} never rebases")
@@ -46,12 +49,15 @@ def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
     attempt = reconcile_metadata(attempt, winner)
     check_domains(attempt, winner)
     check_application_transactions(attempt, winner)
+    check_clustering_winner(attempt, winner)
     if is_harmless_compaction(attempt, winner):
         check_deleted_against_deleted(attempt, winner)
+        check_paths_against_winner(attempt, winner)
         return rebase(after_harmless_compaction(attempt, winner), winner)
     check_added_files(attempt, winner)
     check_deleted_against_read(attempt, winner)
     check_deleted_against_deleted(attempt, winner)
+    check_paths_against_winner(attempt, winner)
     return rebase(attempt, winner)
 
 

@@ -41,7 +41,7 @@ NON_DATA_CHANGING = frozenset(
 )
 
 # Operations whose commit may be left out where it would record nothing.
-SKIPPED_WHEN_EMPTY = frozenset({"WRITE", "DELETE", "UPDATE", "MERGE"})
+SKIPPED_WHEN_EMPTY = frozenset({"WRITE", "DELETE", "UPDATE", "MERGE", "OPTIMIZE", "REORG"})
 
 
 def operation_changes_data(operation: str) -> bool:

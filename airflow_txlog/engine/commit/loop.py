@@ -33,10 +33,10 @@ from airflow_txlog.errors import (
     CommitContention,
     CommitStateUnknown,
     ConcurrentLogCleanup,
-    LogGap,
     TableNotFound,
     TableReplaced,
     TxlogError,
+    UnsupportedStore,
 )
 
 
@@ -86,7 +86,9 @@ def commit(
     contention two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing and one
     read for each winner.
 
-    Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature.
+    Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
+    and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the commit be in the
+    log: every other error proves that it is not.
     """
     rebased_over: list[int] = []
     version = attempt.read_version + 1
@@ -145,26 +147,31 @@ def _read_winners(
 ) -> tuple[list[Commit], FileInfo]:
     """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
 
-    `theirs` are the bytes that the put met at `version`. One listing, from the version that was checked last, tells
-    whether it is still the same log, and who else has landed. Raises TableReplaced, ConcurrentLogCleanup: what cannot
-    be read is never taken for "no conflict".
+    `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. One listing,
+    from the version that was checked last, tells whether it is still the same log, and who else has landed. A listing
+    may lag behind, so a file that it lacks is asked for by its name. Raises TableReplaced, ConcurrentLogCleanup: what
+    cannot be read is never taken for "no conflict".
     """
     is_commit = anchor is not None and anchor.path == commit_name(version - 1)
     tail = list_tail(store, version - 1 if is_commit else version)
     if is_commit and tail.commits.get(version - 1) != anchor:
         assert anchor is not None
-        raise _moved(store, attempt, anchor, tail.commits.get(version - 1))
-    try:
-        files = tail.after(version - 1)
-        winners = [
-            decode_commit(each, theirs if each == version else store.read(info.path), info.path)
-            for each, info in enumerate(files, start=version)
-        ]
-    except (LogGap, FileNotFoundError) as error:
-        raise _cleaned(attempt, version) from error
-    if not winners:
-        raise _vanished(attempt, commit_name(version))
-    return winners, files[-1]
+        found = store.stat(anchor.path)
+        if found != anchor:
+            raise _moved(store, attempt, anchor, found)
+    winners: list[Commit] = []
+    for each in range(version, max(version, tail.latest) + 1):
+        info = tail.commits.get(each) or store.stat(commit_name(each))
+        if info is None:
+            raise _vanished(attempt, commit_name(version)) if tail.latest < version else _cleaned(attempt, version)
+        try:
+            data = theirs if each == version else store.read(info.path)
+        except FileNotFoundError as error:
+            raise _cleaned(attempt, version) from error
+        winners.append(decode_commit(each, data, info.path))
+        anchor = info
+    assert anchor is not None
+    return winners, anchor
 
 
 def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:
@@ -212,8 +219,27 @@ class _Verdict(enum.Enum):
     UNREADABLE = "unreadable"
 
 
-# Answers of a file system that are final: it refused, and nothing is under way that could still land.
-_FINAL_ERRNO = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
+# What a file system answers when it made nothing: it found no way to the name, no room, or no right.
+_REFUSALS = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.EISDIR,
+        errno.EFBIG,
+    }
+)
+
+
+def _is_refusal(failure: Exception) -> bool:
+    """Whether the put made nothing and nothing is under way that could still land; to be borne out by a read-back."""
+    return isinstance(failure, UnsupportedStore) or (isinstance(failure, OSError) and failure.errno in _REFUSALS)
 
 
 def put_and_read_back(
@@ -228,12 +254,14 @@ def put_and_read_back(
     """None where our bytes are at `path`, else another's.
 
     Raises CommitStateUnknown when neither can be told, also where the `anchor` is not there any more: what is put again
-    must follow the log that was read. Raises TableReplaced where the version was taken and then vanished.
+    must follow the log that was read. Raises TableReplaced where the version was taken and then vanished. Raises what
+    the store raised (UnsupportedStore, an OSError) where every put so far was refused and nothing is at `path`.
     """
     deadline_ms = clock.now_ms() + int(policy.unknown_deadline_s * 1000)
     tries = 0
     failure: Exception | None = None
     is_taken = False
+    is_refused = True
     is_same_log: bool | None = True
     while True:
         tries += 1
@@ -246,6 +274,8 @@ def put_and_read_back(
                 is_taken = True
         except Exception as error:
             failure = error
+            # One put that was not answered may land later, whatever the next one is told.
+            is_refused = is_refused and _is_refusal(error)
         verdict, found = _read_back(store, path, data)
         if verdict is _Verdict.OURS:
             return None
@@ -253,11 +283,13 @@ def put_and_read_back(
             return found
         if verdict is _Verdict.ABSENT and is_taken:
             raise _vanished(attempt, path)
-        if verdict is _Verdict.ABSENT and isinstance(failure, OSError) and failure.errno in _FINAL_ERRNO:
+        if verdict is _Verdict.ABSENT and failure is not None and is_refused:
             raise failure
         is_same_log = _is_there(store, anchor)
-        if clock.now_ms() >= deadline_ms or is_same_log is False:
-            raise _unknown(path, attempt, verdict) from failure
+        # What was refused is refused again, and what may not be read now proves nothing: waiting would not help.
+        is_hopeless = is_same_log is False or (failure is not None and is_refused)
+        if clock.now_ms() >= deadline_ms or is_hopeless:
+            raise _unknown(path, attempt, verdict, failure) from failure
         clock.sleep(_backoff_s(tries + 1, clock, policy) + policy.first_backoff_s)
 
 
@@ -272,14 +304,14 @@ def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
 def _read_back(store: Store, path: str, data: bytes) -> tuple[_Verdict, bytes]:
     try:
         found = store.read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return _Verdict.ABSENT, b""
     except Exception:
         return _Verdict.UNREADABLE, b""
     return (_Verdict.OURS if found == data else _Verdict.ANOTHERS), found
 
 
-def _unknown(path: str, attempt: Attempt, verdict: _Verdict) -> CommitStateUnknown:
+def _unknown(path: str, attempt: Attempt, verdict: _Verdict, failure: Exception | None) -> CommitStateUnknown:
     carries = bool(attempt.transactions)
     then = (
         "Running it again is safe: it carries an application transaction, and finds out."
@@ -287,9 +319,11 @@ def _unknown(path: str, attempt: Attempt, verdict: _Verdict) -> CommitStateUnkno
         else "Look at the table's history before running it again: it carries no application transaction."
     )
     version = int(path.rpartition("/")[2].partition(".")[0])
+    reason = ": ".join(filter(None, [type(failure).__name__, getattr(failure, "strerror", None)]))
+    met = "was not answered" if failure is None else f"failed ({reason})"
     return CommitStateUnknown(
-        f"{attempt.table}: the put of version {version} was not answered, and reading it back found it "
-        f"{verdict.value}. It may or may not land. Every staged file is kept. {then}",
+        f"{attempt.table}: the put of version {version} {met}, and reading it back found it {verdict.value}. "
+        f"It may or may not land. Every staged file is kept. {then}",
         table=attempt.table,
         version=version,
         has_application_transaction=carries,

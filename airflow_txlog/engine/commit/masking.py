@@ -1,8 +1,8 @@
 """Rows deleted by masking: the file stays where it is and comes again with a larger deletion vector.
 
 The invariant: a file that comes again keeps everything that it was added with (size, tags, row ids, statistics word by
-word) but the vector, and its statistics say from then on that their bounds are wide. A path is live once: whoever adds
-it with a vector removes it, in the same commit, as it was.
+word) but the vector, and its statistics say from then on that their bounds are wide. A path is live once (see
+`validation.check_paths_are_free`): the commit that adds it with a vector removes it as it was.
 Source: protocol, "Deletion Vectors" (writer requirements), "Per-file Statistics" (tightBounds).
 """
 
@@ -18,10 +18,7 @@ from airflow_txlog.engine.log.actions import Add, DeletionVector, Metadata, Prot
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.features import reader_features
-from airflow_txlog.engine.table.files import file_key, file_keys, path_of_key
 from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.errors import InvalidCommit
 
 _FEATURE = "deletionVectors"
 
@@ -59,25 +56,6 @@ def wide_statistics(stats: str | None, num_records: int) -> str:
     found["numRecords"] = msgspec.Raw(str(num_records).encode())
     found["tightBounds"] = msgspec.Raw(b"false")
     return msgspec.json.encode(found).decode()
-
-
-def check_masked_once(attempt: Attempt, snapshot: Snapshot | None) -> None:
-    """Raises InvalidCommit where a file would be live twice, under two vectors: its rows would count twice."""
-    masked = {canonical_path(add.path, attempt.table): add for add in attempt.adds if add.deletion_vector is not None}
-    if snapshot is None or not masked:
-        return
-    live = snapshot.state.files.at_paths(set(masked))
-    spoken_of = {file_key(action.path, action.deletion_vector, attempt.table) for action in attempt.removes}
-    spoken_of |= {file_key(add.path, add.deletion_vector, attempt.table) for add in masked.values()}
-    for key in file_keys(live, attempt.table).to_pylist():
-        if key not in spoken_of:
-            raise InvalidCommit(
-                f"{attempt.table}: {path_of_key(key)} is added with a deletion vector, and this commit does not remove "
-                "it as it is now, so it would be in the table twice. Nothing was committed. Remove the live file, "
-                "its vector included, in the same commit.",
-                table=attempt.table,
-                path=path_of_key(key),
-            )
 
 
 def paths_that_lost_rows(attempt: Attempt) -> set[str]:

@@ -23,9 +23,8 @@ from airflow_txlog.engine.commit.in_commit_timestamps import with_in_commit_time
 from airflow_txlog.engine.commit.info import commit_info
 from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
-from airflow_txlog.engine.commit.masking import check_masked_once
 from airflow_txlog.engine.commit.row_tracking import with_row_ids
-from airflow_txlog.engine.commit.validation import validate
+from airflow_txlog.engine.commit.validation import check_paths_are_free, validate
 from airflow_txlog.engine.log.actions import (
     Add,
     Cdc,
@@ -298,7 +297,7 @@ class Transaction:
         attempt = self._attempt(operation, never_rebases)
         validate(attempt)
         known = () if self.snapshot is None else self.snapshot.state.domains.values()
-        check_masked_once(attempt, self.snapshot)
+        check_paths_are_free(attempt, self.snapshot)
         check_clustered_files(attempt, clustering_columns([*attempt.domains, *known], attempt.table))
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)

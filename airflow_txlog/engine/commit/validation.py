@@ -1,16 +1,18 @@
-"""What a commit must satisfy in itself, before it meets any other commit.
+"""What a commit must satisfy in itself: in its own actions, and beside the files that are live.
 
-Pure functions, run once before the first put: a refusal here means nothing was written.
+Pure functions, run once before the first put, and `check_paths_against_winner` before each later one: a refusal here
+means that nothing was written.
 Source: protocol, "Add File and Remove File"; delta-spark, OptimisticTransaction.prepareCommit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.change_files import check_change_files, check_change_names
-from airflow_txlog.engine.log.actions import Add, Cdc, Metadata, Remove
+from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.column_mapping import (
     MAX_ID_PROPERTY,
@@ -23,9 +25,10 @@ from airflow_txlog.engine.table.column_mapping import (
     table_schema,
 )
 from airflow_txlog.engine.table.features import reader_features
-from airflow_txlog.engine.table.files import file_key, path_of_key, record_count
+from airflow_txlog.engine.table.files import file_key, file_keys, path_of_key, record_count
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.errors import (
     AppendOnlyViolation,
     DuplicateActions,
@@ -149,6 +152,51 @@ def _check_vectors(attempt: Attempt) -> None:
             table=attempt.table,
             path=path,
         )
+
+
+def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
+    """Raises DuplicateActions where a file is added at the path of a live file that the commit does not remove.
+
+    A path is live once. Without a deletion vector the new action would replace the old one, and with another vector
+    both would count. The same file with the same vector may come again with `dataChange` false: that says that its rows
+    are the same, and is how statistics and tags are replaced. Source: protocol, "Action Reconciliation".
+    """
+    if snapshot is None or not attempt.adds:
+        return
+    live = snapshot.state.files.at_paths({canonical_path(add.path, attempt.table) for add in attempt.adds})
+    if live.num_rows:
+        keys = file_keys(live, attempt.table).to_pylist()
+        _check_may_come(attempt, keys, f"is live at version {snapshot.version}")
+
+
+def check_paths_against_winner(attempt: Attempt, winner: Commit) -> None:
+    """As `check_paths_are_free`, against a commit that landed first. Not retryable: the file there is another's."""
+    paths = {canonical_path(add.path, attempt.table) for add in attempt.adds}
+    keys = [
+        file_key(add.path, add.deletion_vector, attempt.table)
+        for add in winner.adds
+        if canonical_path(add.path, attempt.table) in paths
+    ]
+    if keys:
+        _check_may_come(attempt, keys, f"was added by version {winner.version}, which landed first", winner.version)
+
+
+def _check_may_come(attempt: Attempt, live: Sequence[str], what: str, version: int | None = None) -> None:
+    """Raises DuplicateActions for the first of these live files, at paths that are added, that must leave first."""
+    table = attempt.table
+    spoken_of = {file_key(remove.path, remove.deletion_vector, table) for remove in attempt.removes}
+    spoken_of |= {file_key(add.path, add.deletion_vector, table) for add in attempt.adds if not add.data_change}
+    for key in live:
+        if key not in spoken_of:
+            path = path_of_key(key)
+            raise DuplicateActions(
+                f"{table}: {path} {what}, and this {attempt.operation} adds it and does not remove it as it is there, "
+                "so it would be in the table twice. Nothing was committed. Give every new file a name of its own, or "
+                "remove the live file, its deletion vector included, in the same commit.",
+                table=table,
+                path=path,
+                winning_version=version,
+            )
 
 
 def _check_transactions(attempt: Attempt) -> None:

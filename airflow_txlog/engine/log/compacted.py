@@ -16,6 +16,7 @@ import msgspec
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.listing import CompactedFile
 from airflow_txlog.engine.log.segment import LogSegment
+from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import CorruptCommit
@@ -84,13 +85,14 @@ def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
     try:
         commit = decode_commit(compaction.end, store.read(path), path)
     except (CorruptCommit, FileNotFoundError) as error:
-        log.warning("%s: %s is passed over, and the commits that it stands for are read: %s", store.root, path, error)
+        warn_once(log, store.root, path, f"{error} The commits that it stands for are read.")
         return None
     removed = {(each.path, each.deletion_vector and each.deletion_vector.unique_id) for each in commit.removes}
     if removed and any(
         (each.path, each.deletion_vector and each.deletion_vector.unique_id) in removed for each in commit.adds
     ):
         # Which of the two came last cannot be told from one file.
-        log.warning("%s: %s adds and removes one file: it is not reconciled, and is passed over", store.root, path)
+        why = "it adds and removes one file, so it is not reconciled. The commits that it stands for are read."
+        warn_once(log, store.root, path, why)
         return None
     return msgspec.structs.replace(commit, info=None)

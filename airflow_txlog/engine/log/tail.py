@@ -111,9 +111,12 @@ def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) ->
     read: dict[int, bytes] = {}
     for commit in own:
         info = tail.commits.get(commit.version)
-        if info is None:
-            if tail.start <= commit.version and tail.latest < commit.version:
+        if info is None and tail.start <= commit.version and tail.latest < commit.version:
+            # A listing may lag behind: only the name itself says that the commit is gone.
+            info = store.stat(commit_name(commit.version))
+            if info is None:
                 raise _overwritten(tail.table, commit.version, None)
+        if info is None:
             continue
         if info == commit.seen:
             continue

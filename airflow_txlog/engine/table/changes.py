@@ -7,7 +7,7 @@ Source: protocol, "Delta Log Entries".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_txlog.engine.log.actions import (
@@ -78,11 +78,14 @@ def changes_between(
     # From the first commit on: the times of files are adjusted over the whole log.
     tail = list_tail(store, 0, complete_after=start)
     if tail.commits.get(end) != end_file and end_file is not None:
-        raise TableReplaced(
-            f"{store.root}: {end_file.path} is not the file that version {end} was read from, so the table was dropped "
-            "and created again, or its log was rewritten. Nothing was read. Open the table again.",
-            table=store.root,
-        )
+        # A listing may lag behind: only the name itself says that the log is another one.
+        if store.stat(end_file.path) != end_file:
+            raise TableReplaced(
+                f"{store.root}: {end_file.path} is not the file that version {end} was read from, so the table was "
+                "dropped and created again, or its log was rewritten. Nothing was read. Open the table again.",
+                table=store.root,
+            )
+        tail = replace(tail, commits={**tail.commits, end: end_file})
     _check_complete(tail, start, end)
     return _read(store, tail, start, end, properties)
 

@@ -92,13 +92,17 @@ class RecentTable:
         """The last version from the tip on, or None where the log is not the one that we know."""
         version, seen = tip
         tail = list_tail(self._store, version)
-        if tail.latest < version or (seen is not None and tail.commits.get(version) != seen):
+        if seen is None:
+            if tail.latest < version:
+                return None
+        # A listing may lag behind: only the name itself says that the log is another one.
+        elif tail.commits.get(version) != seen and self._store.stat(seen.path) != seen:
             return None
         try:
             newer = tail.after(version)
         except LogGap:
             return None
-        return tail.latest, newer[-1] if newer else tail.commits.get(version)
+        return (tail.latest, newer[-1]) if newer else (version, seen or tail.commits.get(version))
 
     def _keep(self, known: Snapshot | None, found: Snapshot) -> Snapshot:
         """Make `found` the newest, unless another thread has seen more meanwhile: then that is the answer."""

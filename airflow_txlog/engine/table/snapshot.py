@@ -20,8 +20,9 @@ from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.compacted import read_commits
 from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
-from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
+from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors
+from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import column_mapping
@@ -234,7 +235,7 @@ class Snapshot:
         """
         tail = list_tail(self._store, min([self.version, *(commit.version for commit in own)]))
         known = verify_own_commits(self._store, tail, own)
-        if tail.latest < self.version or tail.commits.get(self.version) != self.commit_file:
+        if not self._is_in(tail):
             return load_snapshot(self._store, version)
         try:
             newer = tail.after(self.version)
@@ -248,6 +249,13 @@ class Snapshot:
             return _checked(_build(self._store, base_of(self.state), segment, known))
         except (LogGap, FileNotFoundError):
             return load_snapshot(self._store, version)
+
+    def _is_in(self, tail: LogTail) -> bool:
+        """Whether the log is still the one that holds this version; where a listing lags, the file's name counts."""
+        found = tail.commits.get(self.version)
+        if self.commit_file is None:
+            return tail.latest >= self.version and found is None
+        return found == self.commit_file or self._store.stat(self.commit_file.path) == self.commit_file
 
 
 def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
@@ -292,7 +300,7 @@ def _load(store: Store, version: int | None) -> Snapshot:
         except CorruptCheckpoint as error:
             if segment.checkpoint is None or segment.checkpoint.path in unreadable or not error.damaged:
                 raise
-            log.warning("%s is passed over: %s", segment.checkpoint.path, error)
+            warn_once(log, store.root, segment.checkpoint.path, str(error))
             unreadable[segment.checkpoint.path] = error
         except FileNotFoundError as error:
             # Log cleanup may take what was listed a moment ago; the next listing begins at a later checkpoint.

@@ -198,15 +198,15 @@ def test_a20_a_table_made_again_is_not_written_into(table: Table, store: FaultyS
 
 def commits_by_another(table: Table, count: int, *, checkpoint: bool = False) -> None:
     other = Table(table.store, clock=table._clock)
-    for number in range(count):
-        append(other, f"other-{number}")
+    for _ in range(count):
+        append(other, f"other-{other.latest_version()}")
     if checkpoint:
         other.checkpoint()
 
 
-def begun(table: Table) -> Any:
+def begun(table: Table, path: str = "mine") -> Any:
     tx = table.begin()
-    tx.add(path="mine", partition_values={"day": "1"}, size=1)
+    tx.add(path=path, partition_values={"day": "1"}, size=1)
     return tx
 
 
@@ -272,7 +272,7 @@ def test_a20_a_snapshot_that_came_from_a_checkpoint_alone_knows_its_log_too(
     cold = Table.open(store, clock=clock)
     assert cold.snapshot().commit_file is None
     assert begun(cold).commit("WRITE") == 4
-    tx = begun(cold)
+    tx = begun(cold, "mine too")
     assert tx.read_version == 4
     commits_by_another(cold, 1, checkpoint=True)
     clean(store, 4)

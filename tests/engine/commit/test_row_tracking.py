@@ -251,7 +251,7 @@ def test_a_commit_says_whether_rows_kept_their_ids(
     for path in removes:
         tx.remove(path)
     for path in adds:
-        tx.add(path=path, size=1, stats=stats(10))
+        tx.add(path=path, size=1, stats=stats(10), data_change=path != "a")
     tx.commit("WRITE", tags={"mine": "kept"}, record_empty=True)
     assert preserved(table, 2) == expected
     assert (written(table, 2).info or {})["tags"]["mine"] == "kept"
