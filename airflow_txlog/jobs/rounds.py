@@ -149,7 +149,8 @@ class _Rounds:
                 done=done,
             )
         change = self._plan(tx)
-        check_not_swept(change.all_staged, self._clock.now_ms())
+        if change.all_staged:
+            check_not_swept(change.all_staged, self._table.store.now_ms())
         with context.step("commit"):
             is_committed = self._commit(tx, change)
         version = None if tx.outcome is None else tx.outcome.version

@@ -24,6 +24,7 @@ from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.rules import may_break_rules
 from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
@@ -116,28 +117,34 @@ def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
     return staged
 
 
-# A vacuum takes files that no commit names once they are this old, whoever runs it.
-ORPHAN_RETENTION_MS = 7 * 24 * 3_600_000
+# A VACUUM that is asked for no longer retention takes files that no commit names once they are this old.
+ORPHAN_RETENTION_MS = ORPHAN_RETENTION_FLOOR_MS
+
+
+def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
+    """Whether a file is so old that each of them must be seen to be there before it is relied upon.
+
+    `now_ms` is the store's clock, by which files have their times and a VACUUM tells their age.
+    """
+    return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_MS // 4 for file in files)
 
 
 def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
-    """Raises JobError, retryable, where a vacuum may have taken files of the commit.
+    """Raises JobError, retryable, where a VACUUM may have deleted files of the commit.
 
-    Young files are not asked for. From a quarter of the orphan retention on each one must still be there, and from the
-    half on nothing is committed: a vacuum may be under way. A commit that names what is gone would be a hollow table.
-    Source: soundness A16.
+    Young files are not looked up. From a quarter of the least orphan retention on each one must still be there, and
+    from the half on nothing is committed: a VACUUM may be under way. A commit that names what is gone would be a hollow
+    table. `now_ms` is the store's clock. Source: soundness A16.
     """
-    if not files:
+    if not may_be_swept(files, now_ms):
         return
     age_ms = now_ms - min(file.modification_time_ms for file in files)
-    if age_ms < ORPHAN_RETENTION_MS // 4:
-        return
     gone = [file.path for file in files if not exists(file.location)]
     if gone or age_ms >= ORPHAN_RETENTION_MS // 2:
         what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
         raise JobError(
             f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "
-            "Nothing was committed. Run the job again, in smaller pieces if it takes days.",
+            "Nothing was committed. Run the job again, in smaller pieces if it takes that long.",
             retryable=True,
         )
 

@@ -25,15 +25,14 @@ import pyarrow as pa
 import airflow_txlog
 from airflow_txlog.datafiles.locations import exists, open_output
 from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.dml.memory import VERDICTS, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
 from airflow_txlog.jobs.schemas import is_ansi
-from airflow_txlog.jobs.stage import ORPHAN_RETENTION_MS
+from airflow_txlog.jobs.stage import may_be_swept
 
-_FORMAT = 1
+_FORMAT = 2
 _PREFIX = "memory-"
 _HEADER = b"txlog"
 
@@ -74,7 +73,7 @@ class Manifest:
                 continue
             header, table = found
             memory = _memory(header, table)
-            if not (_are_fresh(memory.staged_files()) and self._inputs_are_there(header["pinned"])):
+            if not (self._are_fresh(memory.staged_files()) and self._inputs_are_there(header["pinned"])):
                 self._context.log("what an earlier try had staged is too old, or no longer there; starting over")
                 break
             self._context.pinned_inputs.update(header["pinned"])
@@ -140,17 +139,14 @@ class Manifest:
             "ansi": is_ansi(self._context.spark),
         }
 
+    def _are_fresh(self, files: Sequence[StagedFile]) -> bool:
+        """Whether all files are there, and so young that no VACUUM will come for them soon (soundness A16)."""
+        return not may_be_swept(files, self._store.now_ms()) and all(exists(file.location) for file in files)
+
     @staticmethod
     def _inputs_are_there(pinned: dict[str, Any]) -> bool:
         source = pinned.get("source")
         return source is None or all(exists(file["location"]) for file in source["files"])
-
-
-def _are_fresh(files: Sequence[StagedFile]) -> bool:
-    """Whether all files are there, and so young that no vacuum will come for them soon (soundness A16)."""
-    oldest_ms = min((file.modification_time_ms for file in files), default=0)
-    is_young = not files or SYSTEM_CLOCK.now_ms() - oldest_ms < ORPHAN_RETENTION_MS // 4
-    return is_young and all(exists(file.location) for file in files)
 
 
 def _plain_segment(segment: Segment) -> dict[str, Any]:

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.datafiles.bitmaps import encode_bitmap
-from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.datafiles.locations import location_of, size_and_time
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.reading import DataFile, open_data_file
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.commit.masking import masked_adds, masks_rows
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.paths import encode_path
@@ -147,12 +146,15 @@ def _staged(
 
 def _record(context: JobContext, file: VectorFile) -> StagedFile:
     """A file of vectors as the rounds and the memory know staged files; it holds no rows of the table."""
+    location = location_of(context.root, file.path)
+    # By the store's clock, like every staged file: its age decides whether a VACUUM may have taken it.
+    size_bytes, written_ms = size_and_time(location)
     return StagedFile(
         path=encode_path(file.path),
-        location=location_of(context.root, file.path),
+        location=location,
         partition_values={},
-        size_bytes=len(file.content),
-        modification_time_ms=SYSTEM_CLOCK.now_ms(),
+        size_bytes=size_bytes,
+        modification_time_ms=written_ms,
         num_records=0,
         stats="",
     )

@@ -20,7 +20,7 @@ from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.manifest import Manifest
 from airflow_txlog.jobs.dml.memory import LiveFile, Memory
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation
-from airflow_txlog.jobs.dml.sameness import rules_of
+from airflow_txlog.jobs.dml.sameness import rules_at
 from airflow_txlog.jobs.dml.staging import stage_work
 from airflow_txlog.jobs.dml.verdicts import Verdicts, addressed, by_scanned_file
 from airflow_txlog.jobs.find import files_outside
@@ -52,7 +52,7 @@ class RowRounds:
         """Find, stage, and say what the commit shall be."""
         context, memory, snapshot = self._context, self._memory, tx.snapshot
         assert snapshot is not None
-        if not memory.begin(rules_of(snapshot.protocol, snapshot.metadata)):
+        if not memory.begin(rules_at(snapshot)):
             context.log("the table's rules have changed: nothing that was found or staged may be kept")
         prepared = self._operation.prepare(tx, snapshot, memory)
         _log_candidates(context, prepared)

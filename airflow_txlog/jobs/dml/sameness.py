@@ -1,7 +1,8 @@
 """Whether two versions of a table have the same rules for rows: the question before anything staged is kept.
 
 Rows were checked, computed and laid out under the rules of the version that they were staged on: its schema, its
-constraints and generated columns, its partitioning, column mapping, change data feed and row tracking. The invariant:
+constraints and generated columns, its partitioning and clustering, column mapping, change data feed and row tracking.
+The invariant:
 any difference that is not on the list below is a difference in the rules. Source: soundness A18.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.commit.clustering import clustering_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.features import reader_features, writer_features
 
@@ -55,6 +58,8 @@ class TableRules:
     partition_columns: tuple[str, ...]
     properties: Mapping[str, str]
     """Those that are not harmless."""
+    clustering: tuple[tuple[str, ...], ...] = ()
+    """The clustering columns, as paths of physical names: new files need their statistics."""
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -65,6 +70,7 @@ class TableRules:
             "schema": self.schema,
             "partition_columns": list(self.partition_columns),
             "properties": dict(self.properties),
+            "clustering": [list(path) for path in self.clustering],
         }
 
     @classmethod
@@ -77,11 +83,18 @@ class TableRules:
             schema=plain["schema"],
             partition_columns=tuple(plain["partition_columns"]),
             properties=dict(plain["properties"]),
+            clustering=tuple(tuple(path) for path in plain["clustering"]),
         )
 
 
-def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
+def rules_at(snapshot: Snapshot) -> TableRules:
     """The rules of a version."""
+    clustering = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
+    return replace(rules_of(snapshot.protocol, snapshot.metadata), clustering=clustering)
+
+
+def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
+    """The rules that the protocol and the metadata of a version make; `rules_at` knows its domains too."""
     return TableRules(
         table_id=metadata.id,
         reader_features=reader_features(protocol),
@@ -94,11 +107,12 @@ def rules_of(protocol: Protocol, metadata: Metadata) -> TableRules:
 
 def still_holds(before: TableRules, now: TableRules) -> bool:
     """Whether rows staged under the rules `before` may be committed under the rules `now`."""
-    if (before.table_id, before.schema, before.partition_columns, before.properties) != (
+    if (before.table_id, before.schema, before.partition_columns, before.properties, before.clustering) != (
         now.table_id,
         now.schema,
         now.partition_columns,
         now.properties,
+        now.clustering,
     ):
         return False
     return _only_harmless(before.reader_features, now.reader_features) and _only_harmless(

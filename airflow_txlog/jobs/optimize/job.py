@@ -30,7 +30,7 @@ from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.memory import BIN, Memory, Segment
-from airflow_txlog.jobs.dml.sameness import rules_of
+from airflow_txlog.jobs.dml.sameness import rules_at
 from airflow_txlog.jobs.optimize.bins import (
     Bin,
     batches_of,
@@ -124,19 +124,24 @@ class _Optimizing:
                 argument="arguments.purge",
             )
         self._target_bytes = arguments["target_bytes"] or target_of(snapshot)
-        self._z_columns = ordering_columns(snapshot, arguments["zorder_by"] or ())
-        if self._z_columns and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
-            raise UnsupportedFeature(
-                f"{snapshot.uri} is a clustered table, whose files one engine sorts by the columns that the table "
-                "names; a Z-order by others would undo it. Nothing was staged. Leave zorder_by out.",
-                table=snapshot.uri,
-                feature="clustering",
-                needed_to="write",
-            )
+        self._z_columns = self._ordering_columns(snapshot)
         partitions = Partitions(self._context, self._gate, snapshot.delta_schema, snapshot.partition_columns)
         scope, scope_read = read_scope(self._context, self._gate, snapshot, partitions)
         self._gate.check_all_used()
         return files_inside(partitions, scope, snapshot.files(scope_read))
+
+    def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
+        """The columns of the Z-order. Raises UnsupportedFeature where the table is clustered by columns of its own."""
+        found = ordering_columns(snapshot, self._arguments["zorder_by"] or ())
+        if found and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
+            raise UnsupportedFeature(
+                f"{snapshot.uri} is a clustered table, whose files one engine sorts by the columns that the table "
+                "names; a Z-order by others would undo it. Nothing more was staged. Leave zorder_by out.",
+                table=snapshot.uri,
+                feature="clustering",
+                needed_to="write",
+            )
+        return found
 
     def _bins(self, files: pa.Table) -> list[Bin]:
         if self._z_columns:
@@ -164,8 +169,8 @@ class _Optimizing:
             self._context.log(f"{plural(len(left), 'file')} left for another time: other commits go on changing them")
             return []
         snapshot = table.snapshot()
-        # The winner may have been one that changed the table's columns.
-        self._z_columns = ordering_columns(snapshot, self._arguments["zorder_by"] or ())
+        # The winner may have been one that changed the table's columns, or clustered it.
+        self._z_columns = self._ordering_columns(snapshot)
         bins = self._bins(snapshot.state.files.at_paths(left))
         self._context.log(f"{plural(len(bins), 'bin')} of {plural(len(left), 'file')} that other commits left over")
         return bins
@@ -189,7 +194,7 @@ class _Optimizing:
             nonlocal started
             snapshot = tx.snapshot
             assert snapshot is not None
-            holds = memory.begin(rules_of(snapshot.protocol, snapshot.metadata))
+            holds = memory.begin(rules_at(snapshot))
             if not started:
                 # Bins are made of an earlier version, and what has gone since is not worth staging.
                 keys = [each.keys(snapshot.uri) for each in batch]

@@ -38,7 +38,7 @@ from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.manifest import Manifest
 from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.dml.pipeline import RowRounds
-from airflow_txlog.jobs.dml.sameness import rules_of
+from airflow_txlog.jobs.dml.sameness import rules_at
 from airflow_txlog.jobs.evolution import evolved_by_source
 from airflow_txlog.jobs.inputs import Source, build_source
 from airflow_txlog.jobs.partitions import Partitions
@@ -158,7 +158,7 @@ class _Write:
         snapshot, memory = tx.snapshot, self._memory
         if snapshot is None or self._context.pinned_inputs.get("reads_target"):
             memory.forget()
-        if snapshot is not None and not memory.begin(rules_of(snapshot.protocol, snapshot.metadata)):
+        if snapshot is not None and not memory.begin(rules_at(snapshot)):
             self._context.log("the table's rules have changed: what was staged is not kept")
 
     def _stage(self, tx: Transaction, source: Source, target: _Target, partitions: Partitions, scope: Scope) -> None:
