@@ -262,11 +262,15 @@ class CannotVacuumLite(TableError):
 
 
 class CorruptTable(TableError):
-    """The log or a data file breaks the protocol. Nothing was changed."""
+    """The log or a data file breaks the protocol. Nothing was changed.
+
+    `is_missing` is True where the file at `path` is not there at all.
+    """
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
 
     path: str | None
+    is_missing: bool = False
 
 
 class CorruptCommit(CorruptTable):

@@ -15,7 +15,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -299,12 +299,13 @@ class _Headers:
         raise corrupt_vector(self._source, reason)
 
 
-def corrupt_vector(source: str, reason: str) -> CorruptDeletionVector:
+def corrupt_vector(source: str, reason: str, **facts: Any) -> CorruptDeletionVector:
     """What to raise when a deletion vector cannot be believed: rows that were deleted would come back."""
     return CorruptDeletionVector(
         f"Deletion vector {source}: {reason}. Nothing was changed. Restore its file, or repair the table with the "
         "engine that wrote it.",
         vector=source,
+        **facts,
     )
 
 

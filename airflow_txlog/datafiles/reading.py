@@ -51,7 +51,7 @@ def open_data_file(
     try:
         source, size_bytes = open_input(file.location)
     except FileNotFoundError as error:
-        raise _corrupt(file, "the table names it, and it is not there") from error
+        raise _missing(file) from error
     with source:
         if file.size_bytes is not None and size_bytes != file.size_bytes:
             raise _corrupt(file, f"its add action says {file.size_bytes} bytes, and it has {size_bytes}")
@@ -154,16 +154,23 @@ def _reading(file: DataFile) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if "crypt" in str(error).lower():
             raise _encrypted(file) from error
+        if isinstance(error, FileNotFoundError):
+            raise _missing(file) from error  # an object store opens a file by reading of it
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the machine failed, not the file
         raise _corrupt(file, f"it cannot be read as Parquet: {error}") from error
 
 
-def _corrupt(file: DataFile, reason: str) -> CorruptDataFile:
+def _missing(file: DataFile) -> CorruptDataFile:
+    return _corrupt(file, "the table names it, and it is not there", is_missing=True)
+
+
+def _corrupt(file: DataFile, reason: str, **facts: Any) -> CorruptDataFile:
     return CorruptDataFile(
         f"Data file {file.location}: {reason}. Nothing was changed. Restore the file, or repair the table with the "
         "engine that wrote it.",
         path=file.location,
+        **facts,
     )
 
 

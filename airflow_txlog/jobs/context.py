@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.jobs.clocks import PinnedTexts, pin_clocks
 from airflow_txlog.jobs.progress import watched
 from airflow_txlog.jobs.session import default_parallelism
@@ -38,6 +39,8 @@ class LogContext:
     """The table's canonical URI."""
     log: Log
     steps: list[dict[str, Any]] = field(default_factory=list)
+    tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
+    """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ known, and not while another try of the same work may know of it. Source: docs/d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from airflow_txlog.application import done_in
@@ -19,23 +20,27 @@ from airflow_txlog.engine.store import open_store
 from airflow_txlog.errors import (
     CommitConflict,
     CommitContention,
+    CorruptTable,
+    DuplicateActions,
     InvalidInput,
     TableAlreadyExists,
     TableNotFound,
     UnsupportedFeature,
+    UnsupportedStore,
 )
 from airflow_txlog.jobs.commit import Change, commit_change
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.dml.manifest import Manifest
 from airflow_txlog.jobs.dml.memory import Memory
+from airflow_txlog.jobs.missing import removed_meanwhile
 from airflow_txlog.jobs.stage import check_not_swept, unstage
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
-# Errors of a commit that prove that no version of the table holds it: found before the put, or by reading another's
-# bytes at every version that was tried.
-_PROVES_UNCOMMITTED = (CommitConflict, CommitContention, InvalidInput, UnsupportedFeature)
+# Errors of a commit that prove that no version of the table holds it: found before the put, by reading another's bytes
+# at every version that was tried, or by a store that refused the put and has nothing at that version.
+_PROVES_UNCOMMITTED = (CommitConflict, CommitContention, InvalidInput, UnsupportedFeature, UnsupportedStore, OSError)
 _WORTH_ANOTHER_ROUND = (CommitConflict, CommitContention, TableAlreadyExists)
 
 Plan = Callable[[Transaction], Change]
@@ -124,10 +129,11 @@ class _Rounds:
         while True:
             try:
                 return self._round(number)
-            except self._final as error:
-                told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
-                raise type(error)(told, **(error.facts | {"retryable": False})) from error
             except _WORTH_ANOTHER_ROUND as error:
+                # A source may have lost files too, which says nothing about the rows that the author meant.
+                if isinstance(error, self._final) and error.table == context.root:
+                    told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
+                    raise type(error)(told, **(error.facts | {"retryable": False})) from error
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
                 deadline_ms = deadline_ms or clock.now_ms() + context.spec.conflict_deadline_s * 1000
                 if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:
@@ -137,18 +143,22 @@ class _Rounds:
                 number += 1
 
     def _round(self, number: int) -> Outcome:
-        context, tx = self._context, self._begin()
-        done = self._done(tx)
-        if done is not None:
-            return Outcome(
-                change=None,
-                version=done.version,
-                read_version=done.read_version,
-                is_committed=False,
-                rounds=number,
-                done=done,
-            )
-        change = self._plan(tx)
+        context = self._context
+        with self._missing_files_are_conflicts():
+            tx = self._begin()
+            done = self._done(tx)
+            if done is not None:
+                return Outcome(
+                    change=None,
+                    version=done.version,
+                    read_version=done.read_version,
+                    is_committed=False,
+                    rounds=number,
+                    done=done,
+                )
+            if tx.snapshot is not None:
+                context.tables_read.append((self._table, tx.snapshot))
+            change = self._plan(tx)
         if change.all_staged:
             check_not_swept(change.all_staged, self._table.store.now_ms())
         with context.step("commit"):
@@ -163,6 +173,19 @@ class _Rounds:
             is_committed=is_committed,
             rounds=number,
         )
+
+    @contextlib.contextmanager
+    def _missing_files_are_conflicts(self) -> Iterator[None]:
+        """Inside, a file that is gone because another commit removed it raises ConcurrentDeleteRead."""
+        read = self._context.tables_read
+        read.clear()
+        try:
+            yield
+        except CorruptTable as error:
+            conflict = removed_meanwhile(error, read)
+            if conflict is None:
+                raise
+            raise conflict from error
 
     def _begin(self) -> Transaction:
         with self._context.step("open"):
@@ -184,8 +207,8 @@ class _Rounds:
     def _commit(self, tx: Transaction, change: Change) -> bool:
         try:
             return commit_change(self._context, tx, change)
-        except _PROVES_UNCOMMITTED:
-            raise
-        except BaseException:
-            self.fate_is_known = False
+        except BaseException as error:
+            # The files at paths that are live already may be the very ones that we staged: another copy's commit.
+            if isinstance(error, DuplicateActions) or not isinstance(error, _PROVES_UNCOMMITTED):
+                self.fate_is_known = False
             raise

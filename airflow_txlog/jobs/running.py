@@ -43,8 +43,9 @@ def translate(error: Exception, what: str) -> TxlogError:
     state = sql_state(error)
     if state is not None and state.startswith(_DATA_EXCEPTION):
         return InvalidInput(f"While Spark was to {what}: {message}")
+    failed = "Could not" if isinstance(error, OSError) else "Spark failed to"
     return JobError(
-        f"Spark failed to {what}: {type(error).__name__}: {message}",
+        f"{failed} {what}: {type(error).__name__}: {message}",
         cause_type=condition_of(error) or type(error).__name__,
     )
 

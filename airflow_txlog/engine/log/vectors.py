@@ -211,7 +211,8 @@ def _open(store: Store, path: str, source: str) -> Any:
         # A shallow clone names the vectors of its source, as it names its data files.
         return open_input(location_of(store.root, path))[0]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise corrupt_vector(source, "the table names its file, and it is not there") from error
+        what = "the table names its file, and it is not there"
+        raise corrupt_vector(source, what, path=path, is_missing=True) from error
     except (OSError, ValueError) as error:
         # What no file can be called: a folder, a name that is too long or leaves the table, an unknown scheme.
         if isinstance(error, OSError) and error.errno not in (None, *_NO_FILE):
