@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.conversion import leaves
+from airflow_txlog.datafiles.physical import may_be_inside
 from airflow_txlog.errors import UnsupportedFeature
 
 FIRST_SAFE_DAY = -141_427  # 1582-10-15, in days since the epoch
@@ -67,16 +68,13 @@ def calendar_of(file: pq.ParquetFile) -> Calendar:
     """The calendar of an open file."""
     footer: Mapping[bytes, bytes] = file.metadata.metadata or {}
     version = _spark_version(footer.get(_VERSION))
-    int96 = {
-        file.schema.column(index).path.split(".")[0]
-        for index in range(len(file.schema))
-        if file.schema.column(index).physical_type == "INT96"
-    }
+    columns = [file.schema.column(index) for index in range(len(file.schema))]
+    int96 = [column.path for column in columns if column.physical_type == "INT96"]
     # A file without Spark's version is another writer's, and those have always used the calendar of today.
     return Calendar(
         legacy_dates=version is not None and (version < (3, 0) or _LEGACY_DATETIME in footer),
         legacy_int96=version is not None and (version < (3, 1) or _LEGACY_INT96 in footer),
-        int96_columns=frozenset(int96),
+        int96_columns=frozenset(n for n in file.schema_arrow.names if any(may_be_inside(path, n) for path in int96)),
     )
 
 

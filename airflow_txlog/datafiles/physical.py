@@ -79,6 +79,11 @@ class FileFields:
         return self._names.get(wanted, self._lowered.get(wanted.lower()))
 
 
+def may_be_inside(path: str, name: str) -> bool:
+    """Whether the leaf at a Parquet path may lie in the top-level column of this name: names may hold dots too."""
+    return path == name or path.startswith(f"{name}.")
+
+
 def has_field_ids(kind: pa.Schema | pa.DataType) -> bool:
     """Whether any field at any depth of a file's schema has a field id."""
     fields: Iterable[pa.Field]

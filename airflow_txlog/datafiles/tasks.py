@@ -240,10 +240,11 @@ class WriteTask:
     """Rows from Spark as new data files; one record a file, after the last row.
 
     `numbers_rows`: the rows come with PART_COLUMN, one number a task, and leave with ROW_ID_COLUMN instead, which is
-    unique among the collected files of a job.
+    unique among the collected files of a job. `names`: the columns' names, in order, where the batches use others.
     """
 
     layout: Layout
+    names: tuple[str, ...] | None = None
     numbers_rows: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -253,7 +254,8 @@ class WriteTask:
         try:
             rows = 0
             for batch in batches:
-                checked = without_violations(batch, must_check=self.layout.must_check)
+                named = batch if self.names is None else batch.rename_columns(self.names)
+                checked = without_violations(named, must_check=self.layout.must_check)
                 writer.write(_numbered(checked, rows) if self.numbers_rows else checked)
                 rows += batch.num_rows
             staged = writer.finish()

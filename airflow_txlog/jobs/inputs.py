@@ -24,8 +24,9 @@ from pyspark.sql.types import NullType, StructType
 
 from airflow_txlog.datafiles.locations import is_local, open_input
 from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.physical import may_be_inside
 from airflow_txlog.datafiles.positions import POSITION_BITS
-from airflow_txlog.datafiles.tasks import PART_COLUMN, RECORD_SCHEMA, ROW_ID_COLUMN, ScanTask, WriteTask
+from airflow_txlog.datafiles.tasks import PART_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch
@@ -34,7 +35,7 @@ from airflow_txlog.jobs.running import first_lines
 from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
 from airflow_txlog.jobs.sql import SqlGate, quoted
-from airflow_txlog.jobs.stage import collect_records
+from airflow_txlog.jobs.stage import collect_records, records_of
 
 # About what one bucket of a pinned source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
@@ -106,7 +107,7 @@ class PinnedSource:
             for group in range(metadata.num_row_groups):
                 for index in range(metadata.num_columns):
                     chunk = metadata.row_group(group).column(index)
-                    if chunk.path_in_schema.split(".")[0].lower() in wanted:
+                    if any(may_be_inside(chunk.path_in_schema.lower(), name) for name in wanted):
                         total += chunk.total_uncompressed_size
         return total
 
@@ -161,10 +162,7 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
     # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
     # its rows' numbers, so it is taken after that.
     rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
-    staged = collect_records(
-        rows.mapInArrow(WriteTask(layout=layout, numbers_rows=True), spark_schema(RECORD_SCHEMA)),
-        "write down the source's rows",
-    )
+    staged = collect_records(records_of(rows, layout, numbers_rows=True), "write down the source's rows")
     context.pinned_inputs["source"] = {
         "files": [asdict(file) for file in staged],
         "schema": source.frame.schema.jsonValue(),

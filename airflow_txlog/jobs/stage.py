@@ -97,8 +97,15 @@ def stage(
 
 def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
     """Records of the files that hold these rows, as a frame. To be collected once, and nothing else."""
-    rows = brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes)
-    return rows.mapInArrow(WriteTask(layout=layout), spark_schema(RECORD_SCHEMA))
+    return records_of(brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes), layout)
+
+
+def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -> DataFrame:
+    """Records of the files that `WriteTask` makes of these rows, as a frame. To be collected once, and nothing else."""
+    names = rows.schema.names
+    task = WriteTask(layout=layout, names=tuple(names), numbers_rows=numbers_rows)
+    # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
+    return rows.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(task, spark_schema(RECORD_SCHEMA))
 
 
 def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:

@@ -74,8 +74,11 @@ def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path
     leaves = list(_leaves(snapshot.delta_schema, (), ()))
     named = snapshot.table_properties.stats_columns
     if named is not None:
-        paths = [tuple(name.split(".")) for name in named]
-        indexed = {physical for logical, physical in leaves if any(logical[: len(path)] == path for path in paths)}
+        indexed = {
+            physical
+            for logical, physical in leaves
+            if any(".".join(logical[:size]) in named for size in range(1, len(logical) + 1))
+        }
     else:
         count = snapshot.table_properties.num_indexed_columns
         indexed = {physical for _, physical in (leaves if count < 0 else leaves[:count])}

@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.compaction import CompactTask, RowIds
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.plans import pack_bins
 from airflow_txlog.datafiles.positions import POSITION_BITS
-from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask, WriteTask
+from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout
 from airflow_txlog.datafiles.zorder import Z_COLUMN, ColumnPath, ZOrder, ZOrderTask, cuts
 from airflow_txlog.engine import Snapshot
@@ -33,7 +33,7 @@ from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.scan import FilePlan, bins_for, plan_files, scan_frame, sent_bins, spark_schema
 from airflow_txlog.jobs.scope import known_sum
 from airflow_txlog.jobs.sql import quoted
-from airflow_txlog.jobs.stage import collect_records, layout_of, unstage
+from airflow_txlog.jobs.stage import collect_records, layout_of, records_of, unstage
 
 # Bins of so many bytes together are work enough for a task.
 _TASK_BYTES = 64 * 1024 * 1024
@@ -132,7 +132,7 @@ def _sorted_files(
     order += [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(*order).drop(Z_COLUMN)
     found: list[list[StagedFile]] = [[] for _ in bins]
-    for file in collect_records(frame.mapInArrow(WriteTask(layout=work.layout), spark_schema(RECORD_SCHEMA)), "sort"):
+    for file in collect_records(records_of(frame, work.layout), "sort"):
         found[bisect_right(first, file.segment or 0) - 1].append(file)
     return found
 

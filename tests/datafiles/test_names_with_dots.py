@@ -1,0 +1,24 @@
+"""A dot in a Parquet path leads to a member, or belongs to a name: what is asked of a path holds for both."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.reading import DataFile, open_data_file, read_batches
+from airflow_txlog.errors import UnsupportedFeature
+
+
+def test_a8_a_legacy_timestamp_is_refused_in_a_column_whose_name_holds_a_dot(tmp_path: Path) -> None:
+    old = pa.array([dt.datetime(1500, 1, 1)], pa.timestamp("us"))
+    footer = {b"org.apache.spark.version": b"3.5.0", b"org.apache.spark.legacyINT96": b""}
+    rows = pa.table({"ts.at": old}).replace_schema_metadata(footer)
+    location = str(tmp_path / "f.parquet")
+    pq.write_table(rows, location, use_deprecated_int96_timestamps=True)
+    file = DataFile(location=location)
+    with open_data_file(file) as parquet, pytest.raises(UnsupportedFeature, match=r"ts\.at"):
+        list(read_batches(file, parquet))
