@@ -85,12 +85,15 @@ def aliased(view: str, alias: str = ROWS_ALIAS) -> str:
 
 
 class SqlGate:
-    """Checks the texts of one job against empty frames, and remembers which parameters they used."""
+    """Checks the texts of one job against empty frames, and remembers which parameters they used.
 
-    def __init__(self, context: JobContext, parameters: Mapping[str, Any]) -> None:
+    `parameters` are what the texts may name: by default the job's, its current time among them.
+    """
+
+    def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
         self._context = context
         self._spark: SparkSession = context.spark
-        self._parameters = dict(parameters)
+        self._parameters = dict(context.parameters if parameters is None else parameters)
         self.used: set[str] = set()
         """The parameters that some text has used so far."""
 

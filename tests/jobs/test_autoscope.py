@@ -251,7 +251,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
     context = JobContext(spark=spark, spec=spec, root=open_store(table.uri).root, log=print)
     with job_settings(spark, "UTC"):
         ship(spark)
-        gate = SqlGate(context, context.parameters)
+        gate = SqlGate(context)
         rows = source_rows()
         source = pin(
             context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate

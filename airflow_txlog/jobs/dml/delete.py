@@ -37,7 +37,7 @@ def delete(context: JobContext) -> Outcome:
 class _Delete(RowOperation):
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._gate = SqlGate(context, context.parameters)
+        self._gate = SqlGate(context)
         self._condition: str = context.arguments["predicate"] or "TRUE"
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:

@@ -59,7 +59,7 @@ class DeleteByKeys(RowOperation):
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._gate = SqlGate(context, context.parameters)
+        self._gate = SqlGate(context)
         self._described: dict[str, Any] = context.arguments["keys"]
         self._pinned: PinnedSource | None = None
         self._values: pa.Array | None = None

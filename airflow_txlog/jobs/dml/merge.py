@@ -57,7 +57,7 @@ class _Prepared(Prepared):
 class _Merge(RowOperation):
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._gate = SqlGate(context, context.parameters)
+        self._gate = SqlGate(context)
         self._pinned: PinnedSource | None = None
         self._auto = AutoScope(context=context, gate=self._gate)
 

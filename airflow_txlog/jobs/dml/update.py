@@ -50,7 +50,7 @@ class _Prepared(Prepared):
 class _Update(RowOperation):
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._gate = SqlGate(context, context.parameters)
+        self._gate = SqlGate(context)
         self._condition: str = context.arguments["predicate"] or "TRUE"
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:

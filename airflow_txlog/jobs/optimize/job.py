@@ -87,7 +87,7 @@ class _Optimizing:
         self._context = context
         self._clock = clock
         self._arguments = context.arguments
-        self._gate = SqlGate(context, context.spec.bound_parameters)
+        self._gate = SqlGate(context)
         self._target_bytes = TARGET_BYTES_DEFAULT
         self._z_columns: tuple[ColumnPath, ...] = ()
         self._done = _Done()

@@ -100,7 +100,7 @@ class _Write:
         self._context = context
         self._memory = memory
         self._manifest = manifest
-        self._gate = SqlGate(context, context.parameters)
+        self._gate = SqlGate(context)
         self._mode: str = context.arguments["mode"]
         self._created: tuple[Source, _Target] | None = None
         self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, manifest)
