@@ -50,7 +50,7 @@ def translate(error: Exception, what: str) -> TxlogError:
     )
 
 
-def condition_of(error: Exception) -> str | None:
+def condition_of(error: BaseException) -> str | None:
     """Spark's name of the error, such as `UNRESOLVED_COLUMN.WITH_SUGGESTION`."""
     return _ask(error, "getCondition")
 
@@ -66,7 +66,7 @@ def first_lines(error: Exception) -> str:
     return text.strip()[:_MESSAGE_CHARS]
 
 
-def _ask(error: Exception, method: str) -> str | None:
+def _ask(error: BaseException, method: str) -> str | None:
     if not isinstance(error, PySparkException):
         return None
     try:

@@ -3,8 +3,8 @@
 Where a conjunct of ON is `t.p = expr(s)` or `t.p <=> expr(s)`, a target row in another partition than the source's
 values name can match nothing, so it need not be read, and what happens there is no conflict. The scope bounds what is
 read; it forbids nothing: an insert or an update may land outside of it. The invariant: a row that ON matches lies in
-the scope, whatever the types, nulls and precedences; where that is not certain there is no scope. Source: soundness
-A14.
+the scope, whatever the types, nulls and precedences; where that is not certain, or where `expr(s)` fails on a source
+row that the rest of ON excludes, there is no scope. Source: soundness A14.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from airflow_txlog.engine.table.predicate.tree import (
     leaves,
 )
 from airflow_txlog.engine.table.schema import arrow_type
-from airflow_txlog.errors import InvalidPredicate
+from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.clauses import Sides
 from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.running import collect
+from airflow_txlog.jobs.running import collect, condition_of
 from airflow_txlog.jobs.schemas import is_same_type
 from airflow_txlog.jobs.sql import SqlGate, quoted
 
@@ -126,7 +126,7 @@ class AutoScope:
 
     context: JobContext
     gate: SqlGate
-    _found: tuple[PinnedSource, object, Predicate] | None = None
+    _found: tuple[PinnedSource, object, Predicate | None] | None = None
 
     def of(self, snapshot: Snapshot, sides: Sides, source: PinnedSource, on: str) -> Predicate | None:
         """Where in the table a row can be that the accepted condition `on` matches with some row of the source.
@@ -167,10 +167,25 @@ class AutoScope:
         both_whole = {found.simpleString(), wanted.simpleString()} <= _SPARK_INTEGERS
         return both_whole or is_same_type(found, wanted)
 
-    def _look(self, chosen: Chosen, sides: Sides, source: PinnedSource) -> Predicate:
+    def _look(self, chosen: Chosen, sides: Sides, source: PinnedSource) -> Predicate | None:
         read = _read_values(chosen, sides, source)
         if read is not None and read.num_rows <= MOST_VALUES:
             return values_of(chosen, read)
+        try:
+            return self._evaluated(chosen, sides, source)
+        except TxlogError as error:
+            # An expression is evaluated here on every source row, also on those that the rest of ON keeps from it.
+            # The join reads the same rows: what is wrong with them fails there. Spark's message may show a value.
+            cause = None if error.__cause__ is None else condition_of(error.__cause__)
+            names = ", ".join(field.name for _, field in chosen)
+            self.context.log(
+                f"the source's values for {names} cannot be computed alone ({cause or type(error).__name__}), so they "
+                "do not bound what is read"
+            )
+            return None
+
+    def _evaluated(self, chosen: Chosen, sides: Sides, source: PinnedSource) -> Predicate:
+        """The same by Spark jobs over the source's rows. Raises as `collect` does."""
         view = self.context.view_name()
         source.frame.createOrReplaceTempView(view)
         relation = f"{quoted(view)} AS {quoted(sides.source_alias)}"
