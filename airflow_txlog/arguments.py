@@ -1,14 +1,16 @@
-"""What each operation of a job takes: one table of arguments, their defaults and their checks.
+"""What each operation of a job is: its arguments with their defaults and checks, and the rows that its metrics count.
 
-The shapes are told at `contract.JobSpec`. Invariant: what passes here is JSON-plain, and every argument of the
-operation is present. Standard library only.
+The shapes are described at `contract.JobSpec`. Invariants: what passes here is JSON-plain, and every argument of the
+operation is present; a new operation is one record of `OPERATIONS`. Standard library only.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
@@ -32,6 +34,28 @@ def is_text(value: Any) -> bool:
 def is_text_map(value: Any) -> bool:
     """A dict of texts to texts."""
     return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+
+
+# A path is a URI only where a slash follows the scheme: `a:b` is a file name like any other.
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def is_absolute(location: str) -> bool:
+    """Whether a text is an absolute path or a URI, and so means the same in every process.
+
+    `~` and a relative path mean another place in a worker, in its child process and on a cluster.
+    """
+    return _ABSOLUTE.match(location) is not None
+
+
+def _location(name: str, value: Any) -> None:
+    _text(name, value)
+    want(name, is_absolute(value), "an absolute path or a URI, since a relative one depends on the worker", value)
+
+
+def _location_or_null(name: str, value: Any) -> None:
+    if value is not None:
+        _location(name, value)
 
 
 def _text(name: str, value: Any) -> None:
@@ -109,14 +133,16 @@ def _view(name: str, value: Any) -> None:
     want(name, isinstance(value, dict), "a mapping", value)
     if "table" in value:
         _only(name, value, {"table", "version"})
-        _text(f"{name}.table", value["table"])
+        _location(f"{name}.table", value["table"])
         version = value.get("version")
         return want(f"{name}.version", version is None or (is_int(version) and version >= 0), "a version", version)
     want(name, "format" in value and "path" in value, "`sql`, `table`, or `format` and `path`", value)
     _only(name, value, {"format", "path", "options", "schema"})
-    want(f"{name}.format", value["format"] in _FORMATS, f"one of {sorted(_FORMATS)}", value["format"])
+    want(f"{name}.format", value["format"] in FORMATS, f"one of {sorted(FORMATS)}", value["format"])
     paths = value["path"] if isinstance(value["path"], list) else [value["path"]]
     want(f"{name}.path", bool(paths) and all(is_text(p) for p in paths), "a path or a list of them", value["path"])
+    for path in paths:
+        _location(f"{name}.path", path)
     _text_map(f"{name}.options", value.get("options", {}))
     return _text_or_null(f"{name}.schema", value.get("schema"))
 
@@ -138,7 +164,7 @@ def _keys(name: str, value: Any) -> None:
     return want(f"{name}.values", valid, "a list of scalars or tagged scalars", keys)
 
 
-_FORMATS = frozenset({"parquet", "csv", "json", "orc"})
+FORMATS = frozenset({"parquet", "csv", "json", "orc"})
 _CLAUSES = {
     ("matched", "update"): "set",
     ("matched", "delete"): None,
@@ -190,7 +216,11 @@ def _write_together(arguments: dict[str, Any]) -> None:
 def _delete_together(arguments: dict[str, Any]) -> None:
     by_keys = arguments["keys"] is not None
     want("arguments.predicate", not by_keys or arguments["predicate"] is None, "null where keys are given", "text")
-    want("arguments.require_match", by_keys or not arguments["require_match"], "false where no keys are given", True)
+
+
+def _merge_together(arguments: dict[str, Any]) -> None:
+    inserts = any(clause["then"] == "insert" for clause in arguments["clauses"])
+    want("arguments.require_match", not (arguments["require_match"] and inserts), "false where a clause inserts", True)
 
 
 def _restore_together(arguments: dict[str, Any]) -> None:
@@ -198,70 +228,122 @@ def _restore_together(arguments: dict[str, Any]) -> None:
     want("arguments.version", one, "given, or timestamp is: exactly one of them")
 
 
-# operation -> argument -> (default, check)
-ARGUMENTS: dict[str, dict[str, tuple[Any, Callable[[str, Any], None]]]] = {
-    "write": {
-        "source": (_REQUIRED, _source),
-        "mode": ("append", _mode),
-        "replace_where": (None, _text_or_null),
-        "on_conflict": ("replan", _on_conflict),
-        "partition_by": (None, _columns_or_null),
-        "create": (True, _boolean),
-        "properties": ({}, _text_map),
-        "schema_evolution": (False, _boolean),
-        **_SCOPE,
-    },
-    "delete": {
-        "predicate": (_REQUIRED, _text_or_null),
-        "keys": (None, _keys),
-        "require_match": (False, _boolean),
-        **_SCOPE,
-    },
-    "update": {
-        "set": (_REQUIRED, _assignments),
-        "predicate": (None, _text_or_null),
-        "target_alias": ("t", _text),
-        **_SCOPE,
-    },
-    "merge": {
-        "source": (_REQUIRED, _source),
-        "on": (_REQUIRED, _text),
-        "clauses": (_REQUIRED, _clauses),
-        "target_alias": ("t", _text),
-        "source_alias": ("s", _text),
-        "schema_evolution": (False, _boolean),
-        **_SCOPE,
-    },
-    "truncate": {},
-    "restore": {
-        "version": (None, _version_or_null),
-        "timestamp": (None, _text_or_null),
-        "ignore_missing": (False, _boolean),
-    },
-    "optimize": {
-        "zorder_by": (None, _columns_or_null),
-        "purge": (False, _boolean),
-        "target_bytes": (None, _bytes_or_null),
-        "batch_bytes": (32 * 1024**3, _bytes_or_null),
-        **_SCOPE,
-    },
-    "checkpoint": {},
-    "vacuum": {
-        "retention_hours": (None, _hours_or_null),
-        "dry_run": (False, _boolean),
-        "check_retention": (True, _boolean),
-        "mode": ("full", _vacuum_mode),
-        "inventory": (None, _text_or_null),
-        "parallelism": (8, _parallelism),
-    },
+Rules = dict[str, tuple[Any, Callable[[str, Any], None]]]
+
+# The rows that an overwrite removed; the rows that it wrote are counted beside them.
+REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One kind of job.
+
+    `arguments`: (default, check) by name. `together`: what they demand of each other. `changes_rows`: whether its
+    commit carries an application transaction (soundness B5: the others are idempotent by nature). `rows`: for people,
+    what became of the rows that a metric of its commit counts, by the metric's name.
+    """
+
+    arguments: Rules = field(default_factory=dict)
+    together: Callable[[dict[str, Any]], None] = lambda arguments: None
+    changes_rows: bool = False
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "write": Operation(
+        arguments={
+            "source": (_REQUIRED, _source),
+            "mode": ("append", _mode),
+            "replace_where": (None, _text_or_null),
+            "on_conflict": ("replan", _on_conflict),
+            "partition_by": (None, _columns_or_null),
+            "create": (True, _boolean),
+            "properties": ({}, _text_map),
+            "schema_evolution": (False, _boolean),
+            **_SCOPE,
+        },
+        together=_write_together,
+        changes_rows=True,
+        rows={"numOutputRows": "written", "numDeletedRows": REPLACED},
+    ),
+    "delete": Operation(
+        arguments={
+            "predicate": (_REQUIRED, _text_or_null),
+            "keys": (None, _keys),
+            "require_match": (False, _boolean),
+            **_SCOPE,
+        },
+        together=_delete_together,
+        changes_rows=True,
+        rows={"numDeletedRows": "deleted"},
+    ),
+    "update": Operation(
+        arguments={
+            "set": (_REQUIRED, _assignments),
+            "predicate": (None, _text_or_null),
+            "target_alias": ("t", _text),
+            "require_match": (False, _boolean),
+            **_SCOPE,
+        },
+        changes_rows=True,
+        rows={"numUpdatedRows": "updated"},
+    ),
+    "merge": Operation(
+        arguments={
+            "source": (_REQUIRED, _source),
+            "on": (_REQUIRED, _text),
+            "clauses": (_REQUIRED, _clauses),
+            "target_alias": ("t", _text),
+            "source_alias": ("s", _text),
+            "schema_evolution": (False, _boolean),
+            "require_match": (False, _boolean),
+            **_SCOPE,
+        },
+        together=_merge_together,
+        changes_rows=True,
+        rows={
+            "numTargetRowsUpdated": "updated",
+            "numTargetRowsDeleted": "deleted",
+            "numTargetRowsInserted": "inserted",
+        },
+    ),
+    "truncate": Operation(changes_rows=True, rows={"numDeletedRows": "deleted"}),
+    "restore": Operation(
+        arguments={
+            "version": (None, _version_or_null),
+            "timestamp": (None, _text_or_null),
+            "ignore_missing": (False, _boolean),
+        },
+        together=_restore_together,
+        changes_rows=True,
+    ),
+    "optimize": Operation(
+        arguments={
+            "zorder_by": (None, _columns_or_null),
+            "purge": (False, _boolean),
+            "target_bytes": (None, _bytes_or_null),
+            "batch_bytes": (32 * 1024**3, _bytes_or_null),
+            **_SCOPE,
+        },
+    ),
+    "checkpoint": Operation(),
+    "vacuum": Operation(
+        arguments={
+            "retention_hours": (None, _hours_or_null),
+            "dry_run": (False, _boolean),
+            "check_retention": (True, _boolean),
+            "mode": ("full", _vacuum_mode),
+            "inventory": (None, _location_or_null),
+            "parallelism": (8, _parallelism),
+        },
+    ),
 }
 
-# What the arguments of an operation demand of each other.
-_TOGETHER: dict[str, Callable[[dict[str, Any]], None]] = {
-    "write": _write_together,
-    "delete": _delete_together,
-    "restore": _restore_together,
-}
+
+def row_counts(operation: str, metrics: Mapping[str, int]) -> dict[str, int]:
+    """The rows that the metrics of a commit count, by what became of them; empty for an operation not known here."""
+    known = OPERATIONS.get(operation, Operation())
+    return {became: metrics[name] for name, became in known.rows.items() if name in metrics}
 
 
 def complete_arguments(operation: str, given: Any) -> dict[str, Any]:
@@ -270,7 +352,7 @@ def complete_arguments(operation: str, given: Any) -> dict[str, Any]:
     Raises InvalidJobSpec naming the first argument that is unknown, missing or of the wrong type.
     """
     want("arguments", isinstance(given, dict), "a mapping", given)
-    rules = ARGUMENTS[operation]
+    rules = OPERATIONS[operation].arguments
     for name in given:
         if name not in rules:
             raise unknown(f"arguments.{name}", rules)
@@ -283,8 +365,7 @@ def complete_arguments(operation: str, given: Any) -> dict[str, Any]:
             )
         complete[name] = copy.deepcopy(given.get(name, default))
         check(f"arguments.{name}", complete[name])
-    if operation in _TOGETHER:
-        _TOGETHER[operation](complete)
+    OPERATIONS[operation].together(complete)
     return complete
 
 

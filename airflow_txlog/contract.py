@@ -33,9 +33,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_txlog.arguments import (
-    ARGUMENTS,
+    OPERATIONS,
     complete_arguments,
     invalid,
+    is_absolute,
     is_int,
     is_text,
     is_text_map,
@@ -51,9 +52,6 @@ _Value = TypeVar("_Value")
 DIGEST_TAG = "txlog.digest"
 ANNOTATION_TAG_PREFIX = "airflow."
 
-# Operations whose commit changes rows and therefore carries an application transaction (soundness B5: the other two
-# are idempotent by nature and carry none).
-DATA_CHANGING = frozenset({"write", "delete", "update", "merge", "truncate", "restore"})
 STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
 
 
@@ -90,11 +88,13 @@ class JobSpec:
       columns, for creation), `create` (default true: make the table when there is none), `properties` (text to text,
       for creation), `schema_evolution` (false; true: the table gets what the source has more of),
       `partition_predicate`, `parameters`
-    - delete: `predicate` (SQL text, or null for every row), or with `predicate` null `keys` and `require_match` (false;
-      true: a key that is in no row fails the job); `partition_predicate`, `parameters`
+    - delete: `predicate` (SQL text, or null for every row), or with `predicate` null `keys`; `require_match` (false;
+      true: a predicate that is true of no row, or a key that is in no row, fails the job); `partition_predicate`,
+      `parameters`
     - update: `set` ({column: SQL}), `predicate` (SQL text, or null for every row), `target_alias` ("t"),
-      `partition_predicate`, `parameters`
+      `require_match` (false), `partition_predicate`, `parameters`
     - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `schema_evolution` (false),
+      `require_match` (false; true: a source row that matches no row fails the job, and no clause may insert),
       `partition_predicate`, `parameters`
     - truncate: none
     - restore: `version` or `timestamp` (ISO-8601, UTC where it names no zone), `ignore_missing` (false)
@@ -108,7 +108,7 @@ class JobSpec:
 
     A SOURCE is a VIEW, or `{"sql": "SELECT …", "views": {name: VIEW}}`. A VIEW is `{"table": uri}` (one of our
     tables, with an optional `"version"`) or `{"format": "parquet"|"csv"|"json"|"orc", "path": uri or list of them,
-    "options": {text: text}, "schema": DDL or null}`.
+    "options": {text: text}, "schema": DDL or null}`. Every path is absolute, or a URI.
 
     KEYS are `{"column", "values": list of scalars or tagged scalars}`, or `{"column", "source": SOURCE,
     "source_column"}` with null for the source's only column, or the one that is named as the table's.
@@ -142,8 +142,9 @@ class JobSpec:
     strict_writers: bool = False
 
     def __post_init__(self) -> None:
-        want("operation", self.operation in ARGUMENTS, f"one of {sorted(ARGUMENTS)}", self.operation)
-        want("table_uri", is_text(self.table_uri), "a non-empty text", self.table_uri)
+        want("operation", self.operation in OPERATIONS, f"one of {sorted(OPERATIONS)}", self.operation)
+        named = is_text(self.table_uri) and is_absolute(self.table_uri)
+        want("table_uri", named, "an absolute path or a URI", self.table_uri)
         want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
         want("time_zone", is_text(self.time_zone), "a time zone's name", self.time_zone)
         want("spark_conf", is_text_map(self.spark_conf), "a mapping of text to text", self.spark_conf)
@@ -154,7 +155,8 @@ class JobSpec:
         want("strict_writers", isinstance(self.strict_writers, bool), "true or false", self.strict_writers)
         if self.application is not None:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
-            want("application", self.operation in DATA_CHANGING, f"null: {self.operation} carries no transaction")
+            changes_rows = OPERATIONS[self.operation].changes_rows
+            want("application", changes_rows, f"null: {self.operation} carries no transaction")
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
         object.__setattr__(self, "arguments", complete_arguments(self.operation, self.arguments))
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))

@@ -25,7 +25,7 @@
     │   ├── InvalidPredicate           · UnknownColumn · UnsupportedPredicate
     │   ├── SchemaMismatch · PartitionMismatch · RetentionTooShort · InvalidProperty · InvalidJobSpec
     │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · SetTransactionVersionConflict
-    │   ├── ConstraintViolation · AmbiguousMerge · KeysNotFound
+    │   ├── ConstraintViolation · AmbiguousMerge · MatchNotFound (KeysNotFound)
     │   └── AppendOnlyViolation · IdempotencyKeyReused · TransactionExpired
     └── JobError                       a job that failed outside our rules
         └── MissingResult              it ended, and left no result
@@ -50,6 +50,8 @@ class TxlogError(Exception):
     fact_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, message: str, **facts: Any) -> None:
+        # Tracebacks, logs and the command line put the class before the message.
+        message = message.removeprefix(f"{type(self).__name__}: ")
         super().__init__(message)
         self.message = message
         self.facts: dict[str, Any] = facts
@@ -377,6 +379,8 @@ class InvalidJobSpec(InvalidInput):
 
     fact_names: ClassVar[tuple[str, ...]] = ("argument",)
 
+    argument: str | None
+
 
 class InvalidCommit(InvalidInput):
     """The actions of a commit contradict the protocol or each other."""
@@ -421,7 +425,13 @@ class AmbiguousMerge(InvalidInput):
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "row")
 
 
-class KeysNotFound(InvalidInput):
+class MatchNotFound(InvalidInput):
+    """A predicate, or a row of a merge's source, that was asked to match a row (`require_match`) matches none."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "given", "matched")
+
+
+class KeysNotFound(MatchNotFound):
     """A key that a delete was asked to find is in no row. The facts tell how many keys were given and matched."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "column", "given", "matched")

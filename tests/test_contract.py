@@ -56,7 +56,12 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("delete", {}, "arguments.predicate"),
     ("delete", {"predicate": 7}, "arguments.predicate"),
     ("delete", {"predicate": "TRUE", "keys": {"column": "id", "values": []}}, "arguments.predicate"),
-    ("delete", {"predicate": "TRUE", "require_match": True}, "arguments.require_match"),
+    ("delete", {"predicate": "id = 1", "require_match": 1}, "arguments.require_match"),
+    (
+        "merge",
+        {"source": FILES, "on": "a = b", "clauses": [INSERT], "require_match": True},
+        "arguments.require_match",
+    ),
     ("delete", {"predicate": None, "keys": {"values": [1]}}, "arguments.keys.column"),
     ("delete", {"predicate": None, "keys": {"column": "id"}}, "arguments.keys"),
     ("delete", {"predicate": None, "keys": {"column": "id", "values": [[1]]}}, "arguments.keys.values"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_txlog.arguments import is_absolute
 from airflow_txlog.cli import printing
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.store import open_store
@@ -219,10 +220,12 @@ def _open(name: str, args: Namespace) -> Table:
         # stand on looks there only in a process that says so.
         os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     hook = TxlogHook(args.conn_id or None)
+    # A shell has a current directory that its user chose; a worker has one that no author knows.
+    uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
     if name == "history":
         # What was done to a table can be told of one whose rows cannot be read here.
-        return Table(open_store(hook.table_uri(args.table)))
-    return hook.open(args.table)
+        return Table(open_store(uri))
+    return hook.open(uri)
 
 
 def _snapshot(table: Table, args: Namespace) -> Snapshot:

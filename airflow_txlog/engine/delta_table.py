@@ -96,8 +96,8 @@ class Table:
     ) -> Table:
         """The table at `uri`, which must hold one that can be read here.
 
-        `strict_writers`: a transaction is refused (OverwritingWriter), and not only warned about, where an engine that
-        wrote the table lately would replace our commits on this store (docs/writers.md).
+        `strict_writers`: a transaction or a checkpoint is refused (OverwritingWriter), and not only warned about, where
+        an engine that wrote the table lately would replace our commits on this store (docs/writers.md).
 
         Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
         """
@@ -257,12 +257,17 @@ class Table:
         return restore(tx, target, self.store, timestamp=asked, ignore_missing=ignore_missing).version
 
     def _transaction(self, snapshot: Snapshot | None) -> Transaction:
-        if snapshot is not None and not self._writers_are_known:
-            check_writers(self.store, snapshot.version, strict=self._strict_writers)
-            self._writers_are_known = True
+        if snapshot is not None:
+            self._check_writers(snapshot)
         return Transaction(
             self.store, snapshot, clock=self._clock, policy=self._policy, on_committed=self._after_commit
         )
+
+    def _check_writers(self, snapshot: Snapshot) -> None:
+        """Once, before the first write: see `commit.writers`."""
+        if not self._writers_are_known:
+            check_writers(self.store, snapshot.version, strict=self._strict_writers)
+            self._writers_are_known = True
 
     def _after_commit(self, read: Snapshot | None, landed: Landed) -> None:
         metadata = landed.attempt.new_metadata or landed.attempt.current_metadata
@@ -276,9 +281,10 @@ class Table:
         """Write a checkpoint of the version, the latest where none is named, and return that version.
 
         One of the latest version is followed by a log cleanup (see `clean_log`) unless delta.enableExpiredLogCleanup
-        is false; that it failed is logged and fails nothing.
+        is false; that it failed is logged and fails nothing. Raises OverwritingWriter under `strict_writers`.
         """
         snapshot = self.snapshot(version)
+        self._check_writers(snapshot)
         checkpointing.checkpoint(self.store, snapshot, self._clock)
         if version is None:
             clean_after_checkpoint(self.store, snapshot, self._clock)

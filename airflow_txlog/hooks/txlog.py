@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
+from airflow_txlog.arguments import is_absolute
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners import Runner, make_runner
@@ -81,10 +82,28 @@ class TxlogHook(BaseHook):
         return str(self._extra.get("strict_writers", "")).lower() == "true"
 
     def table_uri(self, table: str) -> str:
-        """The full URI of a table: as it is when it is absolute or a URI, else under the connection's base."""
-        if "://" in table or table.startswith(("/", "file:")) or self.base_uri is None:
+        """The full URI of a table: as it is when it is absolute or a URI, else under the connection's base.
+
+        Raises InvalidJobSpec for any other: a relative path, or one below `~`, is another place in each process.
+        """
+        if is_absolute(table):
             return table
-        return f"{self.base_uri.rstrip('/')}/{table}"
+        base = self.base_uri
+        if base is None or table.startswith("~") or not is_absolute(base):
+            raise InvalidJobSpec(self._no_place(table, base), argument="table_uri")
+        return f"{base.rstrip('/')}/{table}"
+
+    def _no_place(self, table: str, base: str | None) -> str:
+        ask = 'Write an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
+        if table.startswith("~"):
+            return f"Table {table!r}: ~ is the home of whichever user runs the task. {ask}."
+        if base is not None:
+            return f"Connection {self.txlog_conn_id}: the base {base!r} is no absolute path and no URI. {ask} there."
+        why = "txlog_conn_id is not given" if self.txlog_conn_id is None else f"{self.txlog_conn_id} has no base folder"
+        return (
+            f"Table {table!r} is a relative path, which would count from the worker's current directory. {ask}, or a "
+            f"name under the base folder of a connection ({why})."
+        )
 
     def get_conn(self) -> Any:
         """The connection object itself, or None."""
@@ -130,7 +149,7 @@ class TxlogHook(BaseHook):
         spark_conf: Mapping[str, str] | None = None,
         time_zone: str = "UTC",
     ) -> JobResult:
-        """Run one data-changing job (`contract.DATA_CHANGING`) from Python code, exactly once per key.
+        """Run one job that changes rows from Python code, exactly once per key.
 
         `arguments` are those of `contract.JobSpec`. The key names this one piece of work for ever, in every run and
         every task: put the run id and a word for the write into it. A task that writes twice needs two keys, which is

@@ -18,7 +18,7 @@ PATHS_TOLD = 20
 def checkpoint(spec: JobSpec) -> JobResult:
     """Write a checkpoint of the latest version."""
     start = time.perf_counter()
-    version = Table.open(spec.table_uri).checkpoint()
+    version = Table.open(spec.table_uri, strict_writers=spec.strict_writers).checkpoint()
     return JobResult(
         status="committed",
         operation=spec.operation,
@@ -35,7 +35,7 @@ def vacuum(spec: JobSpec) -> JobResult:
     `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite.
     """
     start = time.perf_counter()
-    table = Table.open(spec.table_uri)
+    table = Table.open(spec.table_uri, strict_writers=spec.strict_writers)
     before = table.snapshot().version
     hours = spec.arguments["retention_hours"]
     done = table.vacuum(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.locations import is_local, location_of
 from airflow_txlog.engine.store import Store, open_store
@@ -77,10 +78,11 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
             result = _run_rows(job, store)
     except Exception as error:
         result = _failed(spec, context, error, say)
-    for line in summary(result):
-        say(line)
+    # The result first: what was committed must reach the operator, whatever becomes of a line for people.
     if spec.result_uri is not None:
         write_document(spec.result_uri, result.to_json())
+    for line in summary(result):
+        say(line)
     return result
 
 
@@ -92,8 +94,8 @@ def summary(result: JobResult) -> list[str]:
     if "considered" in files:
         parts.append(f"{plural(files['considered'], 'file')} considered")
         parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten", "masked") if name in files]
-    told = {name: result.metrics.get(metric, 0) for metric, name in _ROWS_TOLD[result.operation].items()}
-    parts += [f"{plural(count, 'row')} {name}" for name, count in told.items() if count]
+    rows = row_counts(result.operation, result.metrics)
+    parts += [f"{plural(count, 'row')} {became}" for became, count in rows.items() if count]
     version = "" if result.version is None else f" -> version {result.version}"
     status = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
     head = "; ".join(filter(None, [status[result.status], ", ".join(parts)])) or "done"
@@ -101,23 +103,6 @@ def summary(result: JobResult) -> list[str]:
     if result.steps:
         lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))
     return lines
-
-
-_ROWS_TOLD: dict[str, dict[str, str]] = {
-    "write": {"numOutputRows": "written", "numDeletedRows": "replaced"},
-    "delete": {"numDeletedRows": "deleted"},
-    "update": {"numUpdatedRows": "updated"},
-    "merge": {
-        "numTargetRowsUpdated": "updated",
-        "numTargetRowsDeleted": "deleted",
-        "numTargetRowsInserted": "inserted",
-    },
-    "truncate": {"numDeletedRows": "deleted"},
-    "restore": {},
-    "optimize": {},
-    "checkpoint": {},
-    "vacuum": {},
-}
 
 
 def _run_rows(context: JobContext, store: Store) -> JobResult:

@@ -7,16 +7,18 @@ operator reads no connection, no configuration and no file, so that a DAG parses
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import jinja2
 from airflow.providers.common.compat.sdk import Asset, BaseOperator, conf
 
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.operators.given import column_list, has_template, null_refusal, parameter_map, path_text, text_map
 from airflow_txlog.operators.progress import report_result, rows_changed
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
-from airflow_txlog.runners import Runner, make_runner
+from airflow_txlog.runners import Runner, check_runner, make_runner
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 class TxlogOperator(BaseOperator):
     """Base of the operators: one job on one table.
 
-    :param table_uri: the table: a path, a URI, or a name under the connection's base. (templated)
+    :param table_uri: the table: an absolute path, a URI, or with a connection that has a base folder a name under it.
+        (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), or a
         `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
@@ -38,11 +41,14 @@ class TxlogOperator(BaseOperator):
     :param conflict_deadline_s: how long, in seconds, the job itself goes on after losing to another commit, before
         the conflict is given to Airflow's retries. What was found and staged, and what still holds, is not done again.
 
+    A template that renders to None or to an undefined name fails the task in every argument. What needs no rendering is
+    checked when the DAG is parsed. A task that finds nothing to do succeeds and emits no asset event.
     A task that fails is retried by `TxlogRetryPolicy` only for what running again can win (set `retries`); give
     `retry_policy=` to replace it.
     """
 
     operation: ClassVar[str]
+    nullable_parameters: Collection[str] = ()
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
 
@@ -52,13 +58,13 @@ class TxlogOperator(BaseOperator):
         table_uri: str,
         txlog_conn_id: str | None = None,
         runner: str | Runner | None = None,
-        spark_conf: dict[str, str] | None = None,
+        spark_conf: Mapping[str, Any] | None = None,
         time_zone: str = "UTC",
         conflict_deadline_s: int = 3600,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.table_uri = table_uri
+        self.table_uri = path_text(table_uri)
         self.txlog_conn_id = txlog_conn_id
         self.runner = runner
         self.spark_conf = spark_conf
@@ -80,6 +86,57 @@ class TxlogOperator(BaseOperator):
         """The arguments of the job, from the rendered fields; see `contract.JobSpec`."""
         return {}
 
+    def check_literals(self) -> None:
+        """Raise InvalidJobSpec for what is wrong in any rendering. The last line of each operator's constructor.
+
+        What a template or another task decides is checked when the task runs. Reads no connection.
+        """
+        if isinstance(self.runner, str):
+            check_runner(self.runner)
+        # With a connection, a name is joined to its base, which is known only when the task runs.
+        uri = self.table_uri if self.txlog_conn_id is None or not isinstance(self.table_uri, str) else "/"
+        try:
+            self._spec(uri, text_map("spark_conf", self.spark_conf))
+        except InvalidJobSpec as error:
+            argument = (error.argument or "").removeprefix("arguments.").split(".")[0].split("[")[0]
+            if argument not in self.template_fields or not has_template(getattr(self, argument)):
+                raise
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """What Airflow renders, but for a template with an expression that is None or undefined.
+
+        That is null for a parameter that may be null, and InvalidJobSpec anywhere else: as a text it would be a value
+        that no row has, a table of that name, or a key that all work shares.
+        """
+        if not isinstance(content, str):
+            return super().render_template(content, context, jinja_env, seen_oids)
+        is_null = False
+
+        def look(value: Any) -> Any:
+            nonlocal is_null
+            is_undefined = isinstance(value, jinja2.Undefined)
+            is_null = is_null or value is None or is_undefined
+            # An undefined name raises when it becomes a text, without a word on the argument.
+            return "" if is_undefined else value
+
+        env = (jinja_env or self.get_template_env()).overlay(finalize=look)
+        rendered = super().render_template(content, context, env, seen_oids)
+        if not is_null:
+            return rendered
+        places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
+        may_be_null = {f"parameters.{name}" for name in self.nullable_parameters}
+        if str(rendered) in ("None", "") and places and may_be_null.issuperset(places):
+            return None
+        place = next((place for place in places if place not in may_be_null), "an argument")
+        refusal = null_refusal(place, f"has the template {content!r}, which renders to None")
+        return raise_for_airflow(InvalidJobSpec(refusal, argument=place))
+
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
         """The application transaction of this try; None for operations that carry none (soundness B5)."""
         return None
@@ -97,6 +154,9 @@ class TxlogOperator(BaseOperator):
             self._running = None
         seconds = time.monotonic() - started_s
         self._tell(result)
+        if result.status == "nothing_to_do":
+            # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
+            self.outlets = []
         self._tell_outlets(context, result)
         report_result(context, result, seconds)
         return xcom_of(result, seconds)
@@ -107,21 +167,25 @@ class TxlogOperator(BaseOperator):
 
         hook = self.hook
         table_uri = hook.table_uri(self.table_uri)
+        spark_conf = {**hook.spark_conf, **text_map("spark_conf", self.spark_conf)}
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
-        spec = JobSpec(
-            operation=self.operation,
-            table_uri=table_uri,
-            arguments=self.job_arguments(),
-            spark_conf={**hook.spark_conf, **(self.spark_conf or {})},
-            time_zone=self.time_zone,
-            annotations=annotations_of(context),
-            conflict_deadline_s=self.conflict_deadline_s,
-            strict_writers=hook.strict_writers,
+        spec = self._spec(table_uri, spark_conf).replace(
+            annotations=annotations_of(context), strict_writers=hook.strict_writers
         )
         application = self.application(context, table_uri)
         if application is not None:
             self.log.info("application transaction %s, version %s", application.app_id, application.version)
         return spec.replace(application=application)
+
+    def _spec(self, table_uri: str, spark_conf: dict[str, str]) -> JobSpec:
+        return JobSpec(
+            operation=self.operation,
+            table_uri=table_uri,
+            arguments=self.job_arguments(),
+            spark_conf=spark_conf,
+            time_zone=self.time_zone,
+            conflict_deadline_s=self.conflict_deadline_s,
+        )
 
     def on_kill(self) -> None:
         """Stop the job. What it committed stays; what it staged is never named, and vacuum sweeps it."""
@@ -184,6 +248,8 @@ class DataChangingOperator(ExactlyOnceOperator):
         values; a row outside it is an error, and work in other partitions never conflicts. (templated)
     :param parameters: the values of `:name` in every SQL text of the operation, bound and never pasted: texts,
         numbers, dates, datetimes, Decimals, bytes, or lists of them. (templated)
+    :param nullable_parameters: the names of parameters that may be null. Any other that is None, or whose template
+        renders to None, fails the task: a comparison with null is true of no row.
     """
 
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_predicate", "parameters")
@@ -193,19 +259,31 @@ class DataChangingOperator(ExactlyOnceOperator):
         *,
         partition_predicate: str | None = None,
         parameters: Mapping[str, Any] | None = None,
+        nullable_parameters: str | Collection[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.partition_predicate = partition_predicate
         self.parameters = parameters
+        self.nullable_parameters = column_list("nullable_parameters", nullable_parameters) or ()
 
     def job_arguments(self) -> dict[str, Any]:
-        from airflow_txlog.parameters import encode_parameters
-
         return {
             "partition_predicate": self.partition_predicate,
-            "parameters": encode_parameters(self.parameters),
+            "parameters": parameter_map(self.parameters, self.nullable_parameters),
         }
+
+
+def _places(name: str, value: Any, text: str) -> Iterator[str]:
+    """Where a text stands in an argument: `parameters.day`, `keys[2]`."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _places(f"{name}.{key}", item, text)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _places(f"{name}[{index}]", item, text)
+    elif isinstance(value, str) and value == text:
+        yield name
 
 
 def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import TxlogOperator
 
@@ -17,3 +17,7 @@ class CheckpointOperator(TxlogOperator):
     """
 
     operation: ClassVar[str] = "checkpoint"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check_literals()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.given import source_of
 from airflow_txlog.parameters import encode_parameter
 
 
@@ -22,7 +23,8 @@ class DeltaDeleteOperator(DataChangingOperator):
     :param key_column: the column of the table that holds such keys. (templated)
     :param source_column: the column of the source that holds them; the only one, or the one of `key_column`'s name.
         (templated)
-    :param require_match: fail with KeysNotFound, changing nothing, where a key is in no row.
+    :param require_match: fail, changing nothing, where the predicate is true of no row (MatchNotFound), or a key is in
+        no row (KeysNotFound).
 
     Example: `DeltaDeleteOperator(task_id="forget", table_uri="/lake/users", key_column="user_id",
     keys=files("/in/requests", format="csv", schema="user_id STRING"))`. Other arguments: `DataChangingOperator` and
@@ -56,9 +58,10 @@ class DeltaDeleteOperator(DataChangingOperator):
         self.key_column = key_column
         self.source_column = source_column
         self.require_match = require_match
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
-        """`predicate`, or `keys` and `require_match`; and the shared ones.
+        """`predicate` or `keys`, `require_match`, and the shared ones.
 
         Raises InvalidJobSpec unless exactly one of the two ways is described: keys that a template rendered to nothing
         must not become a delete of every row.
@@ -82,7 +85,7 @@ class DeltaDeleteOperator(DataChangingOperator):
 
 def _described(column: str | None, keys: Any, source_column: str | None) -> dict[str, Any]:
     if isinstance(keys, Mapping):
-        return {"column": column, "source": dict(keys), "source_column": source_column}
+        return {"column": column, "source": source_of(keys, "keys"), "source_column": source_column}
     if isinstance(keys, str) or not isinstance(keys, Sequence):
         raise InvalidJobSpec(
             f"keys must be a list of values or a source; found {type(keys).__name__}. A template that renders to a "

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.given import clause_list, expression_map, source_of
 
 
 def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None) -> dict[str, Any]:
@@ -14,7 +15,7 @@ def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, conditio
         "when": "matched",
         "then": "update",
         "condition": condition,
-        "set": set if isinstance(set, str) else dict(set),
+        "set": set if set == "*" else expression_map("set", set),
     }
 
 
@@ -31,13 +32,18 @@ def when_not_matched_insert(
         "when": "not_matched",
         "then": "insert",
         "condition": condition,
-        "values": values if isinstance(values, str) else dict(values),
+        "values": values if values == "*" else expression_map("values", values),
     }
 
 
 def when_not_matched_by_source_update(set: Mapping[str, str], *, condition: str | None = None) -> dict[str, Any]:
     """Update a target row that no source row matches: the named columns from SQL expressions over the target alone."""
-    return {"when": "not_matched_by_source", "then": "update", "condition": condition, "set": dict(set)}
+    return {
+        "when": "not_matched_by_source",
+        "then": "update",
+        "condition": condition,
+        "set": expression_map("set", set),
+    }
 
 
 def when_not_matched_by_source_delete(*, condition: str | None = None) -> dict[str, Any]:
@@ -60,6 +66,8 @@ class DeltaMergeOperator(DataChangingOperator):
     :param schema_evolution: columns of the source that the table lacks are added to it where a clause assigns them
         (`"*"`: all of them), and types widened, as in DeltaWriteOperator. `"*"` then leaves alone what the source
         lacks.
+    :param require_match: fail with MatchNotFound, changing nothing, where a row of the source matches no row of the
+        table. Not together with a clause that inserts.
 
     Example: `DeltaMergeOperator(task_id="correct", table_uri="/lake/users", source=files("/in/corrections"),
     on="t.user_id = s.user_id", clauses=[when_matched_update(), when_not_matched_insert()])`. Other arguments:
@@ -74,10 +82,11 @@ class DeltaMergeOperator(DataChangingOperator):
         *,
         source: Mapping[str, Any],
         on: str,
-        clauses: Sequence[Mapping[str, Any]],
+        clauses: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         target_alias: str = "t",
         source_alias: str = "s",
         schema_evolution: bool = False,
+        require_match: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -87,15 +96,18 @@ class DeltaMergeOperator(DataChangingOperator):
         self.target_alias = target_alias
         self.source_alias = source_alias
         self.schema_evolution = schema_evolution
+        self.require_match = require_match
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
         """`source`, `on`, `clauses`, the aliases and the shared ones."""
         return {
             **super().job_arguments(),
-            "source": self.source,
+            "source": source_of(self.source),
             "on": self.on,
-            "clauses": [dict(clause) for clause in self.clauses],
+            "clauses": clause_list(self.clauses),
             "target_alias": self.target_alias,
             "source_alias": self.source_alias,
             "schema_evolution": self.schema_evolution,
+            "require_match": self.require_match,
         }

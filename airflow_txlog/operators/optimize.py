@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.operators.given import column_list, parameter_map
 
 
 class DeltaOptimizeOperator(TxlogOperator):
@@ -37,7 +38,7 @@ class DeltaOptimizeOperator(TxlogOperator):
     def __init__(
         self,
         *,
-        zorder_by: Sequence[str] | None = None,
+        zorder_by: str | Sequence[str] | None = None,
         purge: bool = False,
         target_bytes: int | None = None,
         batch_bytes: int | None = 32 * 1024**3,
@@ -52,16 +53,15 @@ class DeltaOptimizeOperator(TxlogOperator):
         self.batch_bytes = batch_bytes
         self.partition_predicate = partition_predicate
         self.parameters = parameters
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
         """`zorder_by`, `purge`, `target_bytes`, `batch_bytes`, `partition_predicate`, `parameters`."""
-        from airflow_txlog.parameters import encode_parameters
-
         return {
-            "zorder_by": None if self.zorder_by is None else list(self.zorder_by),
+            "zorder_by": column_list("zorder_by", self.zorder_by),
             "purge": self.purge,
             "target_bytes": self.target_bytes,
             "batch_bytes": self.batch_bytes,
             "partition_predicate": self.partition_predicate,
-            "parameters": encode_parameters(self.parameters),
+            "parameters": parameter_map(self.parameters),
         }

@@ -6,28 +6,22 @@ is one write to a file opened for appending, so that tasks that finish together 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_txlog.arguments import REPLACED, row_counts
 from airflow_txlog.contract import JobResult
 
 PROGRESS_FILE = "TXLOG_PROGRESS_FILE"
 
-# What Delta calls the rows that an operation wrote, changed or removed; those of one operation add up.
-_ROW_METRICS = {
-    "write": ("numOutputRows",),
-    "delete": ("numDeletedRows",),
-    "update": ("numUpdatedRows",),
-    "truncate": ("numDeletedRows",),
-    "merge": ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
-}
-
 
 def rows_changed(result: JobResult) -> int | None:
     """Rows that the operation wrote, changed or removed; None where it has no rows, or does not tell."""
-    found = [result.metrics[name] for name in _ROW_METRICS.get(result.operation, ()) if name in result.metrics]
+    # An overwrite counts the rows that it wrote.
+    found = [count for became, count in row_counts(result.operation, result.metrics).items() if became != REPLACED]
     return sum(found) if found else None
 
 
@@ -74,8 +68,10 @@ def report(
         "rows": rows,
         "seconds": round(seconds, 3),
     }
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(handle, (json.dumps(line) + "\n").encode())
-    finally:
-        os.close(handle)
+    # The work is committed by now, and a line that cannot be written must not fail it.
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(handle)

@@ -36,6 +36,7 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
         self.version = version
         self.timestamp = timestamp
         self.ignore_missing = ignore_missing
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
         """`version` (a number where its text is one), `timestamp`, `ignore_missing`."""

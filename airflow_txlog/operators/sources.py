@@ -7,24 +7,29 @@ by the operator that takes them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
+
+from airflow_txlog.operators.given import text_map
 
 
 def files(
-    path: str | Sequence[str],
+    path: str | PurePath | Sequence[str | PurePath],
     *,
     format: str = "parquet",
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
     schema: str | None = None,
 ) -> dict[str, Any]:
     """Rows of files that Spark reads: "parquet", "csv", "json" or "orc", with Spark's own options.
+
+    `path` is absolute, or a URI: a file, a folder, or a list of them.
 
     `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark finds the schema out.
     """
     return {
         "format": format,
-        "path": path if isinstance(path, str) else list(path),
-        "options": dict(options or {}),
+        "path": str(path) if isinstance(path, str | PurePath) else [str(item) for item in path],
+        "options": text_map("options", options),
         "schema": schema,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import ExactlyOnceOperator
 
@@ -18,3 +18,7 @@ class DeltaTruncateOperator(ExactlyOnceOperator):
     """
 
     operation: ClassVar[str] = "truncate"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check_literals()

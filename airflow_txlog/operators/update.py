@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.given import expression_map
 
 
 class DeltaUpdateOperator(DataChangingOperator):
@@ -15,6 +16,7 @@ class DeltaUpdateOperator(DataChangingOperator):
     :param predicate: one boolean Spark SQL expression over the table's columns, with `:name` for values; None for
         every row. A row for which it is null stays as it is. (templated)
     :param target_alias: what the SQL texts may call the table.
+    :param require_match: fail with MatchNotFound, changing nothing, where the predicate is true of no row.
 
     Example: `DeltaUpdateOperator(task_id="mask", table_uri="/lake/users", set={"email": "NULL", "masked": "TRUE"},
     predicate="last_seen < :day", parameters={"day": "{{ ds }}"})`. Other arguments: `DataChangingOperator` and
@@ -25,18 +27,27 @@ class DeltaUpdateOperator(DataChangingOperator):
     template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "set", "predicate")
 
     def __init__(
-        self, *, set: Mapping[str, str], predicate: str | None = None, target_alias: str = "t", **kwargs: Any
+        self,
+        *,
+        set: Mapping[str, str],
+        predicate: str | None = None,
+        target_alias: str = "t",
+        require_match: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.set = set
         self.predicate = predicate
         self.target_alias = target_alias
+        self.require_match = require_match
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
-        """`set`, `predicate`, `target_alias` and the shared ones."""
+        """`set`, `predicate`, `target_alias`, `require_match` and the shared ones."""
         return {
             **super().job_arguments(),
-            "set": dict(self.set),
+            "set": expression_map("set", self.set),
             "predicate": self.predicate,
             "target_alias": self.target_alias,
+            "require_match": self.require_match,
         }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.operators.given import path_text
 
 
 class VacuumOperator(TxlogOperator):
@@ -48,6 +49,7 @@ class VacuumOperator(TxlogOperator):
         self.mode = mode
         self.inventory = inventory
         self.parallelism = parallelism
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
         """`retention_hours`, `dry_run`, `check_retention`, `mode`, `inventory`, `parallelism`."""
@@ -56,6 +58,6 @@ class VacuumOperator(TxlogOperator):
             "dry_run": self.only_tell,
             "check_retention": self.check_retention,
             "mode": self.mode,
-            "inventory": self.inventory,
+            "inventory": path_text(self.inventory),
             "parallelism": self.parallelism,
         }

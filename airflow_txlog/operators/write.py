@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.given import column_list, source_of, text_map
 
 
 class DeltaWriteOperator(DataChangingOperator):
@@ -39,8 +40,8 @@ class DeltaWriteOperator(DataChangingOperator):
         replace_where: str | None = None,
         on_conflict: str = "replan",
         create: bool = True,
-        partition_by: Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
         schema_evolution: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -53,17 +54,18 @@ class DeltaWriteOperator(DataChangingOperator):
         self.partition_by = partition_by
         self.properties = properties
         self.schema_evolution = schema_evolution
+        self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
         """The arguments of `__init__` by their names, and the shared ones."""
         return {
             **super().job_arguments(),
-            "source": self.source,
+            "source": source_of(self.source),
             "mode": self.mode,
             "replace_where": self.replace_where,
             "on_conflict": self.on_conflict,
             "create": self.create,
-            "partition_by": None if self.partition_by is None else list(self.partition_by),
-            "properties": dict(self.properties or {}),
+            "partition_by": column_list("partition_by", self.partition_by),
+            "properties": text_map("properties", self.properties),
             "schema_evolution": self.schema_evolution,
         }

@@ -4,6 +4,6 @@ A runner takes a JobSpec and gives the JobResult, or raises the job's typed erro
 """
 
 from airflow_txlog.runners.base import Runner
-from airflow_txlog.runners.choice import make_runner
+from airflow_txlog.runners.choice import check_runner, make_runner
 
-__all__ = ["Runner", "make_runner"]
+__all__ = ["Runner", "check_runner", "make_runner"]

@@ -10,12 +10,17 @@ RUNNERS = ("child", "in_process")
 
 def make_runner(name: str) -> Runner:
     """A fresh runner: "child" (a child process) or "in_process" (a Spark session shared by this process)."""
+    check_runner(name)
     if name == "child":
         from airflow_txlog.runners.child_process import ChildProcessRunner
 
         return ChildProcessRunner()
-    if name == "in_process":
-        from airflow_txlog.runners.in_process import InProcessRunner
+    from airflow_txlog.runners.in_process import InProcessRunner
 
-        return InProcessRunner()
-    raise InvalidJobSpec(f"runner must be one of {RUNNERS} or a Runner; found {name!r}.", argument="runner")
+    return InProcessRunner()
+
+
+def check_runner(name: str) -> None:
+    """Raise InvalidJobSpec for a name that no runner has."""
+    if name not in RUNNERS:
+        raise InvalidJobSpec(f"runner must be one of {RUNNERS} or a Runner; found {name!r}.", argument="runner")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_txlog.errors import InvalidInput, TableNotFound
+from airflow_txlog.operators.given import has_template
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ class TableVersionSensor(BaseSensorOperator):
         self.since = since
         self.txlog_conn_id = txlog_conn_id
         self._hook: TxlogHook | None = None
+        # What needs no rendering is refused when the DAG is parsed.
+        self._check_one_condition()
+        for name in ("version", "newer_than"):
+            value = getattr(self, name)
+            if value not in (None, "None") and not has_template(value):
+                _version(name, value)
+        if self.since is not None and not has_template(self.since):
+            _timestamp_ms(self.since)
         # A log that is corrupt, or a condition that means nothing, is not worth another try.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy(otherwise="default")
@@ -78,11 +87,7 @@ class TableVersionSensor(BaseSensorOperator):
         Raises InvalidInput for a condition that cannot be understood, CorruptTable, UnsupportedFeature.
         """
         hook = self.hook
-        asked = [name for name in ("version", "newer_than", "since") if getattr(self, name) is not None]
-        if len(asked) != 1:
-            raise InvalidInput(
-                f"Sensor {self.task_id} needs exactly one of version, newer_than and since; it has {asked or 'none'}."
-            )
+        self._check_one_condition()
         try:
             latest, timestamp_ms = self._latest(hook)
         except TableNotFound:
@@ -92,6 +97,13 @@ class TableVersionSensor(BaseSensorOperator):
         self.log.info("table %s is at version %s: %s", self.table_uri, latest, "reached" if done else "waiting")
         found = {"table_uri": hook.table_uri(self.table_uri), "version": latest, "timestamp_ms": timestamp_ms}
         return PokeReturnValue(is_done=done, xcom_value=found if done else None)
+
+    def _check_one_condition(self) -> None:
+        asked = [name for name in ("version", "newer_than", "since") if getattr(self, name) is not None]
+        if len(asked) != 1:
+            raise InvalidInput(
+                f"Sensor {self.task_id} needs exactly one of version, newer_than and since; it has {asked or 'none'}."
+            )
 
     def _latest(self, hook: TxlogHook) -> tuple[int, int | None]:
         """The latest version, and when it was committed where that is asked.

@@ -45,7 +45,6 @@ def test_a_relative_name_is_joined_to_the_base_of_the_connection(lake: Path) -> 
     assert hook.table_uri("users") == f"{lake}/users"
     assert hook.table_uri("/other/users") == "/other/users"
     assert hook.table_uri("memory://x/users") == "memory://x/users"
-    assert TxlogHook().table_uri("users") == "users"
 
 
 def test_the_settings_of_a_connection_are_texts(lake: Path) -> None:

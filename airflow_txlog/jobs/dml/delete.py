@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.files import live_row_counts
+from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.dml.delete_keys import DeleteByKeys
@@ -73,6 +74,10 @@ class _Delete(RowOperation):
         addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
         return pa.table([addresses, pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(0, pa.int32()), count)], ADDRESSED)
 
+    def check(self, prepared: Prepared, found: Found) -> None:
+        """Raises MatchNotFound where a row must match and none does."""
+        check_rows_matched(self._context, prepared, self._condition, found.removed.num_rows + prepared.whole.num_rows)
+
     def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
         """The commit, as delta-spark has it."""
         context = self._context
@@ -85,6 +90,18 @@ class _Delete(RowOperation):
             # A delete that reads no file cannot always know how many rows went.
             metrics=file_metrics(context, work) | ({} if deleted is None else {"numDeletedRows": deleted}),
             files=file_counts(prepared, work),
+        )
+
+
+def check_rows_matched(context: JobContext, prepared: Prepared, condition: str, matched: int) -> None:
+    """Raises MatchNotFound where `require_match` asks for a row of which the condition is true, and there is none."""
+    if context.arguments["require_match"] and not matched:
+        raise MatchNotFound(
+            f"{context.root}: {told_condition(context, condition)!r} is true of no row at version "
+            f"{prepared.snapshot.version}, and require_match asks for one. Nothing was changed. Look whether the "
+            "parameters have the values that you expect.",
+            table=context.root,
+            matched=0,
         )
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
-from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.autoscope import AutoScope, told
@@ -179,9 +179,20 @@ class _Merge(RowOperation):
         return find_pairs(self._context, self._gate, plan, schema, prepared.sides, prepared.clauses, prepared.source)
 
     def check(self, prepared: Prepared, found: Found) -> None:
-        """Raises AmbiguousMerge."""
+        """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
         assert isinstance(prepared, _Prepared)
-        check_unambiguous(self._context, found.verdicts.rows, found.plan, prepared.clauses)
+        context = self._context
+        check_unambiguous(context, found.verdicts.rows, found.plan, prepared.clauses)
+        given = prepared.source.num_rows
+        matched = len(found.verdicts.matched_source_rows()) if context.arguments["require_match"] else given
+        if matched < given:
+            raise MatchNotFound(
+                f"{context.root}: {given - matched} of {plural(given, 'source row')} match no row at version "
+                f"{prepared.snapshot.version}, and require_match asks for every one. Nothing was changed.",
+                table=context.root,
+                given=given,
+                matched=matched,
+            )
 
     def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""

@@ -17,7 +17,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.dml.clauses import Clause, Clauses, Sides, assigned_values
-from airflow_txlog.jobs.dml.delete import told_condition
+from airflow_txlog.jobs.dml.delete import check_rows_matched, told_condition
 from airflow_txlog.jobs.dml.images import updated_images
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
@@ -87,6 +87,10 @@ class _Update(RowOperation):
         addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
         clauses = pa.repeat(pa.scalar(_CLAUSE, pa.int32()), count)
         return pa.table([addresses, pa.nulls(count, pa.int64()), clauses], ADDRESSED)
+
+    def check(self, prepared: Prepared, found: Found) -> None:
+        """Raises MatchNotFound where a row must match and none does."""
+        check_rows_matched(self._context, prepared, self._condition, found.updated.num_rows)
 
     def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
         """The rows with their new values."""

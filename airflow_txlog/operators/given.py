@@ -1,0 +1,150 @@
+"""What a DAG author gives an operator, as the arguments of a job: accepted in every form with one plain meaning.
+
+A single column, clause or path stands for a list of one, and a number or a boolean among options for its text. Any
+other form is refused, with what to write instead. `contract.JobSpec` alone decides whether the result is valid.
+Invariant: an error names the argument and never a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from airflow_txlog.arguments import FORMATS
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.parameters import encode_parameter
+
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+
+
+def has_template(value: Any) -> bool:
+    """Whether the value, or a part of it, is known only when the task runs: a template, or another task's XCom."""
+    if isinstance(value, str):
+        return any(mark in value for mark in _TEMPLATE_MARKS)
+    if isinstance(value, Mapping):
+        return any(map(has_template, value.values()))
+    if isinstance(value, list | tuple | set):
+        return any(map(has_template, value))
+    return not isinstance(value, PurePath) and hasattr(value, "resolve")
+
+
+def path_text(value: Any) -> Any:
+    """A `pathlib` path as its text; any other value as it is."""
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def column_list(name: str, value: Any) -> list[str] | None:
+    """Column names: a list of them, or the text of one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if "," in value:
+            raise _refused(name, 'one text with a comma in it; write a list of names, such as ["day", "hour"]')
+        return [value]
+    if not isinstance(value, Sequence):
+        raise _refused(name, f"{_kind(value)}; write a list of column names")
+    return list(value)
+
+
+def text_map(name: str, value: Any) -> dict[str, str]:
+    """Settings as texts: `True` is "true", and a number is its text."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _refused(name, f"{_kind(value)}; write a mapping of names to values")
+    return {str(key): _setting(f"{name}.{key}", item) for key, item in value.items()}
+
+
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise _refused(name, f"{_kind(value)}; write a text, a number or a boolean")
+
+
+def expression_map(name: str, value: Any) -> dict[str, str]:
+    """SQL expressions by column."""
+    if not isinstance(value, Mapping):
+        raise _refused(name, f'{_kind(value)}; write a mapping of columns to SQL, such as {{"email": "NULL"}}')
+    for column, expression in value.items():
+        if not isinstance(expression, str):
+            raise _refused(
+                f"{name}.{column}",
+                f'{_kind(expression)}; write SQL as a text, such as "NULL" or "1", or ":name" with the value in '
+                "parameters",
+            )
+    return dict(value)
+
+
+def clause_list(value: Any) -> list[Any]:
+    """Clauses of a merge: a list of them, or one."""
+    if isinstance(value, Mapping):
+        return [dict(value)]
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _refused("clauses", f"{_kind(value)}; write a list, such as [when_matched_update()]")
+    for index, clause in enumerate(value):
+        if not isinstance(clause, Mapping):
+            called = (
+                f": call it, {clause.__name__}(…)" if callable(clause) else "; write when_matched_update() or another"
+            )
+            raise _refused(f"clauses[{index}]", f"{_kind(clause)}{called}")
+    return [dict(clause) for clause in value]
+
+
+def source_of(value: Any, name: str = "source") -> dict[str, Any]:
+    """A source as `contract.JobSpec` has it, from what `operators.sources` or the author made."""
+    value = path_text(value)
+    if isinstance(value, str):
+        mend = f'files(…, format="{_format_of(value)}") for files, table(…) for a Delta table, query(…) for SQL'
+        raise _refused(name, f"a text; write {mend}, from airflow_txlog.operators.sources")
+    if not isinstance(value, Mapping):
+        raise _refused(name, f"{_kind(value)}; make one by airflow_txlog.operators.sources")
+    source = dict(value)
+    if isinstance(source.get("views"), Mapping):
+        source["views"] = {key: source_of(view, f"{name}.views.{key}") for key, view in source["views"].items()}
+    if "path" in source:
+        path = path_text(source["path"])
+        source["path"] = [path_text(item) for item in path] if isinstance(path, list | tuple) else path
+    if "table" in source:
+        source["table"] = path_text(source["table"])
+    if "options" in source:
+        source["options"] = text_map(f"{name}.options", source["options"])
+    return source
+
+
+def _format_of(path: str) -> str:
+    ending = path.rstrip("/").rsplit(".", 1)[-1].lower()
+    return ending if ending in FORMATS else "parquet"
+
+
+def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] | None:
+    """The values of `:name` as `contract.JobSpec` has them. Only a parameter named in `nullable` may be None."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise _refused("parameters", f"{_kind(value)}; write a mapping of names to values")
+    for name, item in value.items():
+        if name not in nullable and (item is None or (isinstance(item, list | tuple) and None in item)):
+            raise InvalidJobSpec(null_refusal(f"parameters.{name}", "is None"), argument="parameters")
+    return {name: encode_parameter(item) for name, item in value.items()}
+
+
+def null_refusal(place: str, found: str) -> str:
+    """The message that refuses a value which is None where a value is needed."""
+    name = place.removeprefix("parameters.").split("[")[0]
+    allow = f' Where null is meant, allow it by nullable_parameters=["{name}"].' if place != name else ""
+    return (
+        f"{place} {found}: a comparison with null is true of no row, and the text 'None' is a value that no one meant. "
+        f"Look at what the template reads: an XCom that was never pushed is None. Nothing was read.{allow}"
+    )
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _refused(name: str, found: str) -> InvalidJobSpec:
+    return InvalidJobSpec(f"{name} is {found}. Nothing was read.", argument=name)
