@@ -126,8 +126,8 @@ FAULTS = (
         name="files-removed-twice-ignored",
         breaks="two overwrites of one partition both count its rows as theirs",
         file=_CONFLICTS,
-        old="    check_deleted_against_deleted(attempt, winner)\n    return rebase(attempt, winner)\n",
-        new="    return rebase(attempt, winner)\n",
+        old="    check_deleted_against_read(attempt, winner)\n    check_deleted_against_deleted(attempt, winner)\n",
+        new="    check_deleted_against_read(attempt, winner)\n",
         tests=(RULES,),
     ),
     Fault(

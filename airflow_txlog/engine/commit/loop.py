@@ -155,10 +155,8 @@ def _read_winners(
     is_commit = anchor is not None and anchor.path == commit_name(version - 1)
     tail = list_tail(store, version - 1 if is_commit else version)
     if is_commit and tail.commits.get(version - 1) != anchor:
-        assert anchor is not None
-        found = store.stat(anchor.path)
-        if found != anchor:
-            raise _moved(store, attempt, anchor, found)
+        # The listing may lag behind.
+        _check_same_log(store, attempt, anchor)
     winners: list[Commit] = []
     for each in range(version, max(version, tail.latest) + 1):
         info = tail.commits.get(each) or store.stat(commit_name(each))

@@ -9,13 +9,8 @@ import pytest
 
 from airflow_txlog.datafiles.bitmaps import encode_bitmap
 from airflow_txlog.datafiles.masks import MaskedRows
-from airflow_txlog.engine.log.vector_files import (
-    FILE_BYTES,
-    VectorFile,
-    new_vector_file,
-    pack_vectors,
-    write_vector_files,
-)
+from airflow_txlog.engine.log import vector_files
+from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.store import LocalStore
 from tests.vectors import bitmap, file_of
@@ -66,11 +61,13 @@ def test_no_two_files_have_one_name() -> None:
     assert len({vector.unique_id for file in files for vector in file.vectors()}) == 50
 
 
-def test_vectors_share_files_up_to_their_size() -> None:
+def test_vectors_share_files_up_to_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     small = [masked(number) for number in range(100)]
     assert [len(file) for file in pack_vectors(small)] == [100]
     assert pack_vectors([]) == []
-    large = MaskedRows(bytes(FILE_BYTES + 1), "ours")
+    monkeypatch.setattr(vector_files, "FILE_BYTES", 300)
+    large = masked(*range(0, 600, 3))
+    assert len(large.data) > vector_files.FILE_BYTES > 2 * len(small[0].data)
     assert [len(file) for file in pack_vectors([small[0], large, large, small[1]])] == [2, 1, 1]
 
 
