@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
@@ -41,6 +40,9 @@ VECTORS: list[str | None] = [None, None, "11111111111111111111", "22222222222222
 APPLICATIONS = ["etl", "étl"]
 DOMAINS = ["delta.clustering", "mine"]
 
+# Far ahead: a tombstone of this time survives every checkpoint.
+KEPT_MS = 2**52
+
 _files = st.tuples(st.sampled_from(PATHS), st.sampled_from(VECTORS), st.integers(0, 3), st.integers(0, 2**40))
 _events = st.one_of(
     st.tuples(st.just("add"), _files),
@@ -54,62 +56,45 @@ _events = st.one_of(
 HISTORIES = st.lists(st.lists(_events, max_size=6), min_size=1, max_size=8)
 
 
-@dataclass
-class Written:
-    """A history on the wire, and the naive replay of each of its versions."""
-
-    commits: list[bytes] = field(default_factory=list)
-    states: list[dict[str, Any]] = field(default_factory=list)
-
-
-def write(history: list[list[Any]], root: str, vectors: bool) -> Written:
+def write(history: list[list[Any]], root: str) -> list[bytes]:
     """The commits of the history. Version 0 holds protocol and metadata besides."""
-    written = Written()
-    files: dict[tuple[str, str | None], dict[str, Any]] = {}
-    state: dict[str, Any] = {"transactions": {}, "domains": {}, "configuration": {}}
+    commits = []
+    live: dict[tuple[str, str | None], dict[str, Any]] = {}
     for version, events in enumerate(history):
         lines: list[dict[str, Any]] = [{"commitInfo": {"timestamp": version, "operation": "WRITE"}}]
         if version == 0:
             lines += [_protocol(), _metadata({})]
-        spoken: set[Any] = set()
+        named: set[Any] = set()
         for kind, event in events:
-            line = _line(kind, event, files, state, spoken, root, vectors)
-            lines += line
+            lines += _lines(kind, event, live, named, root)
         if version == 0:
-            # One metaData a commit: the one of version 0 is its last word.
-            lines = [each for each in lines if "metaData" not in each] + [_metadata(state["configuration"])]
-        written.commits.append("\n".join(json.dumps(each, ensure_ascii=False) for each in lines).encode() + b"\n")
-        written.states.append({name: dict(value) for name, value in state.items()} | {"files": dict(files)})
-    return written
+            # A commit holds one metaData at most.
+            *others, last = [each for each in lines if "metaData" in each]
+            lines = [each for each in lines if each not in others or each is last]
+        commits.append("\n".join(json.dumps(each, ensure_ascii=False) for each in lines).encode() + b"\n")
+    return commits
 
 
-def _line(
-    kind: str, event: Any, files: dict[Any, Any], state: dict[str, Any], spoken: set[Any], root: str, vectors: bool
-) -> list[dict[str, Any]]:
-    """The actions of one event; none where the commit has spoken of its subject already."""
+def _lines(kind: str, event: Any, live: dict[Any, Any], named: set[Any], root: str) -> list[dict[str, Any]]:
+    """The actions of one event; none where the commit has named its subject already."""
     subject = (
         (kind, event[0]) if kind in ("txn", "domain") else ("file", event[0]) if kind in ("add", "remove") else kind
     )
-    if subject in spoken and kind != "unknown":
+    if subject in named and kind != "unknown":
         return []
-    spoken.add(subject)
+    named.add(subject)
     match kind:
         case "add":
-            return _add(event, files, root, vectors)
+            return _add(event, live, root)
         case "remove":
-            return _remove(event, files, root)
+            return _remove(event, live, root)
         case "txn":
-            state["transactions"][event[0]] = event[1]
             return [{"txn": {"appId": event[0], "version": event[1]}}]
         case "domain":
             name, removed, configuration = event
-            state["domains"].pop(name, None)
-            if not removed:
-                state["domains"][name] = configuration
             return [{"domainMetadata": {"domain": name, "configuration": configuration, "removed": removed}}]
         case "metadata":
-            state["configuration"] = {"x.note": event}
-            return [_metadata(state["configuration"])]
+            return [_metadata({"x.note": event})]
     return [{"someday": {"value": str(event)}}]
 
 
@@ -118,9 +103,8 @@ def _spelled(path: str, number: int, root: str) -> str:
     return spellings[number % len(spellings)].replace("{root}", root)
 
 
-def _add(event: Any, files: dict[Any, Any], root: str, vectors: bool) -> list[dict[str, Any]]:
+def _add(event: Any, files: dict[Any, Any], root: str) -> list[dict[str, Any]]:
     path, vector, spelling, size = event
-    vector = vector if vectors else None
     lines = []
     # A path is live with one deletion vector at most: the older one is removed in the same commit.
     for key in [key for key in files if key[0] == path and key[1] != vector]:
@@ -146,18 +130,17 @@ def _add(event: Any, files: dict[Any, Any], root: str, vectors: bool) -> list[di
 
 def _remove(event: Any, files: dict[Any, Any], root: str) -> list[dict[str, Any]]:
     """Of a live file of this path; or, as some writers do, of a file that is not live."""
-    path, _, spelling, size = event
+    path, _, spelling, _ = event
     for key in [key for key in files if key[0] == path]:
         return [_removal(key, spelling, root, files.pop(key))]
-    return [{"remove": {"path": _spelled(path, spelling, root), "dataChange": True, "deletionTimestamp": size}}]
+    return [{"remove": {"path": _spelled(path, spelling, root), "dataChange": True, "deletionTimestamp": KEPT_MS}}]
 
 
 def _removal(key: tuple[str, str | None], spelling: int, root: str, add: dict[str, Any]) -> dict[str, Any]:
     remove: dict[str, Any] = {"path": _spelled(key[0], spelling, root), "dataChange": True}
     if spelling % 2:
         remove |= {"extendedFileMetadata": True, "partitionValues": add["partitionValues"], "size": add["size"]}
-    # A tombstone without a time counts as removed at the epoch; one far ahead survives every checkpoint.
-    remove["deletionTimestamp"] = 2**52
+    remove["deletionTimestamp"] = KEPT_MS
     if key[1] is not None:
         remove["deletionVector"] = _vector(key[1])
     return {"remove": remove}

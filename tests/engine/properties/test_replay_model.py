@@ -1,4 +1,4 @@
-"""Replay of any legal history equals a naive dict model, wherever checkpoints stand and however it is read."""
+"""Any legal history, replayed, equals the naive model of the simulation, wherever checkpoints stand and however read."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from airflow_txlog.engine.log.names import checkpoint_name, commit_name
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
-from tests.engine.properties.histories import HISTORIES, REPEATABLE, Written, write
+from tests.engine.properties.histories import HISTORIES, REPEATABLE, write
+from tests.engine.simulation import model
+from tests.engine.simulation.model import State
 
-WITH_VECTORS = True
 _numbers = itertools.count()
 
 
-def table_of(history: list[list[Any]]) -> tuple[MemoryStore, Written]:
+def table_of(history: list[list[Any]]) -> tuple[MemoryStore, list[bytes], list[State]]:
+    """A table with this history, its commits, and what the naive model makes of each version."""
     store = MemoryStore(f"memory://properties-{next(_numbers)}")
-    written = write(history, store.root, WITH_VECTORS)
-    for version, data in enumerate(written.commits):
+    commits = write(history, store.root)
+    for version, data in enumerate(commits):
         store.put(commit_name(version), data)
-    return store, written
+    return store, commits, model.history(dict(enumerate(commits)), store.root)
 
 
 def drop(store: MemoryStore) -> None:
@@ -41,15 +43,12 @@ def drop(store: MemoryStore) -> None:
         store.delete(info.path)
 
 
-def check(snapshot: Snapshot, state: dict[str, Any]) -> None:
+def check(snapshot: Snapshot, state: State) -> None:
     """The snapshot holds what the naive model holds, field by field."""
-    live = {}
-    for row in snapshot.files().to_pylist():
-        vector = row["deletion_vector"]
-        live[canonical_path(row["path"], snapshot.uri), vector and vector["path_or_inline_dv"]] = row
-    assert live.keys() == state["files"].keys()
+    live = {key_of(row, snapshot): row for row in snapshot.files().to_pylist()}
+    assert live.keys() == state.files.keys()
     assert snapshot.num_files == len(live)
-    for key, add in state["files"].items():
+    for key, add in state.files.items():
         row = live[key]
         assert (row["path"], row["size"], row["modification_time"]) == (
             add["path"],
@@ -60,9 +59,17 @@ def check(snapshot: Snapshot, state: dict[str, Any]) -> None:
         assert (row["base_row_id"], row["clustering_provider"]) == (add.get("baseRowId"), add.get("clusteringProvider"))
         assert (row["tags"] and dict(row["tags"])) == add.get("tags")
         assert _values(row["stats"]) == _values(add.get("stats"))
-    assert {name: each.version for name, each in snapshot.state.transactions.items()} == state["transactions"]
-    assert {name: each.configuration for name, each in snapshot.state.domains.items()} == state["domains"]
-    assert dict(snapshot.metadata.configuration) == state["configuration"]
+    assert {key_of(row, snapshot) for row in snapshot.state.tombstones.to_pylist()} == state.tombstones
+    assert {name: each.version for name, each in snapshot.state.transactions.items()} == state.transactions
+    assert {name: each.configuration for name, each in snapshot.state.domains.items()} == state.domains
+    assert dict(snapshot.metadata.configuration) == state.properties
+
+
+def key_of(row: dict[str, Any], snapshot: Snapshot) -> model.Key:
+    vector = row["deletion_vector"]
+    return canonical_path(row["path"], snapshot.uri), (
+        None if vector is None else f"{vector['storage_type']}{vector['path_or_inline_dv']}@{vector['offset']}"
+    )
 
 
 def _values(stats: str | None) -> Any:
@@ -74,8 +81,8 @@ def _values(stats: str | None) -> Any:
 @given(HISTORIES)
 def test_replay_of_any_legal_history_equals_a_dict(history: list[list[Any]]) -> None:
     """Protocol, "Action Reconciliation": the newest action of a file, known by path and vector id, wins."""
-    store, written = table_of(history)
-    for version, state in enumerate(written.states):
+    store, _, states = table_of(history)
+    for version, state in enumerate(states):
         check(load_snapshot(store, version), state)
     drop(store)
 
@@ -84,24 +91,22 @@ def test_replay_of_any_legal_history_equals_a_dict(history: list[list[Any]]) -> 
 @REPEATABLE
 @given(HISTORIES, st.lists(st.integers(1, 4), min_size=8, max_size=8))
 def test_refresh_equals_open_however_the_history_is_split(history: list[list[Any]], steps: list[int]) -> None:
-    store, written = table_of(history)
     arriving = MemoryStore(f"memory://properties-{next(_numbers)}")
-    # Paths name the table's own URI, so the second table must not be another one.
-    written = write(history, arriving.root, WITH_VECTORS)
-    arriving.put(commit_name(0), written.commits[0])
+    commits = write(history, arriving.root)
+    states = model.history(dict(enumerate(commits)), arriving.root)
+    arriving.put(commit_name(0), commits[0])
     snapshot = load_snapshot(arriving)
     arrived = 1
     for step in steps:
-        for version in range(arrived, min(arrived + step, len(written.commits))):
-            arriving.put(commit_name(version), written.commits[version])
-        arrived = min(arrived + step, len(written.commits))
+        for version in range(arrived, min(arrived + step, len(commits))):
+            arriving.put(commit_name(version), commits[version])
+        arrived = min(arrived + step, len(commits))
         before = snapshot
         snapshot = snapshot.refresh()
         assert snapshot.version == arrived - 1
-        check(snapshot, written.states[arrived - 1])
-        check(before, written.states[before.version])
+        check(snapshot, states[arrived - 1])
+        check(before, states[before.version])
     assert snapshot.refresh() is snapshot
-    drop(store)
     drop(arriving)
 
 
@@ -110,7 +115,7 @@ def test_refresh_equals_open_however_the_history_is_split(history: list[list[Any
 @given(HISTORIES, st.data())
 def test_a_checkpoint_anywhere_changes_nothing(history: list[list[Any]], data: st.DataObject) -> None:
     """Also when it is cut in parts, keeps statistics as structs only, and the log before it was cleaned."""
-    store, written = table_of(history)
+    store, _, states = table_of(history)
     table = Table(store)
     places = data.draw(st.lists(st.integers(0, len(history) - 1), min_size=1, max_size=3, unique=True))
     reshape = data.draw(st.sampled_from([None, in_parts, with_structs_only, in_sidecars]))
@@ -118,15 +123,15 @@ def test_a_checkpoint_anywhere_changes_nothing(history: list[list[Any]], data: s
         table.checkpoint(version)
         if reshape is not None:
             reshape(store, version)
-    for version, state in enumerate(written.states):
+    for version, state in enumerate(states):
         check(load_snapshot(store, version), state)
     newest = max(places)
     for version in range(newest):
         store.delete(commit_name(version))
     if data.draw(st.booleans()):
         store.delete("_delta_log/_last_checkpoint")
-    for version in range(newest, len(written.states)):
-        check(load_snapshot(store, version), written.states[version])
+    for version in range(newest, len(states)):
+        check(load_snapshot(store, version), states[version])
     drop(store)
 
 
@@ -134,13 +139,13 @@ def test_a_checkpoint_anywhere_changes_nothing(history: list[list[Any]], data: s
 @REPEATABLE
 @given(HISTORIES)
 def test_time_travel_equals_a_log_that_ends_there(history: list[list[Any]]) -> None:
-    store, written = table_of(history)
-    for version in reversed(range(len(written.commits))):
+    store, commits, states = table_of(history)
+    for version in reversed(range(len(commits))):
         travelled = load_snapshot(store, version)
         latest = load_snapshot(store)
         assert latest.version == version
         assert travelled.files().to_pylist() == latest.files().to_pylist()
-        check(latest, written.states[version])
+        check(latest, states[version])
         store.delete(commit_name(version))
 
 

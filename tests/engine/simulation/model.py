@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,7 @@ class State:
 
 
 def key_of(action: Mapping[str, Any], root: str) -> Key:
-    path = unquote(action["path"]).removeprefix(f"{root}/")
+    path = posixpath.normpath(unquote(action["path"]).removeprefix(f"{root}/"))
     vector = action.get("deletionVector")
     if vector is None:
         return path, None
@@ -53,7 +54,8 @@ def key_of(action: Mapping[str, Any], root: str) -> Key:
 
 def after(state: State, version: int, data: bytes, root: str) -> State:
     """The version that follows `state`."""
-    lines = [json.loads(line) for line in data.decode().splitlines()]
+    # Not splitlines of the text: it would also cut at U+0085 and its like inside a string.
+    lines = [json.loads(line) for line in data.splitlines()]
     by_kind: dict[str, list[Any]] = {}
     for line in lines:
         ((kind, action),) = line.items()

@@ -1,4 +1,4 @@
-"""Replay: the newest action of a file wins, whatever the order inside a commit and wherever a checkpoint stands."""
+"""Replay, case by case; that any history equals a naive model is in tests/engine/properties/test_replay_model.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog import errors
@@ -115,37 +115,6 @@ def test_adding_a_live_file_again_replaces_what_is_known_of_it() -> None:
 def test_a_log_without_protocol_or_metadata_is_refused(missing: str, actions: list[Any]) -> None:
     with pytest.raises(errors.CorruptTable, match=missing):
         state_of(commit(0, *actions, add("a")))
-
-
-_STEP = st.tuples(st.sampled_from(["add", "remove"]), st.sampled_from("abcde"), st.sampled_from([None, "x", "y"]))
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    history=st.lists(st.lists(_STEP, max_size=4, unique_by=lambda step: step[1:]), min_size=1, max_size=8),
-    cut=st.integers(0, 8),
-)
-def test_replay_of_any_history_equals_a_naive_model_and_any_base_gives_the_same(
-    history: list[list[tuple[str, str, str | None]]], cut: int
-) -> None:
-    """Protocol, "Action Reconciliation": the latest add or remove of a (path, deletion vector) is what stands."""
-    model: dict[str, str] = {}
-    commits = [commit(0, PROTOCOL, METADATA)]
-    for version, steps in enumerate(history, start=1):
-        actions = []
-        for kind, path, vector in steps:
-            actions.append(add(path, vector) if kind == "add" else remove(path, vector))
-            model[file_key(path, _vector(vector), ROOT)] = kind
-        commits.append(commit(version, *actions))
-    whole = state_of(*commits)
-    assert live(whole) == {key for key, kind in model.items() if kind == "add"}
-    assert tombstones(whole) == {key for key, kind in model.items() if kind == "remove"}
-    middle = min(cut, len(commits) - 1)
-    if middle:
-        earlier = state_of(*commits[:middle])
-        later = state_of(*commits[middle:], base=base_of(earlier))
-        assert live(later) == live(whole)
-        assert tombstones(later) == tombstones(whole)
 
 
 def test_refresh_equals_open_and_reads_only_what_is_new(memory_uri: str, clock: Any) -> None:
