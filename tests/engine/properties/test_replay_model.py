@@ -1,4 +1,4 @@
-"""Any legal history, replayed, equals the naive model of the simulation, wherever checkpoints stand and however read."""
+"""Any legal history, replayed, equals the naive model of the simulation, wherever checkpoints stand."""
 
 from __future__ import annotations
 
