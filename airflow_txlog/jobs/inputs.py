@@ -7,10 +7,9 @@ invariant: nothing after `pin` evaluates the author's query again. Source: sound
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import first_lines
 from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
+from airflow_txlog.jobs.source_files import canonical, reads_table
 from airflow_txlog.jobs.sql import SqlGate, quoted
 from airflow_txlog.jobs.stage import collect_records, records_of
 
@@ -46,7 +46,7 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The author's source as a frame that was not evaluated yet. `reads_target`: some row of it is the target's."""
+    """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's."""
 
     frame: DataFrame
     reads_target: bool
@@ -122,21 +122,21 @@ def build_source(
     """The frame of a described source (`arguments.source`); views of our own tables are read at one version each.
 
     `target` is the version of the job's table that a source reading it sees; `argument` is how errors call the source.
-    Raises InvalidJobSpec, and what opening another table raises.
+    Raises InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and what opening another
+    table raises.
     """
     described = context.arguments["source"] if described is None else described
-    if "sql" not in described:
-        return _view(context, described, argument, target)
-    reads_target = False
-    for name, view in (described.get("views") or {}).items():
-        source = _view(context, view, f"{argument}.views.{name}", target)
-        reads_target |= source.reads_target
-        _register(context, source.frame, name)
-    frame = gate.query(described["sql"])
-    if not reads_target and "`" in described["sql"]:
-        # Spark reads files named in the text (parquet.`/path`); only the plan tells which.
-        reads_target = _reads_files_of(context, frame)
-    return Source(frame=frame, reads_target=reads_target)
+    if "sql" in described:
+        reads_target = False
+        for name, view in (described.get("views") or {}).items():
+            source = _view(context, view, f"{argument}.views.{name}", target)
+            reads_target |= source.reads_target
+            _register(context, source.frame, name)
+        source = Source(frame=gate.query(described["sql"]), reads_target=reads_target)
+    else:
+        source = _view(context, described, argument, target)
+    reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
+    return replace(source, reads_target=reads_target)
 
 
 def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
@@ -205,13 +205,13 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
             "changed.",
             argument=argument,
         ) from error
-    return Source(frame=frame, reads_target=any(_is_inside(context, path) for path in paths))
+    return Source(frame=frame, reads_target=False)
 
 
 def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
     table = Table.open(view["table"])
     version = view.get("version")
-    is_target = _same_place(table.uri, context.root)
+    is_target = canonical(table.uri) == canonical(context.root)
     if is_target and version is None:
         if target is None:
             raise InvalidJobSpec(
@@ -265,30 +265,3 @@ def _spark_path(location: str) -> str:
     """A location as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
     literal = _GLOB.sub(r"\\\1", location)
     return f"file://{literal}" if is_local(location) else literal
-
-
-def _reads_files_of(context: JobContext, frame: DataFrame) -> bool:
-    try:
-        read = frame.inputFiles()
-    except PySparkException as error:
-        raise InvalidJobSpec(f"The source's SQL cannot be planned: {first_lines(error)}.", argument="source") from error
-    return any(_is_inside(context, path) for path in read)
-
-
-def _is_inside(context: JobContext, path: str) -> bool:
-    """Whether a path lies in the target's folder, or holds it."""
-    target = _canonical(context.root)
-    other = _canonical(path)
-    return other == target or other.startswith(target + "/") or target.startswith(other.rstrip("/*") + "/")
-
-
-def _same_place(one: str, other: str) -> bool:
-    return _canonical(one) == _canonical(other)
-
-
-def _canonical(uri: str) -> str:
-    """A URI such that two names of one local folder are equal, symbolic links included (soundness C7)."""
-    path = re.sub(r"^file:/+", "/", uri)
-    if is_local(path) or "://" not in path:
-        return os.path.realpath(path)
-    return re.sub(r"^s3[an]://", "s3://", path).rstrip("/")

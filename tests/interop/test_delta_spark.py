@@ -458,3 +458,21 @@ def test_both_write_a_table_with_vectors_and_row_ids(delta: DeltaSpark, uri: str
     assert len(list((Path(uri) / "_delta_log").glob(f"{version:020d}.checkpoint.????????-*"))) == 1
     delete_commits(uri, version)
     assert_both_read(delta, uri)
+
+
+def test_a_source_reads_the_target_through_delta_spark_and_never_its_raw_files(delta: DeltaSpark, uri: str) -> None:
+    delta.run(
+        f"CREATE TABLE delta.`{uri}` (id BIGINT, name STRING) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+        f"INSERT INTO delta.`{uri}` SELECT id, concat('n', id) FROM range(10)",
+        f"DELETE FROM delta.`{uri}` WHERE id > 1",
+    )
+
+    def write(relation: str) -> dict[str, Any]:
+        arguments = {"source": {"sql": f"SELECT id + 10 AS id, name FROM {relation}"}}
+        return delta.job(operation="write", table_uri=uri, arguments=arguments, time_zone="UTC")
+
+    refused = write(f"parquet.`{uri}`")
+    assert refused["error"]["type"] == "InvalidJobSpec"
+    assert write(f"delta.`{uri}`")["status"] == "committed"
+    assert sorted(Table.open(uri).to_arrow()["id"].to_pylist()) == [0, 1, 10, 11]
