@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file, relabel
 from airflow_txlog.datafiles.masks import masked_rows
-from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
+from airflow_txlog.datafiles.output import DEFAULT_CODEC, RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.physical import physical_schema
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
@@ -150,18 +150,18 @@ class _Output:
         self._writer: RowGroupWriter | None = None
 
     def follow(self, codec: str) -> None:
-        """Write in this codec, where no file before said another: the table's owner chose it."""
+        """Write in this codec, where neither the table nor a file before said another: a writer of it chose this."""
         self._codec = self._codec or codec
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
-            codec = self._codec or "SNAPPY"
-            name = self._name + ("" if codec == "NONE" else f".{codec.lower()}") + ".parquet"
+            options = self._layout.parquet.options(self._codec or DEFAULT_CODEC)
+            name = self._name + file_suffix(options["compression"])
             self._path = f"{self._directory}/{name}" if self._directory else name
             self._writer = RowGroupWriter(
                 f"{self._layout.root}/{self._path}",
                 self.schema,
-                options={"compression": codec, "use_dictionary": dictionary_columns(batch)},
+                options={**options, "use_dictionary": dictionary_columns(batch)},
                 statistics=self._layout.statistics_for(self.schema),
             )
         self._writer.write(batch)

@@ -24,6 +24,35 @@ from airflow_txlog.datafiles.statistics import StatisticsCollector
 ROW_GROUP_BYTES = 128 * 1024 * 1024
 
 
+# What the protocol has writers choose where delta.parquet.compression.codec does not say.
+DEFAULT_CODEC = "ZSTD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFormat:
+    """How a table wants its new Parquet files. Source: protocol, "Table Properties".
+
+    `codec` is a name of Arrow's writer, None where the table does not say; `data_page_version` is "1.0" or "2.0".
+    """
+
+    codec: str | None = None
+    data_page_version: str = "1.0"
+
+    def options(self, codec: str | dict[str, str] = DEFAULT_CODEC) -> dict[str, Any]:
+        """Options of `ParquetWriter`; `codec` counts where the table does not say."""
+        return {"compression": self.codec or codec, "data_page_version": self.data_page_version}
+
+
+# Of a table that says nothing.
+DEFAULT_FORMAT = ParquetFormat()
+
+
+def file_suffix(codec: str | dict[str, str]) -> str:
+    """How the name of a file ends that is compressed so, for people to see."""
+    name = codec.lower() if isinstance(codec, str) else "mixed"
+    return ".parquet" if name == "none" else f".{name}.parquet"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
     """A data file that no commit names yet: everything that its add action needs.

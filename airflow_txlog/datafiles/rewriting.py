@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.dictionaries import dictionary_columns, holds_dictionary, is_held_as_dictionary
 from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
-from airflow_txlog.datafiles.output import RowGroupWriter
+from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter
 from airflow_txlog.datafiles.physical import FileFields
 from airflow_txlog.datafiles.positions import PositionCursor
 from airflow_txlog.datafiles.reading import DataFile, corrupt_column, open_data_file, read_batches
@@ -83,8 +83,9 @@ def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
     )
 
 
-def copy_options(parquet: pq.ParquetFile) -> dict[str, Any]:
-    """Options of `ParquetWriter` that follow the source: codecs, dictionaries that held, decimals as integers."""
+def copy_options(parquet: pq.ParquetFile, wanted: ParquetFormat = DEFAULT_FORMAT) -> dict[str, Any]:
+    """Options of `ParquetWriter` that follow the source: codecs where the table does not say (`wanted`), dictionaries
+    that held, decimals as integers."""
     metadata = parquet.metadata
     dictionaries: set[str] = set()
     codecs: dict[str, str] = {}
@@ -96,7 +97,7 @@ def copy_options(parquet: pq.ParquetFile) -> dict[str, Any]:
                 dictionaries.add(chunk.path_in_schema)
     return {
         "use_dictionary": sorted(dictionaries) if metadata.num_row_groups else True,
-        "compression": _compression(codecs),
+        **wanted.options(_compression(codecs)),
         "store_decimal_as_integer": _has_integer_decimals(parquet),
     }
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.masks import masked_rows
-from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
+from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.positions import PositionCursor, addresses, unpack
@@ -190,7 +190,7 @@ class RewriteTask:
         try:
             with open_for_copy(planned.file) as parquet:
                 masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
-                options = copy_options(parquet)
+                options = copy_options(parquet, self.layout.parquet)
                 path = self._path(planned, attempt, options["compression"])
                 schema = copy_schema(parquet, self.layout.schema)
                 writer = RowGroupWriter(
@@ -226,11 +226,9 @@ class RewriteTask:
             )
             yield records([staged])
 
-    def _path(self, planned: PlannedFile, attempt: str, compression: Any) -> str:
-        codec = compression.lower() if isinstance(compression, str) else "mixed"
-        suffix = "" if codec == "none" else f".{codec}"
+    def _path(self, planned: PlannedFile, attempt: str, compression: str | dict[str, str]) -> str:
         number = f"{planned.index:05d}" if planned.parts == 1 else f"{planned.index:05d}-{planned.part}"
-        name = f"part-{self.layout.job_id}-{attempt}.c{number}{suffix}.parquet"
+        name = f"part-{self.layout.job_id}-{attempt}.c{number}{file_suffix(compression)}"
         directory = planned.directory or self.layout.prefix(attempt)
         return f"{directory}/{name}" if directory else name
 

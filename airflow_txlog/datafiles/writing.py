@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.changes import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, relabel
-from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile
+from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
 from airflow_txlog.datafiles.physical import FileFields, find_name, is_mapped, physical_name, physical_schema
 from airflow_txlog.datafiles.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
@@ -35,8 +35,6 @@ TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 # Beside the table's columns rows may come with this one (int32): files never mix rows of two segments.
 SEGMENT_COLUMN = "_txlog_segment"
 
-_OPTIONS: dict[str, Any] = {"compression": "snappy"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -47,7 +45,7 @@ class Layout:
     `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
     `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
     `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
-    `is_change`: for files of change rows, as `for_changes` makes it.
+    `parquet`: codec and pages of the files. `is_change`: for files of change rows, as `for_changes` makes it.
     """
 
     root: str
@@ -58,6 +56,7 @@ class Layout:
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
     must_check: bool = False
     target_bytes: int = TARGET_BYTES_DEFAULT
+    parquet: ParquetFormat = DEFAULT_FORMAT
     is_change: bool = False
 
     def for_changes(self) -> Layout:
@@ -95,11 +94,11 @@ class Layout:
         """
         return attempt[:2] if any(map(is_mapped, self.schema)) else ""
 
-    def new_path(self, attempt: str, number: int, partition: Sequence[str | None], codec: str = "snappy") -> str:
+    def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
         """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
         directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
         kind = "cdc" if self.is_change else "part"
-        name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}.{codec}.parquet"
+        name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}{file_suffix(self.parquet.options()['compression'])}"
         return "/".join(part for part in (CHANGE_DIRECTORY if self.is_change else "", directory, name) if part)
 
 
@@ -180,7 +179,7 @@ class PartitionedWriter:
             writer = RowGroupWriter(
                 f"{self._layout.root}/{path}",
                 self._file_schema,
-                options=_OPTIONS,
+                options=self._layout.parquet.options(),
                 statistics=self._layout.statistics_for(self._file_schema),
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,

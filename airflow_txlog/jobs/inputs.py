@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructType
 
 from airflow_txlog.datafiles.locations import is_local, open_input
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.output import ParquetFormat, StagedFile
 from airflow_txlog.datafiles.physical import may_be_inside
 from airflow_txlog.datafiles.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks import PART_COLUMN, ROW_ID_COLUMN, ScanTask
@@ -157,6 +157,8 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
         partition_columns=(),
         job_id=context.job_id,
         indexed_columns=(),
+        # These files are read back at once and then deleted: small is not worth slow.
+        parquet=ParquetFormat(codec="SNAPPY"),
     )
     rows = source.frame.select(*(source.frame[quoted(field.name)] for field in typed))
     # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of

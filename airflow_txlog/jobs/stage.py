@@ -38,7 +38,10 @@ def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
 
 
 def layout_for(context: JobContext, metadata: Metadata) -> Layout:
-    """How new files of a table with this metadata are written, also of one that is about to get it."""
+    """How new files of a table with this metadata are written, also of one that is about to get it.
+
+    Raises InvalidProperty where the table asks for files that this engine does not write.
+    """
     properties = TableProperties(metadata.configuration, context.root)
     schema = table_schema(metadata, context.root)
     columns = properties.stats_columns
@@ -51,6 +54,7 @@ def layout_for(context: JobContext, metadata: Metadata) -> Layout:
         num_indexed_columns=properties.num_indexed_columns,
         must_check=may_break_rules(metadata, schema),
         target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
+        parquet=properties.parquet,
     )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from airflow_txlog.datafiles.output import ParquetFormat
 from airflow_txlog.errors import InvalidProperty
 
 HOUR_MS = 3_600_000
@@ -96,6 +97,33 @@ def _parse_isolation(text: str) -> str:
     raise ValueError(f"expected {SERIALIZABLE} or {WRITE_SERIALIZABLE}")
 
 
+# How Arrow's writer calls the codecs that the protocol names. It cannot write `lz4`, which is LZ4 in Hadoop's frames.
+_CODECS = {
+    "uncompressed": "NONE",
+    "none": "NONE",
+    "snappy": "SNAPPY",
+    "gzip": "GZIP",
+    "lz4_raw": "LZ4",
+    "zstd": "ZSTD",
+}
+
+
+def _parse_codec(text: str) -> str:
+    codec = _CODECS.get(text.strip().lower())
+    if codec is None:
+        raise ValueError(f"this engine writes {', '.join(_CODECS)}")
+    return codec
+
+
+def _parse_format_version(text: str) -> str:
+    """The version of data pages that the version of the Parquet format stands for."""
+    if text.strip() == "1.0.0":
+        return "1.0"
+    if re.fullmatch(r"2\.\d+\.\d+", text.strip(), re.ASCII):
+        return "2.0"
+    raise ValueError("expected 1.0.0 or 2.MINOR.PATCH, such as 2.12.0")
+
+
 class TableProperties:
     """Typed view of one version's `configuration`."""
 
@@ -139,6 +167,14 @@ class TableProperties:
     def target_file_bytes(self) -> int | None:
         """The size that data files shall have; None where the table does not say."""
         return self._get("delta.targetFileSize", _parse_size, None)
+
+    @property
+    def parquet(self) -> ParquetFormat:
+        """How new Parquet files, of data and of checkpoints, are written."""
+        return ParquetFormat(
+            codec=self._get("delta.parquet.compression.codec", _parse_codec, None),
+            data_page_version=self._get("delta.parquet.format.version", _parse_format_version, "1.0"),
+        )
 
     @property
     def deleted_file_retention_ms(self) -> int:

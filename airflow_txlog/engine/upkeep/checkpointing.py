@@ -50,6 +50,7 @@ def state_of(snapshot: Snapshot, now_ms: int) -> CheckpointState:
         removes=kept_tombstones(
             snapshot.state.tombstones, now_ms - snapshot.table_properties.deleted_file_retention_ms
         ),
+        parquet=snapshot.table_properties.parquet,
     )
 
 

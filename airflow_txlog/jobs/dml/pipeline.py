@@ -26,6 +26,7 @@ from airflow_txlog.jobs.dml.verdicts import Verdicts, addressed, by_scanned_file
 from airflow_txlog.jobs.find import files_outside
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scan import FilePlan, plan_files
+from airflow_txlog.jobs.stage import layout_of
 
 
 def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation]) -> Outcome:
@@ -52,6 +53,8 @@ class RowRounds:
         """Find, stage, and say what the commit shall be."""
         context, memory, snapshot = self._context, self._memory, tx.snapshot
         assert snapshot is not None
+        # A table whose files cannot be written here is refused before the source's rows are staged.
+        layout_of(context, snapshot)
         if not memory.begin(rules_at(snapshot)):
             context.log("the table's rules have changed: nothing that was found or staged may be kept")
         prepared = self._operation.prepare(tx, snapshot, memory)

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.schema import (
     ADD,
@@ -86,6 +87,8 @@ class CheckpointState:
     """The live files, schema FILES."""
     removes: pa.Table
     """The tombstones that are still kept, schema TOMBSTONES."""
+    parquet: ParquetFormat = DEFAULT_FORMAT
+    """How the table wants its Parquet files."""
 
 
 def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddForm()) -> None:
@@ -97,7 +100,7 @@ def write_checkpoint(store: Store, state: CheckpointState, form: AddForm = AddFo
     path = checkpoint_name(state.version)
     small = _small_actions(state)
     schema = _schema(form)
-    with store.open_output(path) as output, _writer(output, schema) as writer:
+    with store.open_output(path) as output, _writer(output, schema, state) as writer:
         writer.write_table(_others(small, schema))
         for name, rows in _files(state):
             writer.write_table(_file_actions(name, rows, form, schema))
@@ -126,7 +129,7 @@ def write_v2_checkpoint(
     actions = [about, *_small_actions(state)]
     path = v2_checkpoint_name(state.version, unique_id())
     schema = _schema(form).append(CHECKPOINT_METADATA).append(SIDECAR)
-    with store.open_output(path) as output, _writer(output, schema) as writer:
+    with store.open_output(path) as output, _writer(output, schema, state) as writer:
         named: list[_Action] = [{"sidecar": each} for each in sidecars]
         writer.write_table(_others([*actions, *named], schema))
     info = store.stat(path)
@@ -163,7 +166,7 @@ def _write_sidecars(store: Store, state: CheckpointState, unique_id: Callable[[]
         # The names are the reference writer's; the counts in them are for people.
         name = f"{_base_name(version_prefix(state.version))}.checkpoint.{number:010d}.{max(count, number):010d}"
         path = f"{SIDECAR_DIRECTORY}/{name}.{unique_id()}.parquet"
-        with store.open_output(path) as output, _writer(output, schema) as writer:
+        with store.open_output(path) as output, _writer(output, schema, state) as writer:
             written = 0
             while rest is not None and (not written or written + len(rest[1]) <= _SIDECAR_ROWS):
                 writer.write_table(_file_actions(*rest, form, schema))
@@ -236,8 +239,9 @@ def _schema(form: AddForm, names: Sequence[str] = tuple(CHECKPOINT.names)) -> pa
     return pa.schema([(name, form.type if name == "add" else CHECKPOINT.field(name).type) for name in names])
 
 
-def _writer(output: object, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(output, schema, compression="snappy", use_dictionary=_REPEATING, write_page_checksum=True)
+def _writer(output: object, schema: pa.Schema, state: CheckpointState) -> pq.ParquetWriter:
+    options = state.parquet.options()
+    return pq.ParquetWriter(output, schema, use_dictionary=_REPEATING, write_page_checksum=True, **options)
 
 
 def _actions(count: int, columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
