@@ -98,6 +98,23 @@ def has_field_ids(kind: pa.Schema | pa.DataType) -> bool:
     return any(PARQUET_ID_KEY in (field.metadata or {}) or has_field_ids(field.type) for field in fields)
 
 
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type without struct members that have no type (void): a file leaves them out, and they read as null.
+
+    Source: protocol, "Primitive Types" (void).
+    """
+    if pa.types.is_struct(kind):
+        held = [field.with_type(stored_type(field.type)) for field in kind if not pa.types.is_null(field.type)]
+        # No table has a struct of nothing else (see `check_files_writable`); rows on their way to one may.
+        return pa.struct(held) if held else kind
+    if pa.types.is_map(kind):
+        key = kind.key_field.with_type(stored_type(kind.key_type))
+        return pa.map_(key, kind.item_field.with_type(stored_type(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(stored_type(kind.value_type)))
+    return kind
+
+
 def physical_field(field: pa.Field) -> pa.Field:
     """The field as a file of ours holds it: physical names and field ids at every depth, and no other metadata."""
     found = pa.field(physical_name(field), _physical_type(field.type), field.nullable)

@@ -17,10 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.changes import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
-from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_columns, relabel
+from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array, convert_columns, relabel
 from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
-from airflow_txlog.datafiles.physical import FileFields, find_name, is_mapped, physical_name, physical_schema
+from airflow_txlog.datafiles.physical import (
+    FileFields,
+    find_name,
+    is_mapped,
+    physical_name,
+    physical_schema,
+    stored_type,
+)
 from airflow_txlog.datafiles.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
 
@@ -69,9 +76,10 @@ class Layout:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns that go into a file, by logical name: neither partition columns nor those without a type."""
+        """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
         partition = set(self.partition_columns)
-        return pa.schema([f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)])
+        held = [f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)]
+        return pa.schema([field.with_type(stored_type(field.type)) for field in held])
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
@@ -167,7 +175,7 @@ class PartitionedWriter:
             # A batch may be larger than a small target.
             most = max(1, part.num_rows * self._layout.target_bytes // max(1, part.nbytes))
             for batch in part.to_batches(max_chunksize=most):
-                self._writer(key).write(_as_in_file(batch, self._file_schema))
+                self._writer(key).write(_as_in_file(batch, self._layout.file_schema, self._file_schema))
         self._relieve()
 
     def _writer(self, key: FileKey) -> RowGroupWriter:
@@ -248,8 +256,12 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _as_in_file(batch: pa.RecordBatch, file_schema: pa.Schema) -> pa.RecordBatch:
-    columns = [relabel(column, field.type) for column, field in zip(batch.columns, file_schema, strict=True)]
+def _as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
+    """The rows, with the columns of `schema`, as the same columns are stored."""
+    stored = [
+        convert_array(column, field.type, field.name) for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    columns = [relabel(column, field.type) for column, field in zip(stored, file_schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=file_schema)
 
 

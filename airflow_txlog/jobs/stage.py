@@ -21,6 +21,7 @@ from airflow_txlog.datafiles.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.column_mapping import arrow_schema, mapping_mode, table_schema
+from airflow_txlog.engine.table.features import check_files_writable
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.rules import may_break_rules
 from airflow_txlog.engine.table.types import StructType
@@ -40,10 +41,12 @@ def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
 def layout_for(context: JobContext, metadata: Metadata) -> Layout:
     """How new files of a table with this metadata are written, also of one that is about to get it.
 
-    Raises InvalidProperty where the table asks for files that this engine does not write.
+    Raises InvalidProperty where the table asks for files that this engine does not write, UnsupportedFeature where no
+    file can hold its rows.
     """
     properties = TableProperties(metadata.configuration, context.root)
     schema = table_schema(metadata, context.root)
+    check_files_writable(schema, metadata.partition_columns, context.root)
     columns = properties.stats_columns
     return Layout(
         root=context.root_location,

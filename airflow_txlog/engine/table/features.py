@@ -7,7 +7,7 @@ Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.column_mapping import MODE_PROPERTY, NO_MAPPING
@@ -19,7 +19,16 @@ from airflow_txlog.engine.table.rules import (
     is_identity,
 )
 from airflow_txlog.engine.table.type_widening import TYPE_CHANGES_KEY, check_type_changes
-from airflow_txlog.engine.table.types import Primitive, StructField, StructType, walk_fields, walk_types
+from airflow_txlog.engine.table.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    Primitive,
+    StructField,
+    StructType,
+    walk_fields,
+    walk_types,
+)
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
 # Reader features that need nothing of a reader beyond what this engine does for every table.
@@ -138,6 +147,43 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
     # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol tells.
     if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
         raise _refusal(table, "rowTracking", "write")
+
+
+def check_files_writable(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
+    """Raises UnsupportedFeature, naming the column, where a new data file could not hold the table's rows.
+
+    A void column is left out of files, so what has nothing but void in it would have no place in them: whether it is
+    null, and how long it is, would be lost. Source: protocol RFC "Void Type".
+    """
+    partitions = {name.lower() for name in partition_columns}
+    in_files = [field for field in schema if field.name.lower() not in partitions]
+    found = next((path for field in in_files if (path := _without_place(field.type, field.name))), None)
+    if found is None and in_files and all(field.type is Primitive.VOID for field in in_files):
+        found = in_files[0].name
+    if found is not None:
+        raise UnsupportedFeature(
+            f"{table}: column {found!r} holds nothing but void, which no data file can store, so rows cannot be "
+            "written to this table. Nothing was staged. Give the column a type, or drop it.",
+            table=table,
+            feature="materializedVoidType",
+            needed_to="write",
+        )
+
+
+def _without_place(data_type: DataType, column: str) -> str | None:
+    """The first array, map or struct, by its path, in which void stands where something must be stored."""
+    inside: list[tuple[str, DataType]] = []
+    if isinstance(data_type, StructType):
+        if all(field.type is Primitive.VOID for field in data_type):
+            return column
+        inside = [(f"{column}.{field.name}", field.type) for field in data_type]
+    elif isinstance(data_type, ArrayType):
+        inside = [(f"{column}.element", data_type.element)]
+    elif isinstance(data_type, MapType):
+        inside = [(f"{column}.key", data_type.key), (f"{column}.value", data_type.value)]
+    if isinstance(data_type, ArrayType | MapType) and any(kind is Primitive.VOID for _, kind in inside):
+        return column
+    return next((found for path, kind in inside if (found := _without_place(kind, path))), None)
 
 
 def check_protocol_writable(protocol: Protocol, table: str) -> None:
