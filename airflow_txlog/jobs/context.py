@@ -30,6 +30,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _folder_named(name: str) -> str:
+    return f"txlog-inputs-{name}"
+
+
 @dataclass(kw_only=True)
 class LogContext:
     """One job while it runs, as far as it needs no Spark. Used by one thread."""
@@ -45,6 +49,15 @@ class LogContext:
     @property
     def arguments(self) -> dict[str, Any]:
         return self.spec.arguments
+
+    @property
+    def work_folder(self) -> str | None:
+        """The folder, inside the table, that all tries of this work share; None without an application transaction."""
+        application = self.spec.application
+        if application is None:
+            return None
+        identity = f"{application.app_id}\0{application.version}"
+        return _folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -117,12 +130,7 @@ class JobContext(LogContext):
         vacuum ignores hidden folders, and would never sweep what a killed job leaves behind. No log names anything in
         it.
         """
-        application = self.spec.application
-        name = self.job_id
-        if application is not None:
-            identity = f"{application.app_id}\0{application.version}"
-            name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        return f"{self.root_location}/txlog-inputs-{name}"
+        return f"{self.root_location}/{self.work_folder or _folder_named(self.job_id)}"
 
     @property
     def parallelism(self) -> int:

@@ -1,21 +1,30 @@
 """RESTORE as a job: an earlier version becomes the latest one again, once per application transaction.
 
-It is tried once and never planned again, here or by a retry: whatever landed meanwhile is a change that the author of
-the restore has not seen, and would be undone unseen. Source: soundness B11.
+It is never planned again, here or by a retry: whatever landed meanwhile is a change that the author of the restore has
+not seen, and would be undone unseen. So the first try notes the version that it meets, beside the saved work of other
+jobs, and a later try of the same work restores on top of that version or not at all. Source: soundness B11.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+
 from airflow_txlog.application import done_in
+from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
-from airflow_txlog.engine.store import open_store
+from airflow_txlog.engine.clock import SYSTEM_CLOCK
+from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.table.time_travel import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
-from airflow_txlog.errors import ConcurrentWrite
+from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
+from airflow_txlog.errors import ConcurrentWrite, TableReplaced
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import LogContext, plural
 from airflow_txlog.jobs.rounds import Outcome
+
+_EXAMPLES = 5
 
 
 def restore(context: LogContext) -> Outcome:
@@ -28,20 +37,30 @@ def restore(context: LogContext) -> Outcome:
         tx = table.begin()
     snapshot, application = tx.snapshot, context.spec.application
     assert snapshot is not None
-    if application is not None:
-        tx.read_application(application.app_id)
-        done = done_in(table.store, snapshot, context.spec)
-        if done is not None:
-            return Outcome(
-                change=None,
-                version=done.version,
-                read_version=done.read_version,
-                is_committed=False,
-                rounds=1,
-                done=done,
-            )
-        tx.set_application(application.app_id, application.version)
-    restored = _commit(context, table, tx)
+    done = _done(context, table, snapshot)
+    if done is None:
+        if application is not None:
+            tx.read_application(application.app_id)
+            tx.set_application(application.app_id, application.version)
+            _check_head(context, table.store, snapshot)
+        try:
+            restored = _commit(context, table, tx)
+        except ConcurrentWrite as error:
+            # What landed may be our own: the late commit of an earlier try, or another copy's.
+            done = _done(context, table, table.snapshot())
+            if done is None:
+                told = f"{error.message} It is not tried again: that would undo, unseen, what landed. Look at it first."
+                raise ConcurrentWrite(told, **(error.facts | {"retryable": False})) from error
+    _forget_head(context, table.store)
+    if done is not None:
+        return Outcome(
+            change=None,
+            version=done.version,
+            read_version=done.read_version,
+            is_committed=False,
+            rounds=1,
+            done=done,
+        )
     is_committed = restored.version != snapshot.version
     return Outcome(
         change=_told(snapshot, restored) if is_committed else None,
@@ -52,24 +71,89 @@ def restore(context: LogContext) -> Outcome:
     )
 
 
+def _done(context: LogContext, table: Table, snapshot: Snapshot) -> JobResult | None:
+    return None if context.spec.application is None else done_in(table.store, snapshot, context.spec)
+
+
 def _commit(context: LogContext, table: Table, tx: Transaction) -> Restored:
     version, timestamp = context.arguments["version"], context.arguments["timestamp"]
     with context.step("plan"):
         target = table.snapshot(version, timestamp)
     context.log(f"to version {target.version}, of {plural(target.num_files, 'file')}")
+    with context.step("commit"):
+        return commit_restore(
+            tx,
+            target,
+            table.store,
+            timestamp=None if timestamp is None else moment_text(parse_moment(timestamp)),
+            ignore_missing=context.arguments["ignore_missing"],
+            tags=context.spec.commit_tags(),
+        )
+
+
+# --- the version that the first try met -------------------------------------------------------------------------------
+
+# A VACUUM may delete the note of it once it is a day old, so a try that finds none is not believed to be the first one
+# after half of that.
+_KNOWN_FOR_MS = ORPHAN_RETENTION_FLOOR_MS // 2
+
+
+def _head_path(context: LogContext) -> str:
+    return f"{context.work_folder}/restore-head"
+
+
+def _check_head(context: LogContext, store: Store, head: Snapshot) -> None:
+    """Note the version that the first try of this work meets, and let no later try restore on top of another one.
+
+    Raises ConcurrentWrite, not retryable, where commits have landed since, or may have: a try that was killed cannot
+    tell. TableReplaced where the table was made again.
+    """
+    application = context.spec.application
+    assert application is not None
+    path = _head_path(context)
     try:
-        with context.step("commit"):
-            return commit_restore(
-                tx,
-                target,
-                table.store,
-                timestamp=None if timestamp is None else moment_text(parse_moment(timestamp)),
-                ignore_missing=context.arguments["ignore_missing"],
-                tags=context.spec.commit_tags(),
-            )
-    except ConcurrentWrite as error:
-        told = f"{error.message} It is not tried again: that would undo, unseen, what landed. Look at it first."
-        raise ConcurrentWrite(told, **(error.facts | {"retryable": False})) from error
+        first = json.loads(store.read(path))
+    except FileNotFoundError:
+        first = {"table": head.metadata.id, "version": head.version}
+        tried_ms = application.first_tried_ms
+        if tried_ms is not None and SYSTEM_CLOCK.now_ms() - tried_ms >= _KNOWN_FOR_MS:
+            hours = (SYSTEM_CLOCK.now_ms() - tried_ms) / 3_600_000
+            what = f"was first tried {hours:.0f} hours ago, and which version it met then is not known any more"
+            raise _landed(context, head, None, what) from None
+        if not store.put_if_absent(path, json.dumps(first).encode()):
+            # Another copy of this work has just noted what it met.
+            first = json.loads(store.read(path))
+    if first["table"] != head.metadata.id:
+        raise TableReplaced(
+            f"{context.root} was dropped and created again since this RESTORE was first tried. Nothing was committed. "
+            "Start from the new table.",
+            table=context.root,
+        )
+    if first["version"] != head.version:
+        landed = range(first["version"] + 1, head.version + 1)
+        shown = ", ".join(map(str, landed[:_EXAMPLES])) + (", …" if len(landed) > _EXAMPLES else "")
+        what = f"met version {first['version']} when it was first tried, and since then landed: version {shown}"
+        raise _landed(context, head, first["version"], what)
+
+
+def _landed(context: LogContext, head: Snapshot, first: int | None, what: str) -> ConcurrentWrite:
+    return ConcurrentWrite(
+        f"CommitConflict (ConcurrentWrite): the RESTORE of {context.root} {what}. To restore now would undo, unseen, "
+        "what others have committed. Nothing was committed. Look at the table's history; to restore all the same, "
+        "clear the task, or give it another idempotency_key.",
+        table=context.root,
+        read_version=head.version if first is None else first,
+        winning_version=None if first is None else first + 1,
+        retryable=False,
+    )
+
+
+def _forget_head(context: LogContext, store: Store) -> None:
+    """The work is done. What cannot be deleted is left to a VACUUM."""
+    if context.work_folder is not None:
+        with contextlib.suppress(Exception):
+            store.delete(_head_path(context))
+            store.delete_empty_directory(context.work_folder)
 
 
 def _told(before: Snapshot, restored: Restored) -> Change:

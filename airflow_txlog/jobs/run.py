@@ -16,7 +16,7 @@ from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.locations import is_local, location_of
 from airflow_txlog.engine.store import Store, open_store
-from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore
+from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError, UnsupportedStore
 from airflow_txlog.jobs import maintenance
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
 from airflow_txlog.jobs.dml.delete import delete
@@ -113,14 +113,23 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
                 ship(context.spark)
             outcome = _ROW_JOBS[spec.operation](context)
     except Exception as error:
-        # A retry goes on from here.
-        if not (context.spec.application is not None and translate(error, "run the job").retryable):
+        if not (context.spec.application is not None and _may_be_retried(error)):
             _remove_inputs(context, store)
         raise
     finally:
         context.drop_views()
     _remove_inputs(context, store)
     return _result(context, outcome)
+
+
+def _may_be_retried(error: Exception) -> bool:
+    """Whether a retry may come, which then goes on from the saved work.
+
+    What failed outside of our rules is retried where the task leaves that to Airflow (`TxlogRetryPolicy` with
+    otherwise="default"), which this job does not know.
+    """
+    found = translate(error, "run the job")
+    return found.retryable or isinstance(found, JobError)
 
 
 def _result(context: LogContext, outcome: Outcome) -> JobResult:

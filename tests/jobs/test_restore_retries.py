@@ -1,0 +1,104 @@
+"""A RESTORE that is tried again restores on top of the version that its first try met, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
+from tests.jobs.tables import append, application, committed, error_of, ids, make_table, rows
+
+
+class Killed(BaseException):
+    """The end of a worker, which no job handles."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+def restore(table: Table, identity: ApplicationTransaction | None, at: Callable[[], Any] | None = None) -> JobResult:
+    """Restore version 1; `at` is called when the plan is made and nothing is committed yet."""
+    spec = JobSpec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
+    return run_job(spec, None, log=lambda line: at() if at is not None and line.startswith("to version") else None)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Version 1 holds ids 0 to 9, version 2 also 50 to 59, version 3 also 90 to 94."""
+    return make_table(tmp_path / "t", rows(10), rows(10, start=50), rows(5, start=90))
+
+
+def saved(table: Table) -> list[Path]:
+    return list(Path(table.uri.removeprefix("file://")).glob("txlog-inputs-*"))
+
+
+def test_a_restore_that_was_killed_undoes_nothing_that_has_landed_since(table: Table) -> None:
+    identity = application()
+    with pytest.raises(Killed):
+        restore(table, identity, kill)
+    append(table, rows(1, start=300))
+    append(table, rows(1, start=301))
+    for _ in range(2):
+        error = error_of(restore(table, identity))
+        assert (error["type"], error["retryable"]) == ("ConcurrentWrite", False)
+        assert "met version 3 when it was first tried, and since then landed: version 4, 5." in error["message"]
+        assert (error["facts"]["read_version"], error["facts"]["winning_version"]) == (3, 4)
+    assert table.snapshot().version == 5
+    # A cleared task is new work, of an author who has seen what landed.
+    committed(restore(table, dataclasses.replace(identity, version=identity.version + 1)))
+    assert ids(table) == list(range(10))
+
+
+def test_a_restore_that_was_killed_is_done_by_its_retry_where_nothing_has_landed(table: Table) -> None:
+    identity = application()
+    for _ in range(2):
+        with pytest.raises(Killed):
+            restore(table, identity, kill)
+    assert committed(restore(table, identity)).version == 4
+    assert ids(table) == list(range(10))
+    assert saved(table) == []
+
+
+def test_a_restore_that_lost_to_a_commit_is_not_won_by_another_try(table: Table) -> None:
+    identity = application()
+    for _ in range(2):
+        error = error_of(restore(table, identity, lambda: append(table, rows(1, start=300))))
+        assert (error["type"], error["facts"]["winning_version"]) == ("ConcurrentWrite", 4)
+    assert table.snapshot().version == 4
+
+
+def test_a_restore_that_lost_to_its_own_other_copy_is_done(table: Table) -> None:
+    identity = application()
+    result = restore(table, identity, lambda: committed(restore(table, identity)))
+    assert (result.status, result.version) == ("already_done", 4)
+    assert saved(table) == []
+
+
+@pytest.mark.parametrize(("hours", "kind"), [(1, None), (13, "ConcurrentWrite")])
+def test_a_late_try_that_no_longer_knows_the_version_of_the_first_one_restores_nothing(
+    table: Table, hours: int, kind: str | None
+) -> None:
+    """What the first try noted is swept by a VACUUM after a day."""
+    identity = application(first_tried_ms=int(time.time() * 1000) - hours * 3_600_000)
+    result = restore(table, identity)
+    assert (None if result.error is None else result.error["type"]) == kind
+    assert table.snapshot().version == (4 if kind is None else 3)
+
+
+def test_a_restore_of_a_table_that_was_made_again_is_refused(table: Table, tmp_path: Path) -> None:
+    identity = application()
+    with pytest.raises(Killed):
+        restore(table, identity, kill)
+    for path in (tmp_path / "t" / "_delta_log").iterdir():
+        path.unlink()
+    again = make_table(tmp_path / "t", rows(1), rows(2), rows(3))
+    assert error_of(restore(again, identity))["type"] == "TableReplaced"
+    assert again.snapshot().version == 3
