@@ -264,10 +264,7 @@ class CannotVacuumLite(TableError):
 
 
 class CorruptTable(TableError):
-    """The log or a data file breaks the protocol. Nothing was changed.
-
-    `is_missing` is True where the file at `path` is not there at all.
-    """
+    """The log or a data file breaks the protocol; `is_missing`: the file is not there at all. Nothing was changed."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
 
@@ -389,10 +386,7 @@ class InvalidCommit(InvalidInput):
 
 
 class DuplicateActions(InvalidCommit):
-    """Two actions of one commit name the same file (path and deletion vector), or it adds a file that is live.
-
-    `winning_version` is the commit that landed first and added it, None where it was live before.
-    """
+    """One commit names a file (path and deletion vector) twice, or adds one that is live, by `winning_version` if any."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "winning_version")
 
