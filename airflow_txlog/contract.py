@@ -52,6 +52,9 @@ _Value = TypeVar("_Value")
 DIGEST_TAG = "txlog.digest"
 ANNOTATION_TAG_PREFIX = "airflow."
 
+OPEN_FILES = "/dev/fd/"
+"""The folder in which a process finds its own open files, by their numbers."""
+
 STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
 
 
@@ -309,9 +312,14 @@ def _build(cls: type[_Value], prefix: str, data: Any) -> _Value:
 def write_document(uri: str, text: str) -> None:
     """Put a spec or a result at a URI: whole or not at all, readable by its owner only (mode 0600).
 
-    A local path or a `file:` URI; any other scheme raises UnsupportedStore. Missing directories are made.
+    A local path or a `file:` URI; any other scheme raises UnsupportedStore. Missing directories are made. A path in
+    OPEN_FILES is a file that its reader made and holds open: a process that dies in the middle leaves a part.
     """
     path = _local_path(uri)
+    if path.startswith(OPEN_FILES):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return
     directory = os.path.dirname(path) or "."
     os.makedirs(directory, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory, prefix=".", suffix=".tmp")  # mkstemp makes it 0600
@@ -344,9 +352,15 @@ def read_spec(uri: str) -> JobSpec:
 
 
 def read_result(uri: str) -> JobResult | None:
-    """The result at a URI, or None when the job left none."""
+    """The result at a URI, or None when the job left none, or a part of one."""
     text = read_document(uri)
-    return None if text is None else JobResult.from_json(text)
+    if not text:
+        return None
+    try:
+        json.loads(text)
+    except ValueError:
+        return None
+    return JobResult.from_json(text)
 
 
 def _local_path(uri: str) -> str:

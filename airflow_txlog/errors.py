@@ -27,8 +27,9 @@
     │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · SetTransactionVersionConflict
     │   ├── ConstraintViolation · AmbiguousMerge · MatchNotFound (KeysNotFound)
     │   └── AppendOnlyViolation · IdempotencyKeyReused · TransactionExpired
+    ├── SourceNotFound                 what the job reads is not there, or not yet
     └── JobError                       a job that failed outside our rules
-        └── MissingResult              it ended, and left no result
+        └── JobLost                    it ended without an answer: whether it committed is unknown
 
 A caller branches on the class or on an attribute, never on the text. Every keyword argument becomes an attribute and
 crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this module travels to executors.
@@ -173,13 +174,9 @@ class CommitStateUnknown(TxlogError):
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "has_application_transaction")
 
-    table: str | None
-    version: int | None
-    has_application_transaction: bool | None
-
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message, **facts)
-        self.retryable = bool(self.has_application_transaction)
+        self.retryable = bool(facts.get("has_application_transaction"))
 
 
 class CommitContention(TxlogError):
@@ -197,18 +194,11 @@ class CommitOverwritten(TxlogError):
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "engine_info")
 
-    table: str | None
-    version: int | None
-    engine_info: str | None
-
 
 class OverwritingWriter(TxlogError):
     """An engine that wrote the table lately replaces commits of others on this store, and the caller is strict."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "engine_info")
-
-    table: str | None
-    engine_info: str | None
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -314,10 +304,6 @@ class UnsupportedFeature(TxlogError):
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "feature", "needed_to")
 
-    table: str | None
-    feature: str | None
-    needed_to: str | None
-
 
 class UnsupportedStore(TxlogError):
     """The file system has no atomic put-if-absent that this engine can prove."""
@@ -386,7 +372,7 @@ class InvalidCommit(InvalidInput):
 
 
 class DuplicateActions(InvalidCommit):
-    """One commit names a file (path and deletion vector) twice, or adds one that is live, by `winning_version` if any."""
+    """One commit names a file (path and vector) twice, or adds one that is live, by `winning_version` if any."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "winning_version")
 
@@ -443,6 +429,12 @@ class TransactionExpired(InvalidInput):
     fact_names: ClassVar[tuple[str, ...]] = ("table", "app_id", "version", "first_tried_ms", "retention_ms")
 
 
+class SourceNotFound(TxlogError):
+    """A file, a folder with files in it, or a table that the job was to read is not there. Nothing was changed."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("argument",)
+
+
 # --- outside our rules ----------------------------------------------------------------------------------------------
 
 
@@ -452,7 +444,15 @@ class JobError(TxlogError):
     fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail")
 
 
-class MissingResult(JobError):
-    """The job ended and left no result: an infrastructure failure. The table's log says whether it committed."""
+class JobLost(JobError):
+    """The job ended without an answer: its process, its JVM or a Python worker died. Its commit was not found.
 
-    fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail", "result_uri", "exit_code")
+    Retryable exactly when the work carries an application transaction, because then a repeated run finds out whether
+    a commit landed all the same.
+    """
+
+    fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail", "exit_code", "has_application_transaction")
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.retryable = bool(facts.get("has_application_transaction"))

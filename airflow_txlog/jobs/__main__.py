@@ -7,6 +7,7 @@ failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in fu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -52,7 +53,8 @@ def main(arguments: list[str]) -> int:
         return EXIT_FAILED
     result = run_job(spec, spark, log=_say)
     if spark is not None:
-        spark.stop()
+        with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
+            spark.stop()
     if result.error is None:
         return EXIT_DONE
     return EXIT_RETRY if result.error["retryable"] else EXIT_FAILED

@@ -28,13 +28,13 @@ from airflow_txlog.datafiles.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks import PART_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch
+from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.running import first_lines
+from airflow_txlog.jobs.running import condition_of, first_lines
 from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
 from airflow_txlog.jobs.source_files import canonical, reads_table
-from airflow_txlog.jobs.sql import SqlGate, quoted
+from airflow_txlog.jobs.sql import NO_FILES, SqlGate, quoted
 from airflow_txlog.jobs.stage import collect_records, records_of
 
 # About what one bucket of a pinned source takes.
@@ -202,7 +202,8 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
         frame = reader.load(paths)
         _ = frame.schema
     except PySparkException as error:
-        raise InvalidJobSpec(
+        refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
+        raise refusal(
             f"{argument}: Spark cannot read {view['format']} at {', '.join(paths)}: {first_lines(error)}. Nothing was "
             "changed.",
             argument=argument,
@@ -211,7 +212,12 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
 
 
 def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
-    table = Table.open(view["table"])
+    try:
+        table = Table.open(view["table"])
+    except TableNotFound as error:
+        raise SourceNotFound(
+            f"The source table {view['table']} does not exist (yet). Nothing was changed.", argument="source.table"
+        ) from error
     version = view.get("version")
     is_target = canonical(table.uri) == canonical(context.root)
     if is_target and version is None:

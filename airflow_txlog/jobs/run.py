@@ -25,7 +25,7 @@ from airflow_txlog.jobs.dml.update import update
 from airflow_txlog.jobs.optimize.job import optimize
 from airflow_txlog.jobs.restore import restore
 from airflow_txlog.jobs.rounds import Outcome
-from airflow_txlog.jobs.running import translate
+from airflow_txlog.jobs.running import failure_of
 from airflow_txlog.jobs.session import check_meaning, job_settings
 from airflow_txlog.jobs.shipping import ship
 from airflow_txlog.jobs.truncate import truncate
@@ -113,7 +113,7 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
                 ship(context.spark)
             outcome = _ROW_JOBS[spec.operation](context)
     except Exception as error:
-        if not (context.spec.application is not None and _may_be_retried(error)):
+        if not (context.spec.application is not None and _may_be_retried(context.spec, error)):
             _remove_inputs(context, store)
         raise
     finally:
@@ -122,13 +122,13 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
     return _result(context, outcome)
 
 
-def _may_be_retried(error: Exception) -> bool:
+def _may_be_retried(spec: JobSpec, error: Exception) -> bool:
     """Whether a retry may come, which then goes on from the saved work.
 
     What failed outside of our rules is retried where the task leaves that to Airflow (`TxlogRetryPolicy` with
     otherwise="default"), which this job does not know.
     """
-    found = translate(error, "run the job")
+    found = failure_of(spec, error)
     return found.retryable or isinstance(found, JobError)
 
 
@@ -160,7 +160,7 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
         operation=spec.operation,
         table_uri=spec.table_uri,
         steps=[] if context is None else context.steps,
-        error=translate(error, f"run the {spec.operation} job").to_dict(),
+        error=failure_of(spec, error).to_dict(),
     )
 
 

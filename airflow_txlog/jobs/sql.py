@@ -25,13 +25,22 @@ from airflow_txlog.engine.table import types as delta
 from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.engine.table.predicate.names import Names
-from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, TxlogError, UnknownColumn, UnsupportedPredicate
+from airflow_txlog.errors import (
+    InvalidJobSpec,
+    InvalidPredicate,
+    SourceNotFound,
+    TxlogError,
+    UnknownColumn,
+    UnsupportedPredicate,
+)
 from airflow_txlog.jobs.clocks import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import condition_of, first_lines
 from airflow_txlog.jobs.session import is_classic
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
+# What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
+NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
 
@@ -132,12 +141,13 @@ class SqlGate:
         return frame.schema[0].dataType
 
     def query(self, text: str) -> DataFrame:
-        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec (argument `source`)."""
+        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound."""
         try:
             # In a FROM clause only a query may stand: a command would have run at once.
             frame, _ = self._bound(f"SELECT * FROM (\n{text}\n)", text)
         except PySparkException as error:
-            raise InvalidJobSpec(
+            refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
+            raise refusal(
                 f"The source's SQL is not a query that Spark can run: {first_lines(error)}. Nothing was read.",
                 argument="source",
             ) from error

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.providers.common.compat import sdk
 
-from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.policies.rings import Ring, ring_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,15 @@ REASON_MAX_CHARS = 400  # Airflow keeps 500 characters of a reason
 class TxlogRetryPolicy(RetryPolicy):
     """Retry what running again can win; fail at once on everything else. The default of every operator here.
 
-    - A TxlogError whose `retryable` is true (a conflict, a lost race): retried, as far as the task's `retries` go,
-      after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks that lost to
-      each other do not meet again.
-    - A TxlogError that is not retryable: failed, whatever `retries` says.
-    - Anything else, a JobError included (Spark or the machine failed): `otherwise`, which is "fail", or "default" for
-      Airflow's own rule (`retries`, `retry_delay`). Choose "default" to put this policy first in a ChainRetryPolicy.
+    - A TxlogError whose `retryable` is true (a conflict, a lost race, a lost job): retried, as far as the task's
+      `retries` go, after `delay` doubled with each try up to `max_delay`, and scattered by ±50 % so that mapped tasks
+      that lost to each other do not meet again.
+    - What may pass by itself (a JobError: Spark, the machine, a store; SourceNotFound; any error that is not ours):
+      `otherwise`, which is "fail", or "default" for Airflow's own rule (`retries`, `retry_delay`). Choose "default" to
+      put this policy first in a ChainRetryPolicy.
+    - Any other TxlogError: failed, whatever `retries` says.
+
+    `rings.RETRIED` has every class.
 
     Replace it with the operator's `retry_policy=`.
     """
@@ -64,11 +68,16 @@ class TxlogRetryPolicy(RetryPolicy):
         context: Any = None,
     ) -> RetryDecision:
         """The decision about one failed try, with the reason that Airflow logs."""
-        if isinstance(exception, TxlogError) and exception.retryable:
+        ring = ring_of(exception)
+        if ring is Ring.POLICY:
             return sdk.RetryDecision.retry(delay=self.delay_after(try_number), reason=_reason(exception))
-        if self.otherwise == "default" and (not isinstance(exception, TxlogError) or isinstance(exception, JobError)):
+        if ring is Ring.NONE:
+            return sdk.RetryDecision.fail(reason=f"running again cannot help: {_reason(exception)}")
+        if self.otherwise == "default":
             return sdk.RetryDecision.default()
-        return sdk.RetryDecision.fail(reason=f"running again cannot help: {_reason(exception)}")
+        return sdk.RetryDecision.fail(
+            reason=f'{_reason(exception)} TxlogRetryPolicy(otherwise="default") leaves such an error to `retries`.'
+        )
 
     def delay_after(self, try_number: int) -> timedelta:
         """How long to wait after this try (counted from 1)."""

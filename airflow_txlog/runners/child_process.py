@@ -2,25 +2,27 @@
 
 The same way in and out as a remote submit: the spec goes in as a file, the result comes back as a file, and the exit
 code decides nothing. Invariants: the child never outlives the call (it stays in the task's process group, ends when
-its standard input does, and is stopped in a `finally`), and nothing of the spec stands in the command line.
+its standard input does, and is stopped in a `finally`). Nothing of the spec stands in the command line, and neither
+file has a name: both are gone with the two processes, however they end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 import airflow_txlog
-from airflow_txlog.application import find_done
-from airflow_txlog.contract import JobResult, JobSpec, read_result, write_document
-from airflow_txlog.errors import MissingResult
-from airflow_txlog.runners.base import Log, result_or_error
+from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result
+from airflow_txlog.errors import JobLost
+from airflow_txlog.runners.base import Log, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import Tail, lines_of, readable
 
 TERMINATION_GRACE_S = 5.0
@@ -37,15 +39,19 @@ class ChildProcessRunner:
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
-        with tempfile.TemporaryDirectory(prefix="airflow-txlog-") as folder:  # mode 0700, as is mkdtemp's manner
-            result_uri = spec.result_uri or os.path.join(folder, "result.json")
-            spec_file = os.path.join(folder, "spec.json")
-            write_document(spec_file, spec.replace(result_uri=result_uri).to_json())
-            exit_code, tail = self._run_child(spec_file, log)
+        with tempfile.TemporaryFile() as spec_file, tempfile.TemporaryFile() as result_file:
+            result_uri = spec.result_uri or _path_of(result_file)
+            spec_file.write(spec.replace(result_uri=result_uri).to_json().encode())
+            # The child may get the same open file, and not one of its own.
+            spec_file.seek(0)
+            exit_code, tail = self._run_child(spec_file, result_file, log)
             result = read_result(result_uri)
-        if result is None:
-            result = self._ask_the_log(spec, result_uri, exit_code, tail)
-        return result_or_error(result)
+        if result is not None:
+            return result_or_error(spec, result)
+        lost = _lost(spec, "was stopped" if self._killed else _how_it_ended(exit_code), exit_code, tail)
+        if self._killed:
+            raise lost
+        return result_of_lost(spec, lost)
 
     def kill(self) -> None:
         """SIGTERM, five seconds, SIGKILL. The child's JVM and Python workers end with it."""
@@ -54,11 +60,12 @@ class ChildProcessRunner:
         if process is not None:
             _stop(process)
 
-    def _run_child(self, spec_file: str, log: Log) -> tuple[int, str]:
+    def _run_child(self, spec_file: IO[bytes], result_file: IO[bytes], log: Log) -> tuple[int, str]:
         tail = Tail()
         # No start_new_session: Airflow kills a task by its process group, and the child must be in it.
         process = subprocess.Popen(
-            [*self._command, spec_file],
+            [*self._command, _path_of(spec_file)],
+            pass_fds=(spec_file.fileno(), result_file.fileno()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -82,20 +89,27 @@ class ChildProcessRunner:
                 process.stdout.close()
             self._process = None
 
-    def _ask_the_log(self, spec: JobSpec, result_uri: str, exit_code: int, tail: str) -> JobResult:
-        """The answer of the table's log where the job left none: committed all the same, or MissingResult."""
-        done = None if self._killed else find_done(spec)
-        if done is not None:
-            return done
-        how = "was stopped" if self._killed else f"ended with exit code {exit_code}"
-        raise MissingResult(
-            f"The {spec.operation} job on {spec.table_uri} {how} and left no result"
-            + (", and the table's log does not show its transaction" if spec.application else "")
-            + (f". Its last lines:\n{tail}" if tail else "."),
-            result_uri=result_uri,
-            exit_code=exit_code,
-            log_tail=tail,
-        )
+
+def _path_of(file: IO[bytes]) -> str:
+    """The path by which this process and a child that inherits the file open it."""
+    return f"{OPEN_FILES}{file.fileno()}"
+
+
+def _how_it_ended(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "was killed (SIGKILL), as happens to a process when memory runs out,"
+    return f"ended with exit code {exit_code}"
+
+
+def _lost(spec: JobSpec, how: str, exit_code: int, tail: str) -> JobLost:
+    return JobLost(
+        f"The {spec.operation} job on {spec.table_uri} {how} and left no result"
+        + (", and the table's log does not show its transaction" if spec.application else "")
+        + (f". Its last lines:\n{tail}" if tail else "."),
+        exit_code=exit_code,
+        log_tail=tail,
+        has_application_transaction=spec.application is not None,
+    )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -37,14 +37,14 @@ class InProcessRunner:
         from airflow_txlog.jobs.session import local_session
 
         if not needs_spark(spec):
-            return result_or_error(run_job(spec, None, log=log))
+            return result_or_error(spec, run_job(spec, None, log=log))
         # Py4J tells the end of each of its threads, and would tell it to the task's log.
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
             py4j.setLevel(logging.WARNING)
         spark = local_session(spec.spark_conf)
         with self._killable(spark):
-            return result_or_error(run_job(spec, spark, log=log))
+            return result_or_error(spec, run_job(spec, spark, log=log))
 
     @contextlib.contextmanager
     def _killable(self, spark: SparkSession) -> Iterator[None]:

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import ConcurrentAppend, MissingResult
+from airflow_txlog.errors import ConcurrentAppend, JobLost
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.job_output import readable
 
@@ -85,7 +85,7 @@ def test_a_failed_result_raises_its_own_error(tmp_path: Path, spec: JobSpec) -> 
 
 
 def test_a_missing_result_tells_the_exit_code_and_the_last_lines(tmp_path: Path, spec: JobSpec) -> None:
-    with pytest.raises(MissingResult) as caught:
+    with pytest.raises(JobLost) as caught:
         runner(tmp_path, "print('java.lang.OutOfMemoryError'); os._exit(137)").run(spec, log=print)
     assert caught.value.exit_code == 137  # type: ignore[attr-defined]
     assert "OutOfMemoryError" in str(caught.value)
@@ -105,21 +105,68 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert (result.status, result.version) == ("already_done", 1)
 
 
+@pytest.mark.parametrize("is_recognisable", [True, False])
+def test_a_child_that_is_killed_is_lost_and_retryable_exactly_with_a_transaction(
+    tmp_path: Path, spec: JobSpec, is_recognisable: bool
+) -> None:
+    spec = spec if is_recognisable else spec.replace(application=None)
+    with pytest.raises(JobLost, match="SIGKILL") as caught:
+        runner(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)").run(spec, log=print)
+    assert (caught.value.exit_code, caught.value.retryable) == (-9, is_recognisable)  # type: ignore[attr-defined]
+
+
+def test_a_job_that_reports_a_loss_after_its_commit_is_done(tmp_path: Path, spec: JobSpec) -> None:
+    """The JVM died after the commit: the child lives, and its error must not hide what the log shows."""
+    code = """
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import JobLost
+tx = Table.open(spec.table_uri).begin()
+tx.add(path="a.parquet", partition_values={}, size=1, modification_time=1, stats=None)
+tx.set_application(spec.application.app_id, spec.application.version)
+tx.commit("DELETE", {}, {}, tags=spec.commit_tags())
+leave(status="failed", error=JobLost("the driver's JVM is gone", has_application_transaction=True).to_dict())
+"""
+    result = runner(tmp_path, code).run(spec, log=print)
+    assert (result.status, result.version) == ("already_done", 1)
+
+
+def test_a_lost_job_stays_lost_where_the_log_does_not_answer(
+    tmp_path: Path, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_txlog.runners import base
+
+    def no_answer(spec: JobSpec) -> None:
+        raise OSError("the store does not answer")
+
+    monkeypatch.setattr(base, "find_done", no_answer)
+    with pytest.raises(JobLost) as caught:
+        runner(tmp_path, "os._exit(1)").run(spec, log=print)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_result_of_which_a_part_was_written_is_none(tmp_path: Path, spec: JobSpec) -> None:
+    code = "leave(status='committed', version=7); os.truncate(spec.result_uri, 20)"
+    with pytest.raises(JobLost):
+        runner(tmp_path, code).run(spec, log=print)
+
+
 def test_nothing_of_the_spec_stands_in_the_command_line(tmp_path: Path, spec: JobSpec) -> None:
     code = """
 line = open('/proc/self/cmdline').read()
-mode = oct(os.stat(sys.argv[1]).st_mode & 0o777), oct(os.stat(os.path.dirname(sys.argv[1])).st_mode & 0o777)
-leave(status='nothing_to_do', details={'line': line, 'mode': mode and list(mode)})
+leave(status='nothing_to_do', details={'line': line})
 """
     result = runner(tmp_path, code).run(spec, log=print)
     assert "Lovelace" not in result.details["line"]
-    assert result.details["mode"] == ["0o600", "0o700"]
 
 
-def test_the_files_of_a_job_are_gone_afterwards(tmp_path: Path, spec: JobSpec) -> None:
-    code = "leave(status='nothing_to_do', details={'folder': os.path.dirname(sys.argv[1])})"
+def test_the_files_of_a_job_have_no_name_and_are_for_their_owner(tmp_path: Path, spec: JobSpec) -> None:
+    """What has no name is gone with the processes, whatever kills them."""
+    code = """
+found = [os.stat(path) for path in (sys.argv[1], spec.result_uri)]
+leave(status='nothing_to_do', details={'files': [[oct(stat.st_mode & 0o777), stat.st_nlink] for stat in found]})
+"""
     result = runner(tmp_path, code).run(spec, log=print)
-    assert not Path(result.details["folder"]).exists()
+    assert result.details["files"] == [["0o600", 0], ["0o600", 0]]
 
 
 def test_the_child_is_in_the_process_group_of_the_task(tmp_path: Path, spec: JobSpec) -> None:
@@ -151,7 +198,7 @@ def test_kill_stops_the_child_and_leaves_no_commit(
         began = time.monotonic()
         threading.Thread(target=lambda: (child.kill(), killed_s.append(time.monotonic() - began))).start()
 
-    with pytest.raises(MissingResult, match="was stopped"):
+    with pytest.raises(JobLost, match="was stopped"):
         child.run(spec, log=kill_when_it_runs)
     wait_until_ended(pids[0])
     assert table.snapshot().version == 0
@@ -164,7 +211,7 @@ def test_kill_works_from_a_signal_handler_above_the_wait(tmp_path: Path, spec: J
     previous = signal.signal(signal.SIGUSR1, lambda *_: child.kill())
     inside_the_read = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
     try:
-        with pytest.raises(MissingResult, match="was stopped"):
+        with pytest.raises(JobLost, match="was stopped"):
             child.run(spec, log=lambda _: inside_the_read.start())
     finally:
         signal.signal(signal.SIGUSR1, previous)
@@ -187,7 +234,9 @@ def test_a_timeout_of_the_task_stops_the_child(tmp_path: Path, spec: JobSpec) ->
 
 def test_a_child_whose_task_was_killed_sees_the_end_of_its_input(tmp_path: Path, spec: JobSpec) -> None:
     """SIGKILL of the task leaves no chance to stop the child; the child's standard input ends, and it follows."""
-    child = tmp_path / "child.py"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    child = temporary / "child.py"
     child.write_text("import os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.buffer.read()\n")
     task = (
         "import sys\n"
@@ -197,13 +246,15 @@ def test_a_child_whose_task_was_killed_sees_the_end_of_its_input(tmp_path: Path,
         f"runner.run(JobSpec(operation='checkpoint', table_uri={spec.table_uri!r}),\n"
         "           log=lambda line: print(line, flush=True))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", task], stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    process = subprocess.Popen([sys.executable, "-c", task], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     process.kill()
     process.wait()
     process.stdout.close()
     wait_until_ended(pid)
+    assert not [path for path in temporary.iterdir() if path.name != child.name]
 
 
 @pytest.mark.parametrize(

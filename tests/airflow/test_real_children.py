@@ -10,9 +10,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidPredicate, MissingResult
+from airflow_txlog.errors import InvalidPredicate, JobLost
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.airflow.racing import PLANNED
 from tests.jobs.tables import make_table
@@ -53,7 +53,7 @@ def test_a_child_that_is_killed_leaves_no_commit_and_no_process(users: Table) ->
             started.update({p: p.name() for p in psutil.Process().children(recursive=True) if p not in others})
             threading.Thread(target=runner.kill).start()
 
-    with pytest.raises(MissingResult, match="was stopped"):
+    with pytest.raises(JobLost, match="was stopped"):
         runner.run(spec, log=kill_when_it_has_planned)
     assert "java" in started.values()
     deadline = time.monotonic() + 15
@@ -62,3 +62,25 @@ def test_a_child_that_is_killed_leaves_no_commit_and_no_process(users: Table) ->
         time.sleep(0.1)
     assert users.snapshot().version == 1
     assert users.to_arrow().num_rows == 100
+
+
+def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
+    """As out of memory does it: the child itself lives on, and reports what died."""
+    spec = JobSpec(
+        operation="delete",
+        table_uri=users.uri,
+        arguments={"predicate": "user_id = 42"},
+        application=ApplicationTransaction(app_id="a", version=1),
+    )
+    others = set(psutil.Process().children(recursive=True))
+
+    def kill_the_jvm(line: str) -> None:
+        if PLANNED in line:
+            for process in psutil.Process().children(recursive=True):
+                if process not in others and process.name() == "java":
+                    process.kill()
+
+    with pytest.raises(JobLost, match="JVM is gone") as caught:
+        ChildProcessRunner().run(spec, log=kill_the_jvm)
+    assert caught.value.retryable
+    assert users.snapshot().version == 1

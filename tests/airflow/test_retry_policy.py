@@ -21,6 +21,7 @@ RETRIED = [
     errors.CommitContention("x"),
     errors.TableAlreadyExists("x"),
     errors.CommitStateUnknown("x", has_application_transaction=True),
+    errors.JobLost("x", has_application_transaction=True),
 ]
 FAILED = [
     errors.CommitStateUnknown("x", has_application_transaction=False),
@@ -34,7 +35,7 @@ FAILED = [
     errors.IdempotencyKeyReused("x"),
     errors.CorruptCommit("x"),
     errors.JobError("x"),
-    errors.MissingResult("x"),
+    errors.JobLost("x", has_application_transaction=False),
     RuntimeError("x"),
 ]
 
@@ -63,7 +64,7 @@ def test_otherwise_default_leaves_what_is_not_ours_to_airflow() -> None:
     policy = TxlogRetryPolicy(otherwise="default")
     actions = [
         policy.evaluate(error, 1, 5).action
-        for error in (RuntimeError("x"), errors.MissingResult("x"), errors.SchemaMismatch("x"))
+        for error in (RuntimeError("x"), errors.JobLost("x"), errors.SchemaMismatch("x"))
     ]
     assert actions == [RetryAction.DEFAULT, RetryAction.DEFAULT, RetryAction.FAIL]
     with pytest.raises(ValueError, match="otherwise"):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.engine.log.paths import canonical_path, is_inside
 from airflow_txlog.engine.store.base import FileInfo
-from airflow_txlog.errors import InvalidInput
+from airflow_txlog.errors import InvalidInput, SourceNotFound
 
 # Column names by what they mean, the first being ours and the others those of delta-spark and of store reports.
 _COLUMNS = {
@@ -48,7 +48,8 @@ def read_inventory(source: pa.Table | str | os.PathLike[str], root: str) -> Inve
     percent-decoded); `modificationTime`, milliseconds since the epoch or a timestamp; `size` in bytes (may be missing);
     `isDir` (may be missing: all are files). Other columns are not looked at.
 
-    Raises InvalidInput where it cannot be read, a column is missing or has another type, or a path or a time is null.
+    Raises SourceNotFound where there is no such file, InvalidInput where it cannot be read, a column is missing or has
+    another type, or a path or a time is null.
     """
     table = source if isinstance(source, pa.Table) else _read(os.fspath(source))
     rows = zip(
@@ -81,6 +82,10 @@ def _read(path: str) -> pa.Table:
     try:
         with fsspec.open(path, "rb") as file:
             return pq.read_table(file) if ending == "parquet" else pyarrow.csv.read_csv(file)
+    except FileNotFoundError as error:
+        raise SourceNotFound(
+            f"The inventory {path} does not exist (yet). Nothing was deleted.", argument="inventory"
+        ) from error
     except (OSError, pa.ArrowException, ValueError, ImportError) as error:
         raise InvalidInput(
             f"InvalidInput: the inventory {path} cannot be read: {error}. Nothing was deleted."

@@ -21,7 +21,7 @@ from airflow_txlog.engine.upkeep import deleting
 from airflow_txlog.engine.upkeep.deleting import Progress
 from airflow_txlog.engine.upkeep.removed_files import LAST_VACUUM, read_last_vacuum
 from airflow_txlog.engine.upkeep.vacuum import HOUR_MS, VacuumRequest, VacuumState, vacuum
-from airflow_txlog.errors import CannotVacuumLite, InvalidInput
+from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
 from tests.engine.rows import append, sorted_rows
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
 from tests.engine.upkeep.faults import DyingStore, dying
@@ -262,7 +262,6 @@ def test_an_inventory_is_read_from_a_file(tmp_path: Path, kind: str, spelling: s
         (inventory(path=["a"], modificationTime=[0.5]), "'modificationTime'"),
         (inventory(path=["a", None], modificationTime=[0, 0]), "nulls"),
         (inventory(path=["a"], modificationTime=pa.array([None], pa.int64())), "nulls"),
-        ("/nowhere/inventory.parquet", "cannot be read"),
         ("/nowhere/inventory.xlsx", "neither"),
     ],
 )
@@ -270,6 +269,13 @@ def test_an_inventory_that_cannot_be_used_is_refused(given: Any, told: str) -> N
     table = Table().file("a", age=9999)
     with pytest.raises(InvalidInput, match=told):
         table.vacuum(inventory=given)
+    assert (table.left(), table.said) == (["a"], [])
+
+
+def test_an_inventory_that_is_not_there_is_a_source_that_may_arrive() -> None:
+    table = Table().file("a", age=9999)
+    with pytest.raises(SourceNotFound, match="does not exist"):
+        table.vacuum(inventory="/nowhere/inventory.parquet")
     assert (table.left(), table.said) == (["a"], [])
 
 

@@ -1,0 +1,108 @@
+"""Who retries what: the table of error classes, each with the ring that retries it and the reason.
+
+The rings are the job itself, `TxlogRetryPolicy`, and Airflow's own `retries`; docs/decisions/retries.md describes them,
+and docs/errors.md prints this table. Imports nothing of Airflow. The invariant: the table says of each class what its
+`retryable` and `ring_of` do; a test holds it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from airflow_txlog import errors
+from airflow_txlog.errors import TxlogError
+
+
+class Ring(enum.StrEnum):
+    """Who tries again after an error; the value is how documents call it."""
+
+    JOB = "the job, then the policy"
+    POLICY = "the policy"
+    AIRFLOW = "Airflow"
+    NONE = "none"
+
+
+# What may pass by itself, though nothing here can prove it.
+_MAY_PASS = (errors.JobError, errors.SourceNotFound)
+
+
+def ring_of(error: BaseException) -> Ring:
+    """The ring outside the job that retries an error: POLICY, AIRFLOW (only with `otherwise="default"`) or NONE."""
+    if isinstance(error, TxlogError) and error.retryable:
+        return Ring.POLICY
+    if not isinstance(error, TxlogError) or isinstance(error, _MAY_PASS):
+        return Ring.AIRFLOW
+    return Ring.NONE
+
+
+_REPLANNED = "planned again on what the other commit left, it may fit"
+_AUTHOR = "the same arguments on the same table fail again"
+_DAMAGED = "the table stays as it is until someone repairs it"
+
+RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
+    errors.ConcurrentAppend: (Ring.JOB, _REPLANNED),
+    errors.ConcurrentDeleteRead: (Ring.JOB, _REPLANNED),
+    errors.ConcurrentDeleteDelete: (Ring.JOB, _REPLANNED),
+    errors.MetadataChanged: (Ring.JOB, _REPLANNED),
+    errors.ProtocolChanged: (Ring.JOB, _REPLANNED),
+    errors.ConcurrentTransaction: (Ring.JOB, "the other commit may be this work's own: the next attempt finds out"),
+    errors.ConcurrentWrite: (Ring.JOB, f"{_REPLANNED}; never where the job must not rebase (`on_conflict`, restore)"),
+    errors.ConcurrentLogCleanup: (Ring.JOB, "the newest version needs none of the commits that are gone"),
+    errors.CommitContention: (Ring.JOB, "nothing is in the way but other writers' speed"),
+    errors.TableAlreadyExists: (Ring.JOB, "the table that another writer made may serve"),
+    errors.CommitStateUnknown: (
+        Ring.POLICY,
+        "the next try finds the application transaction, or not; never for work without one, which could be done twice",
+    ),
+    errors.JobLost: (
+        Ring.POLICY,
+        "a process died; the next try finds the application transaction, or goes on with what was saved. "
+        'Work without one is left to Airflow with `otherwise="default"`',
+    ),
+    errors.JobError: (
+        Ring.AIRFLOW,
+        "Spark or the machine: a full disk, a permission, a store that does not answer, Spark that does not start",
+    ),
+    errors.SourceNotFound: (Ring.AIRFLOW, "the file or the table may arrive"),
+    errors.CommitOverwritten: (Ring.NONE, "the same writer would overwrite the next commit too"),
+    errors.OverwritingWriter: (Ring.NONE, "the same writer would overwrite our commits"),
+    errors.TableNotFound: (Ring.NONE, "a wrong name, or a table that another task has to make first"),
+    errors.TableReplaced: (Ring.NONE, "it is another table now: whether the work is meant for it is not known"),
+    errors.VersionNotFound: (Ring.NONE, _AUTHOR),
+    errors.TimestampOutOfRange: (Ring.NONE, _AUTHOR),
+    errors.FilesMissing: (Ring.NONE, "a vacuum has deleted the files for good"),
+    errors.CannotVacuumLite: (Ring.NONE, "the log does not come back; a full vacuum can run"),
+    errors.CorruptTable: (Ring.NONE, _DAMAGED),
+    errors.CorruptCommit: (Ring.NONE, _DAMAGED),
+    errors.CorruptCheckpoint: (Ring.NONE, _DAMAGED),
+    errors.CorruptDataFile: (Ring.NONE, _DAMAGED),
+    errors.CorruptDeletionVector: (Ring.NONE, _DAMAGED),
+    errors.LogGap: (Ring.NONE, _DAMAGED),
+    errors.UnsupportedFeature: (Ring.NONE, "the table needs what this release cannot do"),
+    errors.UnsupportedStore: (Ring.NONE, "the store needs what this release cannot do"),
+    errors.InvalidInput: (Ring.NONE, _AUTHOR),
+    errors.InvalidPredicate: (Ring.NONE, _AUTHOR),
+    errors.UnknownColumn: (Ring.NONE, _AUTHOR),
+    errors.UnsupportedPredicate: (Ring.NONE, _AUTHOR),
+    errors.SchemaMismatch: (Ring.NONE, _AUTHOR),
+    errors.PartitionMismatch: (Ring.NONE, _AUTHOR),
+    errors.RetentionTooShort: (Ring.NONE, _AUTHOR),
+    errors.InvalidProperty: (Ring.NONE, _AUTHOR),
+    errors.InvalidJobSpec: (Ring.NONE, _AUTHOR),
+    errors.InvalidCommit: (Ring.NONE, _AUTHOR),
+    errors.DuplicateActions: (Ring.NONE, _AUTHOR),
+    errors.MetadataAbsent: (Ring.NONE, _AUTHOR),
+    errors.SetTransactionVersionConflict: (Ring.NONE, _AUTHOR),
+    errors.AppendOnlyViolation: (Ring.NONE, "the table forbids what the operation is for"),
+    errors.ConstraintViolation: (Ring.NONE, "the same rows break the same rule again"),
+    errors.AmbiguousMerge: (Ring.NONE, "the same source rows match the same target row again"),
+    errors.KeysNotFound: (Ring.NONE, "the same keys are missing again"),
+    errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs to other work"),
+    errors.TransactionExpired: (Ring.NONE, "the table has forgotten whether the work was done: a person must look"),
+}
+
+
+def markdown() -> str:
+    """The table as documents have it."""
+    rows = [f"| `{error.__name__}` | {ring} | {why} |" for error, (ring, why) in RETRIED.items()]
+    return "\n".join(["| class | retried by | why |", "|---|---|---|", *rows]) + "\n"
