@@ -6,6 +6,8 @@ What a recorded transaction means is told at the head of `contract`; soundness A
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.contract import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
@@ -29,6 +31,40 @@ def recorded_version(table_uri: str, app_id: str) -> int | None:
         return Table.open(table_uri).snapshot().application_version(app_id)
     except TableNotFound:
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedWork:
+    """An application transaction that a table holds. `tags`: its commit's; empty where the log has lost it."""
+
+    app_id: str
+    version: int
+    recorded_ms: int | None
+    tags: Mapping[str, str]
+
+
+def recorded_work(table_uri: str, app_id_end: str) -> list[RecordedWork]:
+    """The transactions in the table's latest snapshot whose app id ends so, newest first; none without a table."""
+    try:
+        table = Table.open(table_uri)
+    except TableNotFound:
+        return []
+    snapshot = table.snapshot()
+    found = [t for t in snapshot.state.transactions.values() if t.app_id.endswith(app_id_end)]
+    work = []
+    for transaction in sorted(found, key=lambda t: t.last_updated or 0, reverse=True):
+        wanted = ApplicationTransaction(app_id=transaction.app_id, version=transaction.version)
+        commit = _commit_of(table.store, snapshot.version, wanted)
+        tags = (commit.info or {}).get("tags") if commit is not None else None
+        work.append(
+            RecordedWork(
+                app_id=transaction.app_id,
+                version=transaction.version,
+                recorded_ms=transaction.last_updated,
+                tags=tags or {},
+            )
+        )
+    return work
 
 
 def find_done(spec: JobSpec) -> JobResult | None:

@@ -89,9 +89,9 @@ def _config_section() -> dict[str, Any]:
         "description": "Settings of the txlog provider (transactional Delta tables).",
         "options": {
             "deployment_id": {
-                "description": "Names this Airflow deployment in the transactions that its tasks leave in tables. Set "
-                "it where two deployments with the same API URL write the same tables. Empty: a hash of "
-                "[api] base_url.",
+                "description": "Names this Airflow deployment in the transactions that its tasks leave in tables; it "
+                "must differ between deployments that write the same tables. Empty: ids that Airflow makes itself "
+                "distinguish them, which is all that is needed from Airflow 3.3 on.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "production-eu",

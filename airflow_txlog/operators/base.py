@@ -231,14 +231,25 @@ class ExactlyOnceOperator(TxlogOperator):
     def __init__(self, *, idempotency_key: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.idempotency_key = idempotency_key
+        # Airflow runs these callbacks once its database has the success, and survives one that fails.
+        self.on_success_callback = [*self.on_success_callback, _keep_success]
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
-        from airflow_txlog.application import recorded_version
+        from airflow_txlog.application import recorded_version, recorded_work
         from airflow_txlog.operators.identity import application_transaction
 
         return application_transaction(
-            context, lambda app_id: recorded_version(table_uri, app_id), self.idempotency_key
+            context,
+            lambda app_id: recorded_version(table_uri, app_id),
+            self.idempotency_key,
+            recorded_work=lambda app_id_end: recorded_work(table_uri, app_id_end),
         )
+
+
+def _keep_success(context: Any) -> None:
+    from airflow_txlog.operators.identity import keep_success
+
+    keep_success(context)
 
 
 class DataChangingOperator(ExactlyOnceOperator):

@@ -1,26 +1,30 @@
 """The identity under which a task changes its table at most once: an application transaction.
 
-Source: soundness A10. The app id names the task instance; its number is chosen once, on the first try, and kept with
-the task's `max_tries` in Airflow's task state store before anything is submitted. A retry and a second copy use the
-kept number; a cleared task, which has another `max_tries`, takes the next one. A run that was deleted and made again,
-and a second deployment, find no kept number and take the next one too.
+Its number is chosen once, on the first try, and kept with its app id in Airflow's task state store before anything is
+submitted. A retry and a second copy use what is kept. A cleared task takes the next number: Airflow has changed its
+`max_tries`, or it had succeeded, which `keep_success` records once Airflow's own database has. A later try that finds
+nothing kept asks the table's log for commits of this task: their tags name the run, the task, the try and `max_tries`.
 
-Invariant: the table is read before the state store. A copy that finds the store empty has then read the table before
-the other copy could commit under the number that it keeps first, so both hold the same number and one of them wins.
+An app id names the task instance, and before it the deployment: `[txlog] deployment_id` where that is set, else what no
+two deployments share, which is the id that Airflow gave to the task's first try. Source: soundness A10.
+
+Invariant: the table is read before the state store is read for the last time. A copy that then finds the store as it
+was has read the table before the other copy could commit under the number that it keeps first, so both hold the same
+number and one of them wins.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeGuard
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.application import RecordedWork
+from airflow_txlog.contract import ANNOTATION_TAG_PREFIX, ApplicationTransaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
 
 STATE_KEY = "txlog.transaction"
 FIRST_VERSION = 1
@@ -37,70 +41,159 @@ def application_transaction(
     recorded_version: Callable[[str], int | None],
     idempotency_key: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    recorded_work: Callable[[str], Iterable[RecordedWork]] = lambda suffix: (),
 ) -> ApplicationTransaction:
     """The transaction that this try of this task carries.
 
-    `recorded_version` reads the table: what number does this app id have there? It is asked at most once, and not at
-    all for an author's key, whose number is always 1 and whose work is told by the spec's digest.
+    Two functions read the table: `recorded_version` returns the number that it holds for an app id, `recorded_work` the
+    commits whose app id has a given end. Neither is called for an author's key, whose number is always 1 and whose work
+    is recognised by the spec's digest.
 
     Without a state store (Airflow before 3.3) the number is `max_tries`, which a clear raises, and a transaction that
-    the table recorded before this run began is not taken for ours.
+    the table recorded before this run began is not taken for this task's.
 
-    Any failure of the state store is raised: without its answer nobody can tell a retry from new work.
+    Raises what the state store raises: without its answer a retry cannot be distinguished from new work.
     """
     if idempotency_key is not None:
         if not idempotency_key.strip():
             raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
         return ApplicationTransaction(app_id=idempotency_key, version=FIRST_VERSION, check_digest=True)
     ti = context["ti"]
-    app_id = app_id_of(ti)
     max_tries = int(ti.max_tries)
     if "task_state_store" not in context:
-        started = context["dag_run"].start_date
-        not_before_ms = None if started is None else int(started.timestamp() * 1000)
+        earlier = _earlier_work(context, recorded_work)
+        if earlier is not None:
+            return earlier
+        not_before_ms = _epoch_ms(_run_started(context))
         # When a later try's first one was is not kept anywhere; it was not before the run began.
         return ApplicationTransaction(
-            app_id=app_id,
+            # Every try must compute the same app id, so it names the deployment by the moment that its run began.
+            app_id=app_id_of(ti, deployment_id() or _iso(_run_started(context)) or "none"),
             version=max_tries,
             not_before_ms=not_before_ms,
             first_tried_ms=not_before_ms if ti.try_number > 1 else clock.now_ms(),
         )
-    recorded = recorded_version(app_id)
     store = context["task_state_store"]
+    kept = _kept(store)
+    while not _is_of_this_work(kept, max_tries):
+        # The id is kept with the number, so that a deployment that is renamed between two tries makes no new work.
+        app_id = str(kept["app_id"]) if kept else app_id_of(ti, deployment_id() or str(ti.id))
+        recorded = recorded_version(app_id)
+        before, kept = kept, _kept(store)
+        if kept == before:
+            chosen = _earlier_work(context, recorded_work) if kept is None else None
+            if chosen is None:
+                version = FIRST_VERSION if recorded is None else recorded + 1
+                chosen = ApplicationTransaction(app_id=app_id, version=version, first_tried_ms=clock.now_ms())
+            kept = {
+                "app_id": chosen.app_id,
+                "version": chosen.version,
+                "max_tries": max_tries,
+                "first_tried_ms": chosen.first_tried_ms,
+            }
+            store.set(STATE_KEY, kept, retention=NEVER_EXPIRE)
+    return ApplicationTransaction(
+        app_id=str(kept["app_id"]), version=int(kept["version"]), first_tried_ms=kept.get("first_tried_ms")
+    )
+
+
+def keep_success(context: Mapping[str, Any]) -> None:
+    """Record that the task's number belongs to a task that succeeded: whatever runs it again is a clear.
+
+    To be called once Airflow has recorded the success. Earlier, a worker that dies in between would be retried, and its
+    retry taken for a clear. Later or never is safe: `max_tries` shows most clears, and where both are missing the
+    cleared task reports its work as done already.
+    """
+    store = context.get("task_state_store")
+    kept = None if store is None else _kept(store)
+    if store is not None and kept is not None:
+        store.set(STATE_KEY, {**kept, "succeeded": True}, retention=NEVER_EXPIRE)
+
+
+def _kept(store: Any) -> dict[str, Any] | None:
     kept = store.get(STATE_KEY)
-    if isinstance(kept, dict) and kept.get("max_tries") == max_tries:
-        # The id is kept with the number, so that a deployment renamed between two tries does not make new work.
-        return ApplicationTransaction(
-            app_id=str(kept["app_id"]), version=int(kept["version"]), first_tried_ms=kept.get("first_tried_ms")
-        )
-    version = FIRST_VERSION if recorded is None else recorded + 1
-    chosen = ApplicationTransaction(app_id=app_id, version=version, first_tried_ms=clock.now_ms())
-    keep = {
-        "app_id": app_id,
-        "version": version,
-        "max_tries": max_tries,
-        "first_tried_ms": chosen.first_tried_ms,
-    }
-    store.set(STATE_KEY, keep, retention=NEVER_EXPIRE)
-    return chosen
+    return kept if isinstance(kept, dict) else None
 
 
-def app_id_of(ti: Any) -> str:
-    """`airflow_txlog/<deployment>/<dag>/<task>/<run>/<map index>` of a task instance; -1 where it is not mapped."""
-    return f"airflow_txlog/{deployment_id()}/{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}"
+def _is_of_this_work(kept: dict[str, Any] | None, max_tries: int) -> TypeGuard[dict[str, Any]]:
+    """Whether what is kept belongs to a try that this one retries, and not to one before a clear."""
+    return kept is not None and kept.get("max_tries") == max_tries and not kept.get("succeeded")
+
+
+def _earlier_work(
+    context: Mapping[str, Any], recorded_work: Callable[[str], Iterable[RecordedWork]]
+) -> ApplicationTransaction | None:
+    """What an earlier try of this task committed, by the table's log, where nothing is kept about that try.
+
+    Its number was lost, or it ran under an Airflow without a state store, or under a release of this package with other
+    app ids. A commit of other `max_tries` is from before a clear, and no commit of this work.
+
+    Raises IdempotencyKeyReused where it cannot be known whether a commit is this task's: it is older than the run, as
+    an earlier run of the same name left it, or as this task did before the run was set back to the queue.
+    """
+    ti = context["ti"]
+    if ti.try_number <= 1:
+        return None
+    configured, started = deployment_id(), _run_started(context)
+    started_ms = _epoch_ms(started)
+    for work in recorded_work(app_id_of(ti, "")):
+        if configured and work.app_id != app_id_of(ti, configured):
+            continue
+        if _number(work, "try_number", 0) >= ti.try_number or _number(work, "max_tries", ti.max_tries) != ti.max_tries:
+            continue
+        tagged = work.tags.get(ANNOTATION_TAG_PREFIX + "run_started")
+        is_of_this_run = tagged is not None and tagged == _iso(started)
+        if not is_of_this_run and started_ms is not None and (work.recorded_ms or 0) < started_ms:
+            raise IdempotencyKeyReused(
+                f"The application transaction {work.app_id!r} was recorded before this run began. It may be an earlier "
+                f"try of this task, an earlier run of the same name, or another Airflow: nothing kept by this Airflow "
+                "shows which. Nothing was done now. Look into the table's history; where the work is missing, clear "
+                "the task to have it done. Set [txlog] deployment_id where several deployments write the table.",
+                app_id=work.app_id,
+                version=work.version,
+            )
+        if is_of_this_run or configured or tagged is None:
+            return ApplicationTransaction(
+                app_id=work.app_id, version=work.version, first_tried_ms=work.recorded_ms or started_ms
+            )
+    return None
+
+
+def _number(work: RecordedWork, name: str, default: int) -> int:
+    text = work.tags.get(ANNOTATION_TAG_PREFIX + name, "")
+    return int(text) if text.isdigit() else default
+
+
+def app_id_of(ti: Any, deployment: str) -> str:
+    """`airflow_txlog/<deployment>/<dag>/<task>/<run>/<map index>` of a task instance; -1 where it is not mapped.
+
+    For no deployment only the part that all deployments share: from the slash before the DAG on.
+    """
+    prefix = f"airflow_txlog/{deployment}" if deployment else ""
+    return f"{prefix}/{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}"
 
 
 def deployment_id() -> str:
-    """What tells this Airflow from another that writes the same tables: a setting, else a hash of its API's URL."""
-    configured = conf.get("txlog", "deployment_id", fallback="")
-    if configured:
-        return str(configured)
-    base_url = conf.get("api", "base_url", fallback="") or ""
-    return hashlib.sha256(base_url.encode()).hexdigest()[:12]
+    """The name that the configuration gives to this Airflow deployment; empty where it gives none."""
+    return str(conf.get("txlog", "deployment_id", fallback="") or "")
+
+
+def _run_started(context: Mapping[str, Any]) -> datetime | None:
+    dag_run = context.get("dag_run")
+    return None if dag_run is None else dag_run.start_date
+
+
+def _epoch_ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    """A moment in UTC to the microsecond, in one spelling whatever class and time zone Airflow gives it in."""
+    return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def annotations_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Who did it, for the people who read the table's history: it decides nothing."""
+    """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost."""
     ti = context["ti"]
     return {
         "dag_id": ti.dag_id,
@@ -108,4 +201,6 @@ def annotations_of(context: Mapping[str, Any]) -> dict[str, Any]:
         "run_id": ti.run_id,
         "map_index": ti.map_index,
         "try_number": ti.try_number,
+        "max_tries": ti.max_tries,
+        "run_started": _iso(_run_started(context)),
     }
