@@ -16,9 +16,8 @@ from types import FrameType
 from typing import Any
 
 from airflow_txlog.contract import JobResult, read_spec, write_document
-from airflow_txlog.errors import JobError, TxlogError
-from airflow_txlog.jobs.run import needs_spark, run_job
-from airflow_txlog.jobs.session import local_session
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.jobs.installation import not_started
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -39,15 +38,20 @@ def main(arguments: list[str]) -> int:
         return EXIT_FAILED
     spark: Any = None
     try:
+        # Here, so that a PySpark that is missing or broken is an error of the job.
+        from airflow_txlog.jobs.run import needs_spark, run_job  # noqa: PLC0415
+        from airflow_txlog.jobs.session import local_session  # noqa: PLC0415
+
         spark = local_session(spec.spark_conf) if needs_spark(spec) else None
     except Exception as error:
         result = JobResult(
             status="failed",
             operation=spec.operation,
             table_uri=spec.table_uri,
-            error=_start_error(error).to_dict(),
+            error=not_started(error).to_dict(),
         )
-        print(f"{spec.operation} failed: {result.error}", flush=True)
+        assert result.error is not None
+        print(f"{spec.operation} failed: {result.error['type']}: {result.error['message']}", flush=True)
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return EXIT_FAILED
@@ -62,15 +66,6 @@ def main(arguments: list[str]) -> int:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _start_error(error: Exception) -> TxlogError:
-    if isinstance(error, TxlogError):
-        return error
-    return JobError(
-        f"Spark could not be started: {type(error).__name__}: {error}. Is Java 17 or newer there (JAVA_HOME)?",
-        cause_type=type(error).__name__,
-    )
 
 
 def _die_with_parent() -> None:

@@ -16,7 +16,7 @@ from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.locations import is_local, location_of
 from airflow_txlog.engine.store import Store, open_store
-from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError, UnsupportedStore
+from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
 from airflow_txlog.jobs import maintenance
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
 from airflow_txlog.jobs.dml.delete import delete
@@ -151,8 +151,9 @@ def _result(context: LogContext, outcome: Outcome) -> JobResult:
 
 
 def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:
-    if not isinstance(error, TxlogError):
-        # Not foreseen: the trace is for whoever mends it.
+    failure = failure_of(spec, error)
+    if failure is not error and isinstance(failure, JobError):
+        # Not foreseen: the trace helps to mend it. One of the author's mistakes would show the value at fault.
         for line in "".join(traceback.format_exception(error)).splitlines():
             say(line)
     return JobResult(
@@ -160,7 +161,7 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
         operation=spec.operation,
         table_uri=spec.table_uri,
         steps=[] if context is None else context.steps,
-        error=failure_of(spec, error).to_dict(),
+        error=failure.to_dict(),
     )
 
 

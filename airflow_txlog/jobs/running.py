@@ -12,6 +12,7 @@ import traceback
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -20,6 +21,9 @@ from airflow_txlog.datafiles.tasks import error_in
 from airflow_txlog.errors import InvalidInput, JobError, JobLost, TxlogError
 
 _MESSAGE_CHARS = 2_000
+_SQL_CHARS = 200
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'")
+_NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([^"]+)"')
 # SQLSTATE class 22 is "data exception": a cast that fails, a division by zero, a value that overflows.
 _DATA_EXCEPTION = "22"
 # What Spark says of a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
@@ -42,7 +46,7 @@ def collect(frame: DataFrame, what: str) -> pa.Table:
 
 
 def translate(error: Exception, what: str) -> TxlogError:
-    """The error of ours that Spark's exception amounts to."""
+    """The error of ours that an exception amounts to. Its first line names the cause, and none a value."""
     if isinstance(error, TxlogError):
         return error
     found = error_in(str(error))
@@ -55,15 +59,76 @@ def translate(error: Exception, what: str) -> TxlogError:
             "(spark.driver.memory), or the machine fewer jobs at once.",
             cause_type=type(error).__name__,
         )
-    message = first_lines(error)
     state = sql_state(error)
     if state is not None and state.startswith(_DATA_EXCEPTION):
-        return InvalidInput(f"While Spark was to {what}: {message}")
-    failed = "Could not" if isinstance(error, OSError) else "Spark failed to"
-    return JobError(
-        f"{failed} {what}: {type(error).__name__}: {message}",
-        cause_type=condition_of(error) or type(error).__name__,
-    )
+        return InvalidInput(f"While Spark was to {what}: {_data_exception(error)}")
+    if isinstance(error, OSError):
+        name, cause = type(error).__name__, _os_error(type(error).__name__, str(error))
+    elif (raised := _raised_in_worker(error)) is not None:
+        name, cause = raised
+    else:
+        name = type(error).__name__
+        raiser = "Spark raised " if isinstance(error, PySparkException | Py4JError) else ""
+        cause = f"{raiser}{name}: {first_lines(error)}"
+    return JobError(f"Cannot {what}: {cause}", cause_type=condition_of(error) or name)
+
+
+def _data_exception(error: Exception) -> str:
+    """What of SQLSTATE class 22 happened, and in which SQL. Spark's own message holds the value, which may be a key."""
+    facts = _ask(error, "getMessageParameters") or {}
+    if "sourceType" in facts and "targetType" in facts:
+        found, wanted = (str(facts[name]).strip('"') for name in ("sourceType", "targetType"))
+        what = f"a value of type {found} cannot be cast to {wanted}"
+    else:
+        what = f"{condition_of(error)} (SQLSTATE {sql_state(error)})"
+    sql = _sql_of(error)
+    if sql is None:
+        return f"{what}. The value is not shown."
+    names = [f":{name}" for name in dict.fromkeys(re.findall(r"(?<!:):(\w+)", sql))]
+    given = f" Give {' or '.join(names)} in parameters a value of that type." if names else ""
+    return f"{what} in {sql!r}.{given} The value is not shown."
+
+
+def _sql_of(error: Exception) -> str | None:
+    """The part of the author's SQL that Spark blames, without literals; None where Spark names none."""
+    contexts = _ask(error, "getQueryContext") or []
+    try:
+        fragment, summary = contexts[0].fragment(), contexts[0].summary()
+    except Exception:  # there is none, or it is of the DataFrame API
+        return None
+    # The fragment ends before the name of a last parameter, and begins behind the left side of an IN.
+    around = rf"(?:[\w.`]+\s+(?:NOT\s+)?(?=(?:IN|BETWEEN|LIKE)\b))?{re.escape(fragment)}\w*"
+    found = re.search(around, summary, re.IGNORECASE)
+    text = fragment if found is None else found[0]
+    return " ".join(_LITERAL.sub("'…'", text).split())[:_SQL_CHARS]
+
+
+def _raised_in_worker(error: Exception) -> tuple[str, str] | None:
+    """The class and the text of what a Python worker raised; None where it was no worker."""
+    if "Traceback (most recent call last)" not in str(error):
+        return None
+    # The line that closes the traceback stands at the margin, as no other of it does.
+    raised = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt)): (.*)$", str(error), re.MULTILINE)
+    raised = [(name, text) for name, text in raised if not name.startswith(("org.", "java."))]
+    if not raised:
+        return None
+    name, text = raised[-1]
+    name = name.rsplit(".", 1)[-1]
+    return name, _os_error(name, text)
+
+
+def _os_error(name: str, text: str) -> str:
+    """A cause in the system's words, the place, and what to do about it where that is plain."""
+    advice = next((advice for mark, advice in _OS_ADVICE.items() if mark in text), "")
+    return f"{name}: {text.rstrip('.')[:_MESSAGE_CHARS]}.{advice}"
+
+
+_OS_ADVICE = {
+    "Read-only file system": " The disk is mounted read-only on the machine that runs the job.",
+    "Permission denied": " The user that runs the job has no right to it.",
+    "Operation not permitted": " The user that runs the job has no right to it.",
+    "No space left on device": " The disk is full.",
+}
 
 
 def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
@@ -97,25 +162,34 @@ def _is_of_gateway(error: BaseException | None) -> bool:
 
 def condition_of(error: BaseException) -> str | None:
     """Spark's name of the error, such as `UNRESOLVED_COLUMN.WITH_SUGGESTION`."""
-    return _ask(error, "getCondition")
+    found = _ask(error, "getCondition")
+    return None if found is None else str(found)
 
 
 def sql_state(error: Exception) -> str | None:
     """Spark's SQLSTATE of the error."""
-    return _ask(error, "getSqlState")
+    found = _ask(error, "getSqlState")
+    return None if found is None else str(found)
 
 
 def first_lines(error: Exception) -> str:
     """The message without the stack of the JVM and without the plan."""
     text = re.split(r"\n(?:\s+at [\w.$]+\(|JVM stacktrace:|== SQL|'?\w+ \[|;\n)", str(error), maxsplit=1)[0]
+    # What Py4J puts before an exception of the JVM says nothing about its cause.
+    text = re.sub(r"^An error occurred while calling \S+\n: (?:[\w$]+\.)*", "", text)
+    missing = _NO_CONNECTOR.search(text)
+    if missing is not None:
+        text += (
+            f". This Spark has no connector for {missing[1]}://. Give it one by spark_conf (spark.jars.packages), or "
+            "use a local path."
+        )
     return text.strip()[:_MESSAGE_CHARS]
 
 
-def _ask(error: BaseException, method: str) -> str | None:
+def _ask(error: BaseException, method: str) -> Any:
     if not isinstance(error, PySparkException):
         return None
     try:
-        found: Any = getattr(error, method)()
-    except Exception:  # an exception of the JVM that Spark did not make has neither
+        return getattr(error, method)()
+    except Exception:  # an exception of the JVM that Spark did not make has none
         return None
-    return None if found is None else str(found)

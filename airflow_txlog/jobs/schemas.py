@@ -150,11 +150,8 @@ def fit_rows(
 def mismatch(problems: Sequence[str], found: StructType, table: StructType, table_uri: str) -> SchemaMismatch:
     """The error that names every column that does not fit, and shows both schemas side by side."""
     return SchemaMismatch(
-        f"The rows do not fit the table {table_uri}:\n  "
-        + "\n  ".join(problems)
-        + "\n"
-        + side_by_side(found, table)
-        + "\n"
+        # The first line is all that a retry policy logs: it names the columns.
+        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + side_by_side(found, table) + "\n"
         "Cast, rename or leave out columns in the source's SQL. Nothing was staged.",
         table=table_uri,
         columns=[problem.split(":", 1)[0] for problem in problems],

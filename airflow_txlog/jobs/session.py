@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.installation import check_has_jvm_side, check_one_version
 
 # What a local Spark starts with unless the job's own settings say otherwise.
 _LOCAL_DEFAULTS = {
@@ -57,8 +58,10 @@ def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session of its own in this process's Spark, which is started when there is none.
 
     Temporary views and runtime settings are the session's alone. Raises InvalidJobSpec (argument `spark_conf.<name>`)
-    for a setting that only a start can change, where Spark runs already and has another value.
+    for a setting that only a start can change, where Spark runs already and has another value, and JobError where the
+    installed PySpark cannot work.
     """
+    check_one_version()
     conf = dict(spark_conf or {})
     running = SparkSession.getActiveSession() or _default_session()
     if running is None:
@@ -127,6 +130,7 @@ def _set(spark: SparkSession, name: str, value: str) -> None:
 
 
 def _start(conf: Mapping[str, str]) -> SparkSession:
+    check_has_jvm_side()
     # A worker must be the interpreter of the driver, or it misses pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.jobs.installation import not_started
 from airflow_txlog.runners.base import Log, result_or_error
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ class InProcessRunner:
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
-        from airflow_txlog.jobs.run import needs_spark, run_job
-        from airflow_txlog.jobs.session import local_session
-
+        try:
+            from airflow_txlog.jobs.run import needs_spark, run_job
+            from airflow_txlog.jobs.session import local_session
+        except ImportError as error:
+            raise not_started(error) from error
         if not needs_spark(spec):
             return result_or_error(spec, run_job(spec, None, log=log))
         # Py4J tells the end of each of its threads, and would tell it to the task's log.

@@ -33,6 +33,7 @@ _NOISE = re.compile(
 _JVM_LINE = re.compile(
     r"^(\d\d/\d\d/\d\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*)\s+(WARN|ERROR|INFO|DEBUG)\s"
 )
+_CAST_VALUE = re.compile(r"The value .* of the type")
 _JAVA_FRAME = re.compile(r"^\s+at [\w$.<>/]+\(")
 
 
@@ -47,11 +48,14 @@ def readable(line: str) -> str | None:
 
 
 def lines_of(stream: IO[bytes]) -> Iterator[str]:
-    """The lines of a byte stream as they come, until its end. A carriage return ends a line too: progress bars."""
+    """The lines of a byte stream as they come, until its end. A carriage return ends a line too: progress bars.
+
+    A value that Spark could not cast is left out of its line: it may be a row's, or a subject's key.
+    """
     for raw in stream:
         for part in raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").split("\n"):
             if part:
-                yield part
+                yield _CAST_VALUE.sub("The value (not shown) of the type", part)
 
 
 class Tail:

@@ -1,0 +1,85 @@
+"""What a failed job says: the cause in the first line, where it was met, and never a value."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.errors import CorruptCommit, TableNotFound
+from airflow_txlog.jobs.running import translate
+from tests.jobs.tables import error_of, make_table, rows, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "secret-key"
+
+
+@pytest.mark.spark
+def test_a_cast_that_fails_names_the_parameter_and_the_column_and_no_value(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    day = make_table(tmp_path / "p", rows(3), partition_by=["day"])
+    source = {"sql": "SELECT id FROM range(5) WHERE id = :id"}
+    delete = [{"when": "matched", "then": "delete"}]
+    said: list[str] = []
+    for target, operation, arguments, shown in [
+        (table, "delete", {"predicate": "id = :id"}, "cannot be cast to BIGINT in 'id = :id'. Give :id in parameters"),
+        (table, "delete", {"predicate": "name = 'x' OR amount > :id AND id > 0"}, "DOUBLE in 'amount > :id'. Give :id"),
+        (table, "delete", {"predicate": "id IN (1, :id)"}, "to BIGINT in 'id IN (1, :id)'. Give :id"),
+        (table, "delete", {"predicate": "day = CAST(:id AS DATE)"}, "to DATE in 'CAST(:id AS DATE)'. Give :id"),
+        (day, "delete", {"predicate": "TRUE", "partition_predicate": "day = :id"}, "to DATE in 'day = :id'. Give :id"),
+        (table, "merge", {"source": source, "on": "t.id = s.id", "clauses": delete}, "BIGINT in 'id = :id'. Give :id"),
+        (table, "delete", {"predicate": f"id = '{SECRET}' AND :id <> ''"}, "to BIGINT in \"id = '…'\". The value"),
+    ]:  # fmt: skip
+        error = error_of(run(spark, operation, target, **arguments, parameters={"id": SECRET}, log=said.append))
+        assert error["type"] == "InvalidInput"
+        assert shown in error["message"]
+        assert SECRET not in error["message"]
+    of_a_row = error_of(run(spark, "delete", table, predicate="CAST(name AS INT) = 1", log=said.append))
+    assert "a value of type STRING cannot be cast to INT in 'CAST(name AS INT)'" in of_a_row["message"]
+    assert not any(SECRET in line or "n0" in line for line in said)
+
+
+@pytest.mark.spark
+def test_the_first_line_names_the_cause_of_a_failure_of_spark(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    (tmp_path / "folder").write_text("a file")
+
+    def first_line(target: Any, source: dict[str, Any]) -> str:
+        return str(error_of(run(spark, "write", target, source=source))["message"]).splitlines()[0]
+
+    there = {"sql": "SELECT 1 AS id"}
+    # Where a worker may not write: /proc takes no folder, of whichever user.
+    assert "FileNotFoundError: [Errno 2] No such file or directory: '/proc/t'" in first_line("/proc/t", there)
+    assert "NotADirectoryError: [Errno 20] Not a directory: " in first_line(tmp_path / "folder" / "t", there)
+    no_connector = first_line(table, {"format": "parquet", "path": "nowhere://bucket/in"})
+    assert 'No FileSystem for scheme "nowhere"' in no_connector
+    assert "spark.jars.packages" in no_connector
+    assert "PATH_NOT_FOUND" in first_line(table, {"format": "parquet", "path": "/nowhere/in"})
+    assert "score: the table has no such column" in first_line(table, {"sql": "SELECT 1L AS id, 2 AS score"})
+
+
+def test_a_failure_of_the_system_is_not_blamed_on_spark_and_says_what_to_do() -> None:
+    for number, words in {
+        errno.EROFS: "Read-only file system: '/lake/t'. The disk is mounted read-only",
+        errno.EACCES: "Permission denied: '/lake/t'. The user that runs the job has no right",
+        errno.ENOSPC: "No space left on device: '/lake/t'. The disk is full",
+    }.items():
+        import os
+
+        error = translate(OSError(number, os.strerror(number), "/lake/t"), "write the data files")
+        assert error.message.splitlines()[0].startswith("Cannot write the data files: ")
+        assert words in error.message
+        assert "Spark" not in error.message
+
+
+def test_no_message_begins_with_the_name_of_its_class() -> None:
+    """Whoever shows an error puts the class before it."""
+    error = TableNotFound("TableNotFound: /t has no log")
+    assert (str(error), error.message) == ("/t has no log", "/t has no log")
+    assert json.loads(json.dumps(error.to_dict()))["message"] == "/t has no log"
+    assert str(CorruptCommit("the file is empty")) == "the file is empty"
