@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
-from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.scan import spark_schema
 from airflow_txlog.parameters import encode_parameters
+from tests.engine.rows import append as append
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,33 +40,6 @@ def make_table(
     for rows in files:
         append(table, rows)
     return table
-
-
-def append(table: Table, rows: pa.Table) -> int:
-    """Commit rows as a blind append, without Spark; the version."""
-    snapshot = table.snapshot()
-    layout = Layout(
-        root=table.uri.removeprefix("file://"),
-        schema=snapshot.schema,
-        partition_columns=tuple(snapshot.partition_columns),
-        job_id="test",
-    )
-    writer = PartitionedWriter(layout)
-    for batch in rows.to_batches():
-        writer.write(batch)
-    tx = table.begin()
-    for file in writer.finish():
-        tx.add(
-            Add(
-                path=file.path,
-                partition_values=file.partition_values,
-                size=file.size_bytes,
-                modification_time=file.modification_time_ms,
-                data_change=True,
-                stats=file.stats,
-            )
-        )
-    return tx.commit("WRITE", {"mode": "Append"})
 
 
 def rows(count: int, *, start: int = 0, day: dt.date | None = DAY) -> pa.Table:
@@ -124,9 +97,14 @@ def error_of(result: JobResult) -> dict[str, Any]:
 
 
 def bag(table: Table | pa.Table, *columns: str) -> Counter[str]:
-    """The rows as a bag; as text, because NaN is not equal to itself."""
+    """The rows as a bag; as text, because NaN is not equal to itself, and with every moment in UTC."""
     found = table.to_arrow() if isinstance(table, Table) else table
-    return Counter(map(repr, (found.select(columns) if columns else found).to_pylist()))
+    rows = (found.select(columns) if columns else found).to_pylist()
+    return Counter(repr({name: _plain(value) for name, value in row.items()}) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
 
 
 def spark_view(spark: SparkSession, name: str, rows: pa.Table) -> None:
@@ -136,12 +114,20 @@ def spark_view(spark: SparkSession, name: str, rows: pa.Table) -> None:
 
 def spark_bag(frame: Any) -> Counter[str]:
     """The rows of a Spark frame as a bag like `bag`'s."""
-    return Counter(map(repr, frame.toArrow().to_pylist()))
+    return bag(frame.toArrow())
 
 
 def ids(table: Table) -> list[Any]:
     """The column `id`, sorted."""
     return sorted(table.to_arrow(columns=["id"]).column("id").to_pylist(), key=lambda value: (value is None, value))
+
+
+def by_id(table: Table, column: str = "name") -> dict[Any, Any]:
+    """One column of each row by the row's id; no id twice."""
+    rows = table.to_arrow(columns=["id", column]).to_pylist()
+    found = {row["id"]: row[column] for row in rows}
+    assert len(found) == len(rows), "an id twice"
+    return found
 
 
 def files_on_disk(table: Table | Path) -> set[str]:
@@ -159,6 +145,48 @@ def live_files(table: Table) -> set[str]:
     return set(table.snapshot().files().column("path").to_pylist())
 
 
+def ever_live(table: Table) -> set[str]:
+    """The paths of the files of all versions, whatever holds them: rows, change rows."""
+    commits = list(table.snapshot().changes_since(-1))
+    return {file.path for commit in commits for file in (*commit.adds, *commit.cdc)}
+
+
+def set_property(table: Table, name: str, value: str) -> int:
+    """ALTER TABLE SET TBLPROPERTIES, by another writer; the version."""
+    tx = table.begin()
+    assert tx.metadata is not None
+    tx.set_metadata(msgspec.structs.replace(tx.metadata, configuration={**tx.metadata.configuration, name: value}))
+    return tx.commit("SET TBLPROPERTIES")
+
+
 def application(version: int = 1, **more: Any) -> ApplicationTransaction:
     """An identity that nobody else uses."""
     return ApplicationTransaction(app_id=f"test/{uuid.uuid4()}", version=version, **more)
+
+
+# --- merges ---------------------------------------------------------------------------------------------------------
+
+
+def merge(
+    spark: SparkSession, table: Table, sql: str, *clauses: dict[str, Any], on: str = "t.id = s.id", **more: Any
+) -> JobResult:
+    """Run a merge of the rows that a query gives."""
+    return run(spark, "merge", table, source={"sql": sql}, on=on, clauses=list(clauses), **more)
+
+
+def update(assigned: dict[str, str] | str = "*", condition: str | None = None, when: str = "matched") -> dict[str, Any]:
+    """The clause that updates rows."""
+    return {"when": when, "then": "update", "set": assigned} | ({"condition": condition} if condition else {})
+
+
+def delete(condition: str | None = None, when: str = "matched") -> dict[str, Any]:
+    """The clause that deletes rows."""
+    return {"when": when, "then": "delete"} | ({"condition": condition} if condition else {})
+
+
+def insert(values: dict[str, str] | str = "*", condition: str | None = None) -> dict[str, Any]:
+    """The clause that inserts source rows."""
+    return {"when": "not_matched", "then": "insert", "values": values} | ({"condition": condition} if condition else {})
+
+
+BY_SOURCE = "not_matched_by_source"

@@ -17,7 +17,7 @@ import pytest
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from tests.jobs.tables import DAY, append, committed, ids, make_table, rows, run
-from tests.jobs.test_rounds import winning
+from tests.jobs.racing import winning
 from tests.vectors import mask
 
 if TYPE_CHECKING:

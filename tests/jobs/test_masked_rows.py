@@ -26,7 +26,7 @@ from tests.jobs.tables import (
     spark_bag,
     spark_view,
 )
-from tests.jobs.test_rounds import winning
+from tests.jobs.racing import winning
 from tests.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:

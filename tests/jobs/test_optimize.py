@@ -30,7 +30,7 @@ from tests.jobs.tables import (
     run,
 )
 from tests.jobs.test_delete import random_rows
-from tests.jobs.test_rounds import winning
+from tests.jobs.racing import winning
 from tests.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:

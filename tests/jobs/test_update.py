@@ -24,7 +24,7 @@ from tests.jobs.tables import (
     spark_view,
 )
 from tests.jobs.test_delete import random_rows
-from tests.jobs.test_rounds import winning
+from tests.jobs.racing import winning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,7 +33,7 @@ from tests.jobs.tables import (
     spark_view,
 )
 from tests.jobs.test_masked_rows import last_commit, rows_by_delta_rs
-from tests.jobs.test_rounds import winning
+from tests.jobs.racing import winning
 from tests.vectors import mask
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol
 from tests.jobs.tables import committed, error_of, files_on_disk, ids, live_files, make_table, rows, run
-from tests.jobs.test_rounds import winning
+from tests.jobs.racing import winning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

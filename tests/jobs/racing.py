@@ -1,0 +1,61 @@
+"""Commits that land while a job runs: the one place that says how a test makes a job lose a race."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_txlog.engine import Transaction
+from airflow_txlog.jobs import rounds
+
+
+class winning:  # noqa: N801 (reads as a verb: log=winning("staged", land))
+    """A job's log that calls `land` when a line with `at` comes by, at most `times` times; `lines` keeps them all.
+
+    Lines to wait for: "to delete in", "to update" (found, not staged), "staged", "new file", "rewritten as" (staged,
+    not committed).
+    """
+
+    def __init__(self, at: str, land: Callable[[], object], times: int = 1) -> None:
+        self.lines: list[str] = []
+        self._at, self._land, self._left = at, land, times
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+        if self._at in line and self._left:
+            self._left -= 1
+            self._land()
+
+
+@contextmanager
+def before_commit(action: Callable[[Transaction], object], times: int = 1) -> Iterator[None]:
+    """The first `times` attempts to commit, by any job, find that `action` came before: all is staged, no more."""
+    commit, left = rounds.commit_change, [times]
+
+    def late(context: Any, tx: Transaction, *rest: Any, **more: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            action(tx)
+        return commit(context, tx, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "commit_change", late)
+        yield
+
+
+class Killed(BaseException):
+    """What a worker died of: no code of ours catches it."""
+
+
+@contextmanager
+def killed_before_commit() -> Iterator[None]:
+    """A job inside is killed when everything is staged and nothing is committed."""
+
+    def killed(tx: Transaction) -> None:
+        raise Killed
+
+    with before_commit(killed), pytest.raises(Killed):
+        yield
