@@ -12,7 +12,7 @@ from airflow_txlog.engine import Transaction
 from airflow_txlog.jobs import rounds
 
 
-class winning:  # noqa: N801 (reads as a verb: log=winning("staged", land))
+class winning:
     """A job's log that calls `land` when a line with `at` comes by, at most `times` times; `lines` keeps them all.
 
     Lines to wait for: "to delete in", "to update" (found, not staged), "staged", "new file", "rewritten as" (staged,

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
-from tests.jobs.tables import DAY, append, committed, ids, make_table, rows, run
 from tests.jobs.racing import winning
+from tests.jobs.tables import DAY, append, committed, ids, make_table, rows, run
 from tests.vectors import mask
 
 if TYPE_CHECKING:

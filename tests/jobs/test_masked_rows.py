@@ -12,6 +12,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.files import vectors_of
+from tests.jobs.racing import winning
 from tests.jobs.tables import (
     DAY,
     append,
@@ -26,7 +27,6 @@ from tests.jobs.tables import (
     spark_bag,
     spark_view,
 )
-from tests.jobs.racing import winning
 from tests.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:

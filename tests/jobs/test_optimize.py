@@ -17,6 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.jobs.optimize import job
+from tests.jobs.racing import winning
 from tests.jobs.tables import (
     append,
     bag,
@@ -30,7 +31,6 @@ from tests.jobs.tables import (
     run,
 )
 from tests.jobs.test_delete import random_rows
-from tests.jobs.racing import winning
 from tests.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
-"""Conflicts, second tries and interrupted commits: a job changes its table once, or says that it did not."""
+"""Alone in showing what a job answers for its work: done once, lost for good, unknown, or nothing to do; and upkeep jobs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,13 @@ import pytest
 
 from airflow_txlog.contract import JobResult, JobSpec, read_result
 from airflow_txlog.engine import Table, Transaction
-from airflow_txlog.errors import CommitContention, CommitStateUnknown
+from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
+from airflow_txlog.jobs.commit import Change
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job, summary
+from tests.conftest import ManualClock
+from tests.jobs.racing import winning
 from tests.jobs.tables import (
     append,
     application,
@@ -32,149 +36,54 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 NUMBERS = {"sql": "SELECT id + 1000 AS id, date'2024-01-01' AS day, 'x' AS name, 0D AS amount FROM range(3)"}
-RENAME = [{"when": "matched", "then": "update", "set": {"name": "s.name"}}]
-
-
-def winning(at: str, win: Callable[[], Any], times: int = 1) -> Callable[[str], None]:
-    """A log that lets another commit land when a line with `at` comes by: after the finding, before the commit."""
-    left = [times]
-
-    def log(line: str) -> None:
-        if at in line and left[0] > 0:
-            left[0] -= 1
-            win()
-
-    return log
 
 
 # --- conflicts ------------------------------------------------------------------------------------------------------
 
 
-def test_two_updates_of_the_same_rows_both_happen_one_after_the_other(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_job_without_time_for_another_attempt_says_which_commit_won_and_leaves_nothing(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     table = make_table(tmp_path / "t", rows(10))
-    add = [{"when": "matched", "then": "update", "set": {"amount": "t.amount + s.n"}}]
-    source = {"sql": "SELECT 4L AS id, 10D AS n"}
-
-    def win() -> None:
-        committed(
-            run(spark, "merge", table, source={"sql": "SELECT 4L AS id, 100D AS n"}, on="t.id = s.id", clauses=add)
-        )
-
-    log = winning("to update", win)
-    result = committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=add, log=log))
-    assert result.rounds == 2
-    assert {row["id"]: row["amount"] for row in table.to_arrow().to_pylist()}[4] == 2 + 10 + 100
-    assert result.read_version == 2
-
-
-def test_a_job_without_rounds_says_which_commit_won(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    before: set[str] = set()
-
-    def win() -> None:
-        append(table, rows(1, start=4))
-        before.update(files_on_disk(table))
-
-    log = winning("to delete in", win)
+    log = winning("staged", lambda: append(table, rows(1, start=4)))
     error = error_of(run(spark, "delete", table, predicate="id = 4", log=log, conflict_deadline_s=0))
     assert (error["type"], error["retryable"]) == ("ConcurrentAppend", True)
     assert (error["facts"]["winning_version"], error["facts"]["read_version"]) == (2, 1)
-    assert files_on_disk(table) == before, "what the lost commit had staged is proved uncommitted, and gone"
+    assert files_on_disk(table) == live_files(table), "what the lost commit had staged is proved uncommitted, and gone"
 
 
-def test_rounds_are_bounded_by_a_deadline(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    log = winning("to delete in", lambda: append(table, rows(1, start=4)), times=99)
-    error = error_of(run(spark, "delete", table, predicate="id = 4", log=log, conflict_deadline_s=3))
-    assert error["type"] == "ConcurrentAppend"
-    assert 2 < table.snapshot().version < 1 + 99
-    assert files_on_disk(table) == live_files(table)
+def test_attempts_pause_longer_and_longer_until_their_time_is_over(tmp_path: Path, clock: ManualClock) -> None:
+    table = make_table(tmp_path / "t", rows(1))
+    spec = JobSpec(operation="truncate", table_uri=table.uri, conflict_deadline_s=60)
+    seen: list[int] = []
 
+    def lose(tx: Transaction) -> Change:
+        seen.append(append(table, rows(1)))
+        raise ConcurrentAppend("lost", read_version=seen[-1] - 1, winning_version=seen[-1])
 
-def test_rows_that_cannot_match_do_not_conflict(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
-    log = winning("to delete in", lambda: append(table, rows(5, start=100)))
-    result = committed(run(spark, "delete", table, predicate="id = 4", log=log))
-    assert (result.rounds, result.version, result.read_version) == (1, 3, 1)
-    assert ids(table) == [0, 1, 2, 3, 5, 6, 7, 8, 9, *range(100, 105)]
-
-
-def test_a_source_row_whose_match_landed_meanwhile_is_not_inserted_again(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    insert = [{"when": "not_matched", "then": "insert", "values": "*"}]
-    log = winning("to update", lambda: append(table, rows(1, start=1001)))
-    result = committed(run(spark, "merge", table, source=NUMBERS, on="t.id = s.id", clauses=insert, log=log))
-    assert result.rounds == 2
-    assert ids(table) == [*range(10), 1000, 1001, 1002]
-
-
-def test_a_pinned_source_is_the_same_in_every_round(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    source = {"sql": "SELECT id, uuid() AS name FROM range(3)"}
-    seen: list[str] = []
-    log = winning("to update", lambda: append(table, rows(1, start=2)))
-    result = committed(
-        run(
-            spark,
-            "merge",
-            table,
-            source=source,
-            on="t.id = s.id",
-            clauses=RENAME,
-            log=lambda line: (seen.append(line), log(line))[0],
-        )
-    )
-    assert result.rounds == 2
-    assert sum(line.startswith("the source has") for line in seen) == 1
-    assert [step["name"] for step in result.steps].count("pin") == 1
-
-
-def test_a_schema_that_changed_meanwhile_is_planned_afresh(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-
-    def win() -> None:
-        tx = table.begin()
-        assert tx.snapshot is not None
-        old = tx.snapshot.metadata
-        text = old.schema_string.replace(
-            '"fields":[', '"fields":[{"name":"extra","type":"string","nullable":true,"metadata":{}},'
-        )
-        import msgspec
-
-        tx.set_metadata(msgspec.structs.replace(old, schema_string=text))
-        tx.commit("ADD COLUMNS")
-
-    result = committed(run(spark, "write", table, source=NUMBERS, log=winning("new file", win)))
-    assert result.rounds == 2
-    assert {"id": 1000, "extra": None} in table.to_arrow(columns=["id", "extra"]).to_pylist()
+    with pytest.raises(ConcurrentAppend) as caught:
+        run_rounds(LogContext(spec=spec, root=table.uri, log=lambda line: None), lose, clock=clock)
+    assert caught.value.facts["winning_version"] == seen[-1], "the last conflict is the one that is raised"
+    assert clock.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 10]
+    assert 55 < sum(clock.slept) <= 60
 
 
 # --- once -----------------------------------------------------------------------------------------------------------
 
-JOBS: dict[str, dict[str, Any]] = {
-    "write": {"source": NUMBERS},
-    "delete": {"predicate": "id < 3"},
-    "merge": {
-        "source": {"sql": "SELECT id, 'new' AS name FROM range(3)"},
-        "on": "t.id = s.id",
-        "clauses": [{"when": "matched", "then": "update", "set": {"amount": "t.amount + 1"}}],
-    },
-}
 
-
-@pytest.mark.parametrize("operation", JOBS)
-def test_a_second_try_finds_the_first_ones_commit(tmp_path: Path, spark: SparkSession, operation: str) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    identity = application()
-    first = committed(run(spark, operation, table, application=identity, **JOBS[operation]))
+def test_a_second_try_finds_the_first_ones_commit(tmp_path: Path, spark: SparkSession) -> None:
+    table, identity = make_table(tmp_path / "t", rows(10)), application()
+    work: dict[str, Any] = {"predicate": "id % 10 < 3", "application": identity}
+    first = committed(run(spark, "delete", table, **work))
+    append(table, rows(10, start=50))
     before = files_on_disk(table)
-    again = run(spark, operation, table, application=identity, **JOBS[operation])
+    again = run(spark, "delete", table, **work)
     assert (again.status, again.version, again.read_version) == ("already_done", first.version, first.read_version)
     assert {name: again.metrics[name] for name in first.metrics} == first.metrics
-    assert (table.snapshot().version, files_on_disk(table)) == (first.version, before)
+    assert (table.snapshot().version, files_on_disk(table)) == (3, before)
     # Another number of the same identity is other work: a cleared task.
-    cleared = run(spark, operation, table, application=dataclasses.replace(identity, version=2), **JOBS[operation])
-    assert cleared.status in ("committed", "nothing_to_do")
+    cleared = committed(run(spark, "delete", table, **work | {"application": dataclasses.replace(identity, version=2)}))
+    assert cleared.metrics["numDeletedRows"] == 3
 
 
 def test_a_second_copy_that_commits_meanwhile_is_found_in_the_next_round(tmp_path: Path, spark: SparkSession) -> None:

@@ -1,9 +1,8 @@
-"""Staged files that a vacuum may have taken are not committed (soundness A16)."""
+"""Alone in showing that staged files which a vacuum may have taken are not committed (soundness A16)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,14 +10,11 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.commit import Change
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.rounds import run_rounds
 from airflow_txlog.jobs.stage import ORPHAN_RETENTION_MS, check_not_swept
 from tests.conftest import ManualClock
 from tests.jobs.tables import make_table, rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NOW_MS = 1_700_000_000_000
 
@@ -56,12 +52,11 @@ def test_a16_files_that_a_vacuum_may_take_at_any_moment_are_not_committed(tmp_pa
         check_not_swept([staged(tmp_path, "a", ORPHAN_RETENTION_MS // 2)], NOW_MS)
 
 
-@pytest.mark.spark
-def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path, spark: SparkSession) -> None:
+def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(3))
     before = table.snapshot().version
     spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
-    context = JobContext(spark=spark, spec=spec, root=table.uri, log=lambda line: None)
+    context = LogContext(spec=spec, root=table.uri, log=lambda line: None)
     old = staged(tmp_path, "a", ORPHAN_RETENTION_MS // 2)
     with pytest.raises(JobError, match="at any moment"):
         run_rounds(

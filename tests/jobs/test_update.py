@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from tests.jobs.racing import winning
 from tests.jobs.tables import (
     append,
     bag,
@@ -24,7 +25,6 @@ from tests.jobs.tables import (
     spark_view,
 )
 from tests.jobs.test_delete import random_rows
-from tests.jobs.racing import winning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,6 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.jobs import rounds
+from tests.jobs.racing import winning
 from tests.jobs.tables import (
     append,
     application,
@@ -33,7 +34,6 @@ from tests.jobs.tables import (
     spark_view,
 )
 from tests.jobs.test_masked_rows import last_commit, rows_by_delta_rs
-from tests.jobs.racing import winning
 from tests.vectors import mask
 
 if TYPE_CHECKING:

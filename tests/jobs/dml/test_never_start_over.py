@@ -200,8 +200,8 @@ def test_each_attempt_looks_at_the_two_files_that_the_winner_brought_and_stages_
 def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     table: Table, tmp_path: Path, spark: SparkSession, counts: Counts
 ) -> None:
-    identity = ApplicationTransaction(app_id="test/merge", version=1)
-    described = spec("merge", table, application=identity, result_uri=str(tmp_path / "result.json"))
+    identity = ApplicationTransaction(app_id="test/delete", version=1)
+    described = spec("delete", table, application=identity, result_uri=str(tmp_path / "result.json"))
     assert killed_before_commit(described, tmp_path) == -signal.SIGKILL
     assert table.snapshot().version == 1
     staged = files_on_disk(table) - ever_live(table)
@@ -211,7 +211,7 @@ def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     expected = by_id(table)
     result = committed(run_job(described, spark))
     assert (result.rounds, len(counts.looked[0]), counts.kinds(0)[COPY]) == (1, 2, 2)
-    assert by_id(table) == after("merge", expected)
+    assert by_id(table) == after("delete", expected)
     # What the killed job had copied is what was committed, but for the file that is another now.
     assert len(copies & live_files(table)) == FILES - 1
     # And nothing is left of either, pinned inputs included.

@@ -1,41 +1,36 @@
-"""A job that dies after staging goes on where it ended: on a retry, and as another process."""
+"""Alone in showing what a retry may go on with: the saved work of the same spec and number, where it could be saved."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.dml import manifest
-from tests.jobs.tables import append, application, committed, files_on_disk, ids, live_files, make_table, rows, run
+from tests.jobs.racing import winning
+from tests.jobs.tables import (
+    append,
+    application,
+    committed,
+    files_on_disk,
+    ids,
+    insert,
+    live_files,
+    make_table,
+    merge,
+    rows,
+    run,
+    update,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-MERGE: dict[str, Any] = {
-    "source": {"sql": "SELECT id * 5 AS id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(8)"},
-    "on": "t.id = s.id",
-    "clauses": [
-        {"when": "matched", "then": "update", "set": {"name": "s.name"}},
-        {"when": "not_matched", "then": "insert", "values": "*"},
-    ],
-}
-
-
-class Killed(Exception):
-    """What the worker died of."""
-
-
-def killed_at(at: str) -> Any:
-    def log(line: str) -> None:
-        if at in line:
-            raise Killed
-
-    return log
+SOURCE = "SELECT id * 5 AS id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(8)"
 
 
 def staged_part(table: Table, before: set[str]) -> set[str]:
@@ -47,17 +42,14 @@ def test_b1_a_retry_after_a_lost_race_stages_nothing_that_was_staged(tmp_path: P
     table = make_table(tmp_path / "t", rows(10), rows(10, start=10), rows(10, start=100))
     before = files_on_disk(table)
     who = application()
-
-    def win(line: str) -> None:
-        if line.startswith("staged"):
-            append(table, rows(1, start=35))
-
-    first = run(spark, "merge", table, application=who, conflict_deadline_s=0, log=win, **MERGE)
+    clauses = [update({"name": "s.name"}), insert()]
+    log = winning("staged", lambda: append(table, rows(1, start=35)))
+    first = merge(spark, table, SOURCE, *clauses, application=who, conflict_deadline_s=0, log=log)
     assert first.error is not None
     assert first.error["type"] == "ConcurrentAppend"
     kept = staged_part(table, before)
     told: list[str] = []
-    second = committed(run(spark, "merge", table, application=who, log=told.append, **MERGE))
+    second = committed(merge(spark, table, SOURCE, *clauses, application=who, log=told.append))
     assert "3 files remembered, 1 to look at" in told
     # What the first try staged is what is committed, but for the inserts: the row 35 has come meanwhile.
     copies = {path for path in kept if ".c0000" in path}
@@ -72,12 +64,8 @@ def test_b1_a_retry_after_a_lost_race_stages_nothing_that_was_staged(tmp_path: P
 def test_b1_another_spec_or_another_number_does_not_resume(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10))
     who = application()
-
-    def win(line: str) -> None:
-        if line.startswith("staged"):
-            append(table, rows(1, start=5))
-
-    first = run(spark, "delete", table, application=who, conflict_deadline_s=0, log=win, predicate="id = 5")
+    log = winning("staged", lambda: append(table, rows(1, start=5)))
+    first = run(spark, "delete", table, application=who, conflict_deadline_s=0, log=log, predicate="id = 5")
     assert first.error is not None
     told: list[str] = []
     committed(run(spark, "delete", table, application=who, log=told.append, predicate="id = 4"))
