@@ -1,4 +1,4 @@
-"""Alone in showing what a job answers for its work: done once, lost for good, unknown, or nothing to do; and upkeep jobs."""
+"""Alone in showing what a job answers for its work: done once, lost, unknown or nothing to do; and the upkeep jobs."""
 
 from __future__ import annotations
 
