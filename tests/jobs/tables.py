@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
+import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.scan import spark_schema
 from airflow_txlog.parameters import encode_parameters
 from tests.engine.rows import append as append
+from tests.interop.oracles import rows_by_delta_rs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +43,54 @@ def make_table(
     for rows in files:
         append(table, rows)
     return table
+
+
+RANDOM_SCHEMA = pa.schema(
+    [
+        ("i", pa.int32()),
+        ("l", pa.int64()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("d", pa.date32()),
+        ("ts", pa.timestamp("us", tz="UTC")),
+        ("ntz", pa.timestamp("us")),
+        ("dec", pa.decimal128(10, 2)),
+        ("b", pa.bool_()),
+        ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        ("a", pa.list_(pa.int32())),
+    ]
+)
+
+
+def random_rows(rng: random.Random, count: int) -> pa.Table:
+    """Rows of many types with their worst values, a fifth of them null."""
+
+    def maybe(values: list[Any]) -> Any:
+        return None if rng.random() < 0.2 else rng.choice(values)
+
+    far = [
+        dt.datetime(1, 1, 1),
+        dt.datetime(1582, 10, 4),
+        dt.datetime(2024, 6, 1, 12),
+        dt.datetime(9999, 12, 31, 23, 59, 59),
+    ]
+    data = [
+        {
+            "i": maybe([0, 1, 2, 3, 4]),
+            "l": maybe([-(2**63), 0, 2**63 - 1]),
+            "f": maybe([0.0, -0.0, 1.5, float("nan"), float("inf"), -1.0]),
+            "s": maybe(["", "a", "ab", "O'Brien", "OBrien", "é"]),
+            "d": maybe([dt.date(1, 1, 1), dt.date(1999, 12, 31), dt.date(2024, 1, 1)]),
+            "ts": maybe([value.replace(tzinfo=dt.UTC) for value in far]),
+            "ntz": maybe(far),
+            "dec": maybe([decimal.Decimal("0.50"), decimal.Decimal("0.51"), decimal.Decimal("-99999999.99")]),
+            "b": maybe([True, False]),
+            "n": maybe([{"x": 1, "y": "q"}, {"x": None, "y": None}]),
+            "a": maybe([[], [1], [None, 9], [0, 1, 2]]),
+        }
+        for _ in range(count)
+    ]
+    return pa.Table.from_pylist(data, RANDOM_SCHEMA)
 
 
 def rows(count: int, *, start: int = 0, day: dt.date | None = DAY) -> pa.Table:
@@ -123,9 +174,9 @@ def ids(table: Table) -> list[Any]:
 
 
 def by_id(table: Table, column: str = "name") -> dict[Any, Any]:
-    """One column of each row by the row's id; no id twice."""
+    """One column of each row by the row's id, in the order of ids; no id twice."""
     rows = table.to_arrow(columns=["id", column]).to_pylist()
-    found = {row["id"]: row[column] for row in rows}
+    found = dict(sorted((row["id"], row[column]) for row in rows))
     assert len(found) == len(rows), "an id twice"
     return found
 
@@ -149,6 +200,13 @@ def ever_live(table: Table) -> set[str]:
     """The paths of the files of all versions, whatever holds them: rows, change rows."""
     commits = list(table.snapshot().changes_since(-1))
     return {file.path for commit in commits for file in (*commit.adds, *commit.cdc)}
+
+
+def read_alike(table: Table) -> None:
+    """Another engine, delta-rs, finds the same rows as ours in the newest version."""
+    ours, theirs = table.to_arrow(), rows_by_delta_rs(table.uri.removeprefix("file://"))
+    assert theirs is not None, "delta-rs cannot read the table"
+    assert bag(theirs.select(ours.column_names).cast(ours.schema)) == bag(ours)
 
 
 def set_property(table: Table, name: str, value: str) -> int:

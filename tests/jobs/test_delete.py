@@ -1,4 +1,7 @@
-"""DELETE: the rows that go and the rows that stay are those of Spark, whatever the data; the rest stays untouched."""
+"""Alone in showing DELETE's own texts: which rows and which partitions go, which files are touched, what is refused.
+
+Random tables, against an oracle, are in `equality`; the files of other writers are read and copied here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ import pytest
 
 from airflow_txlog.engine import Table
 from tests.jobs.tables import (
-    append,
     bag,
     committed,
     error_of,
@@ -22,6 +24,7 @@ from tests.jobs.tables import (
     ids,
     live_files,
     make_table,
+    random_rows,
     rows,
     run,
     spark_bag,
@@ -33,88 +36,38 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-RANDOM_SCHEMA = pa.schema(
-    [
-        ("i", pa.int32()),
-        ("l", pa.int64()),
-        ("f", pa.float64()),
-        ("s", pa.string()),
-        ("d", pa.date32()),
-        ("ts", pa.timestamp("us", tz="UTC")),
-        ("ntz", pa.timestamp("us")),
-        ("dec", pa.decimal128(10, 2)),
-        ("b", pa.bool_()),
-        ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])),
-        ("a", pa.list_(pa.int32())),
-    ]
-)
+# Each on what the ones before it left.
 PREDICATES = [
-    "i = 3",
-    "i IS NULL",
-    "NOT (i > 2)",
-    "s = 'O''Brien' OR s LIKE 'a%'",
-    "f > 0",
-    "f = double('NaN')",
-    "l <=> NULL",
-    "i IN (1, 2, NULL)",
-    "d < date'2000-01-01' AND b",
-    "ts >= timestamp'2024-06-01 12:00:00'",
-    "ntz = timestamp_ntz'9999-12-31 23:59:59'",
-    "dec * 2 > 1.01",
-    "n.x = 1 OR n.y IS NULL",
-    "exists(a, v -> v > i)",
-    "size(a) = 0",
-    "coalesce(s, '') = ''",
-    "i % 2 = 0 -- a comment at the end",
-    "s || 'x' = 'ax'",
-    "TRUE",
     "i > NULL",
-    "false",
+    "i % 5 = 4 -- a comment at the end",
+    "s = 'O''Brien' OR s LIKE 'ab%'",
+    "f = double('NaN') AND NOT (i > 2)",
+    "l <=> NULL AND i IN (1, 2, NULL)",
+    "d < date'2000-01-01' AND b",
+    "ts >= timestamp'2024-06-01 12:00:00' AND size(a) = 0",
+    "ntz = timestamp_ntz'9999-12-31 23:59:59'",
+    "dec * 2 > 1.01 AND n.x = 1 OR n.y = 'z'",
+    "exists(a, v -> v > i)",
 ]
 
 
-def random_rows(rng: random.Random, count: int) -> pa.Table:
-    def maybe(values: list[Any]) -> Any:
-        return None if rng.random() < 0.2 else rng.choice(values)
-
-    far = [
-        dt.datetime(1, 1, 1),
-        dt.datetime(1582, 10, 4),
-        dt.datetime(2024, 6, 1, 12),
-        dt.datetime(9999, 12, 31, 23, 59, 59),
-    ]
-    data = [
-        {
-            "i": maybe([0, 1, 2, 3, 4]),
-            "l": maybe([-(2**63), 0, 2**63 - 1]),
-            "f": maybe([0.0, -0.0, 1.5, float("nan"), float("inf"), -1.0]),
-            "s": maybe(["", "a", "ab", "O'Brien", "OBrien", "é"]),
-            "d": maybe([dt.date(1, 1, 1), dt.date(1999, 12, 31), dt.date(2024, 1, 1)]),
-            "ts": maybe([value.replace(tzinfo=dt.UTC) for value in far]),
-            "ntz": maybe(far),
-            "dec": maybe([decimal.Decimal("0.50"), decimal.Decimal("0.51"), decimal.Decimal("-99999999.99")]),
-            "b": maybe([True, False]),
-            "n": maybe([{"x": 1, "y": "q"}, {"x": None, "y": None}]),
-            "a": maybe([[], [1], [None, 9], [0, 1, 2]]),
-        }
-        for _ in range(count)
-    ]
-    return pa.Table.from_pylist(data, RANDOM_SCHEMA)
-
-
-@pytest.mark.parametrize("predicate", PREDICATES)
-def test_delete_removes_the_rows_of_which_spark_says_true(tmp_path: Path, spark: SparkSession, predicate: str) -> None:
-    rng = random.Random(predicate)
-    parts = [random_rows(rng, 40) for _ in range(3)]
+def test_delete_removes_the_rows_of_which_spark_says_true(tmp_path: Path, spark: SparkSession) -> None:
+    rng = random.Random("delete")
+    parts = [random_rows(rng, 60) for _ in range(3)]
     # Each row twice somewhere: a bag is compared, not a set.
     table = make_table(tmp_path / "t", *parts, parts[0])
     spark_view(spark, "before", pa.concat_tables([*parts, parts[0]]))
-    expected = spark_bag(spark.sql(f"SELECT * FROM before WHERE NOT coalesce((\n{predicate}\n), false)"))
-    result = run(spark, "delete", table, predicate=predicate)
-    assert result.status in ("committed", "nothing_to_do"), result.error
-    assert bag(table) == expected
-    assert result.metrics["numDeletedRows"] == 160 - sum(expected.values())
-    assert files_on_disk(table) >= live_files(table)
+    stays, left = "TRUE", 240
+    for predicate in PREDICATES:
+        stays += f" AND NOT coalesce((\n{predicate}\n), false)"
+        expected = spark_bag(spark.sql(f"SELECT * FROM before WHERE {stays}"))
+        result = run(spark, "delete", table, predicate=predicate)
+        gone = left - sum(expected.values())
+        assert result.status == ("committed" if predicate != "i > NULL" else "nothing_to_do"), (predicate, result.error)
+        assert bag(table) == expected, predicate
+        assert result.metrics["numDeletedRows"] == gone, predicate
+        left -= gone
+    assert left > 20
 
 
 def test_only_touched_files_are_rewritten_and_only_possible_ones_are_read(tmp_path: Path, spark: SparkSession) -> None:
@@ -126,13 +79,9 @@ def test_only_touched_files_are_rewritten_and_only_possible_ones_are_read(tmp_pa
     assert (result.metrics["numDeletedRows"], result.metrics["numCopiedRows"]) == (1, 9)
     assert (result.version, result.read_version) == (4, 3)
     assert ids(table) == [k for k in [*range(10), *range(100, 110), *range(200, 210)] if k != 105]
-
-
-def test_a_file_that_loses_all_rows_is_removed_and_not_copied(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    # A file that loses all its rows is removed, and not copied.
     result = committed(run(spark, "delete", table, predicate="id < 10"))
-    assert (result.files["removed"], result.files["added"]) == (1, 0)
-    assert ids(table) == list(range(100, 110))
+    assert (result.files["removed"], result.files["added"], ids(table)[0]) == (1, 0, 100)
 
 
 def test_nothing_to_delete_makes_no_version(tmp_path: Path, spark: SparkSession) -> None:
@@ -196,11 +145,8 @@ def test_a_null_partition_stays_where_the_predicate_is_null(tmp_path: Path, spar
 @pytest.mark.parametrize(
     ("kind", "values", "predicate", "kept"),
     [
-        (pa.string(), ["01", "1", "2"], "p = 1", ["2"]),
-        (pa.string(), ["a", None, "b"], "p != 'a'", ["a", None]),
-        (pa.int32(), [1, 2, None], "p + 1 = 2 OR p IS NULL", [2]),
+        (pa.string(), ["01", "1", "2", None], "p = 1", ["2", None]),
         (pa.float64(), [1.0, float("nan"), 2.0], "p > 5", [1.0, 2.0]),
-        (pa.bool_(), [True, False], "p", [False]),
         (pa.decimal128(5, 2), [decimal.Decimal("1.50"), decimal.Decimal("2.00")], "p = 1.5", [decimal.Decimal("2.00")]),
         (
             pa.timestamp("us"),
@@ -305,7 +251,7 @@ def spark_file(spark: SparkSession, folder: Path, query: str, conf: dict[str, st
     return found.rename(folder / "from-spark.parquet")
 
 
-@pytest.mark.parametrize("form", ["INT96", "TIMESTAMP_MILLIS", "TIMESTAMP_MICROS"])
+@pytest.mark.parametrize("form", ["INT96", "TIMESTAMP_MILLIS"])
 def test_a7_far_timestamps_survive_a_delete(tmp_path: Path, spark: SparkSession, form: str) -> None:
     texts = ["0001-01-01", "1582-10-04", "1900-01-01", "2262-04-12", "9999-12-31 12:00:00"]
     values = ", ".join(f"({k}L, TIMESTAMP '{text}')" for k, text in enumerate(texts))
@@ -407,17 +353,21 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arguments"), BAD, ids=lambda value: str(value)[:60])
-def test_a_bad_predicate_is_a_clear_error_and_leaves_nothing(
-    tmp_path: Path, spark: SparkSession, kind: str, arguments: dict[str, Any]
-) -> None:
+def test_a_bad_predicate_is_a_clear_error_and_leaves_nothing(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
     before = files_on_disk(table)
-    error = error_of(run(spark, "delete", table, **arguments))
-    assert error["type"] == kind, error
-    assert error["retryable"] is False
-    assert files_on_disk(table) == before
-    assert table.snapshot().version == 1
+    for kind, arguments in BAD:
+        error = error_of(run(spark, "delete", table, **arguments))
+        assert (error["type"], error["retryable"]) == (kind, False), (arguments, error)
+        assert (files_on_disk(table), table.snapshot().version) == (before, 1), arguments
+
+
+def test_a_table_that_is_missing_or_keeps_its_rows_is_an_error(tmp_path: Path, spark: SparkSession) -> None:
+    assert error_of(run(spark, "delete", tmp_path / "nothing", predicate="TRUE"))["type"] == "TableNotFound"
+    assert not (tmp_path / "nothing").exists()
+    table = make_table(tmp_path / "t", rows(10), properties={"delta.appendOnly": "true"})
+    assert error_of(run(spark, "delete", table, predicate="id = 7"))["type"] == "AppendOnlyViolation"
+    assert files_on_disk(table) == live_files(table)
 
 
 def test_a_function_of_the_session_must_be_deterministic(tmp_path: Path, spark: SparkSession) -> None:
@@ -432,12 +382,6 @@ def test_a_function_of_the_session_must_be_deterministic(tmp_path: Path, spark: 
     assert ids(table) == [k for k in range(10) if k != 4]
 
 
-def test_a_missing_table_is_named(tmp_path: Path, spark: SparkSession) -> None:
-    error = error_of(run(spark, "delete", tmp_path / "nothing", predicate="TRUE"))
-    assert error["type"] == "TableNotFound"
-    assert not (tmp_path / "nothing").exists()
-
-
 def test_a_damaged_data_file_is_named_before_anything_is_written(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10), rows(10, start=5))
     (path, _) = sorted(live_files(table))
@@ -446,13 +390,6 @@ def test_a_damaged_data_file_is_named_before_anything_is_written(tmp_path: Path,
     error = error_of(run(spark, "delete", table, predicate="id = 7"))
     assert error["type"] == "CorruptDataFile"
     assert path in error["facts"]["path"]
-    assert files_on_disk(table) == before
-
-
-def test_an_append_only_table_keeps_its_rows(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10), properties={"delta.appendOnly": "true"})
-    before = files_on_disk(table)
-    assert error_of(run(spark, "delete", table, predicate="id = 7"))["type"] == "AppendOnlyViolation"
     assert files_on_disk(table) == before
 
 
@@ -471,18 +408,3 @@ def test_a_table_with_a_feature_we_cannot_honour_is_refused(tmp_path: Path, spar
     error = error_of(run(spark, "delete", table, predicate="id = 7"))
     assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "marsRover")
     assert files_on_disk(table) == before
-
-
-def test_rows_appended_meanwhile_are_seen_by_the_next_round(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    landed: list[int] = []
-
-    def log(line: str) -> None:
-        if "to delete in" in line and not landed:
-            landed.append(append(table, rows(5, start=5)))
-
-    result = committed(run(spark, "delete", table, predicate="id = 7", log=log))
-    assert (result.rounds, result.read_version, result.metrics["numDeletedRows"]) == (2, 2, 2)
-    assert ids(table) == sorted(k for k in [*range(10), *range(5, 10)] if k != 7)
-    # What the lost round had staged is gone; what the first version of the table had is for VACUUM.
-    assert len(files_on_disk(table)) == 2 + 2

@@ -27,10 +27,10 @@ from tests.jobs.tables import (
     ids,
     live_files,
     make_table,
+    random_rows,
     rows,
     run,
 )
-from tests.jobs.test_delete import random_rows
 from tests.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:
