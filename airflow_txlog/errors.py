@@ -61,6 +61,9 @@ class TxlogError(Exception):
             setattr(self, name, None)
         for name, value in facts.items():
             setattr(self, name, value)
+        if "has_application_transaction" in self.fact_names:
+            # The outcome is unknown: only work that carries one can find out by running again.
+            self.retryable = bool(facts.get("has_application_transaction"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (from_dict, (self.to_dict(),))
@@ -173,10 +176,6 @@ class CommitStateUnknown(TxlogError):
     """
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "has_application_transaction")
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message, **facts)
-        self.retryable = bool(facts.get("has_application_transaction"))
 
 
 class CommitContention(TxlogError):
@@ -452,7 +451,3 @@ class JobLost(JobError):
     """
 
     fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail", "exit_code", "has_application_transaction")
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message, **facts)
-        self.retryable = bool(facts.get("has_application_transaction"))

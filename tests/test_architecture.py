@@ -38,7 +38,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "jobs": ("", "errors", *CONTRACT, "application", "datafiles", "engine", "jobs"),
     **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "application", "engine", *AIRFLOW_SIDE)),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", "engine", "hooks", "cli"),
+    "cli": ("errors", *CONTRACT, "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -50,6 +50,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "fsspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow", "fsspec")),
+    "operators": ("airflow", "fsspec", "jinja2"),
     "cli": ("airflow", "rich"),
     "get_provider_info": (),
 }

@@ -45,7 +45,7 @@ RETRY_POLICY = "tests/airflow/test_retry_policy.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/test_clocks.py"
 MERGE_KEYS = "tests/jobs/test_key_sieve.py"
-CONFLICTS = "tests/jobs/test_rounds.py"
+NEVER_START_OVER = "tests/jobs/dml/test_never_start_over.py"
 WRITE = "tests/jobs/test_write.py"
 
 
@@ -427,9 +427,9 @@ FAULTS = (
     Fault(
         name="everything-is-retried",
         breaks="Airflow repeats a task that cannot succeed, such as one with a constraint violation",
-        file="airflow_txlog/policies/retry.py",
-        old="isinstance(exception, TxlogError) and exception.retryable",
-        new="isinstance(exception, TxlogError)",
+        file="airflow_txlog/policies/rings.py",
+        old="isinstance(error, TxlogError) and error.retryable",
+        new="isinstance(error, TxlogError)",
         tests=(RETRY_POLICY,),
     ),
     # --- jobs that need Spark, last ---------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ FAULTS = (
         file="airflow_txlog/jobs/dml/merge.py",
         old='f"{number}/{count}:{_digest(rows)}"',
         new='f"{number}/{count}"',
-        tests=(f"{CONFLICTS}::test_a_source_row_whose_match_landed_meanwhile_is_not_inserted_again",),
+        tests=(NEVER_START_OVER,),
         needs_spark=True,
     ),
     Fault(

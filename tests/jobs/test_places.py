@@ -138,6 +138,8 @@ STORED = [
 ]
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")  # types are parsed by the JVM
 @pytest.mark.parametrize(("found", "wanted", "ansi", "lenient"), STORED)
 def test_a_value_is_stored_by_itself_only_where_nothing_is_lost_unnoticed(
     found: str, wanted: str, ansi: bool, lenient: bool
