@@ -91,14 +91,9 @@ def from_dict(data: dict[str, Any]) -> TxlogError:
     return cls(data.get("message", ""), **facts)
 
 
-def _classes() -> dict[str, type[TxlogError]]:
-    found: dict[str, type[TxlogError]] = {}
-    pending: list[type[TxlogError]] = [TxlogError]
-    while pending:
-        cls = pending.pop()
-        found[cls.__name__] = cls
-        pending.extend(cls.__subclasses__())
-    return found
+def _classes(root: type[TxlogError] = TxlogError) -> dict[str, type[TxlogError]]:
+    below = (_classes(each) for each in root.__subclasses__())
+    return {root.__name__: root, **{name: cls for found in below for name, cls in found.items()}}
 
 
 # --- losing to another commit ---------------------------------------------------------------------------------------
