@@ -366,7 +366,7 @@ class InvalidCommit(InvalidInput):
 
 
 class DuplicateActions(InvalidCommit):
-    """One commit names a file (path and vector) twice, or adds one that is live, by `winning_version` if any."""
+    """One commit names a file (path and deletion vector) twice, or adds one that is live (by `winning_version`)."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "winning_version")
 
