@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.parameters import is_parameter
@@ -228,6 +228,7 @@ def _restore_together(arguments: dict[str, Any]) -> None:
     want("arguments.version", one, "given, or timestamp is: exactly one of them")
 
 
+Count = TypeVar("Count", int, str)
 Rules = dict[str, tuple[Any, Callable[[str, Any], None]]]
 
 # The rows that an overwrite removed; the rows that it wrote are counted beside them.
@@ -340,7 +341,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def row_counts(operation: str, metrics: Mapping[str, int]) -> dict[str, int]:
+def row_counts(operation: str, metrics: Mapping[str, Count]) -> dict[str, Count]:
     """The rows that the metrics of a commit count, by what became of them; empty for an operation not known here."""
     known = OPERATIONS.get(operation, Operation())
     return {became: metrics[name] for name, became in known.rows.items() if name in metrics}

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_txlog.arguments import is_absolute
+from airflow_txlog.arguments import is_absolute, row_counts
 from airflow_txlog.cli import printing
+from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.errors import TxlogError
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_txlog.engine import Snapshot
+
+
+class UsageError(Exception):
+    """The arguments of a command contradict each other or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ def run(name: str, args: Namespace) -> None:
     _logs_to_stderr()
     try:
         answer = _COMMANDS[name](_open(name, args), args)
+    except UsageError as error:
+        printing.say(error)
+        if args.as_json:
+            printing.print_json({"error": {"type": "UsageError", "message": str(error)}})
+        sys.exit(2)
     except (TxlogError, AirflowException, OSError) as error:
         _fail(error, args.as_json)
     if args.as_json:
@@ -60,8 +70,9 @@ def history(table: Table, args: Namespace) -> Answer:
         document["findings"] = [finding.to_dict() for finding in table.check()]
 
     def show() -> None:
-        columns = ("version", "time", "operation", "parameters", "metrics", "engine")
-        printing.print_rows(columns, [_commit_row(commit) for commit in commits], right=("version",))
+        columns = ("version", "time", "operation", "rows", "by", "run", "parameters")
+        rows = [_commit_row(commit) for commit in commits]
+        printing.print_rows(columns, rows, right=("version",), whole=("version", "time", "operation"))
         if args.check:
             _show_findings(document["findings"])
 
@@ -191,7 +202,7 @@ def restore(table: Table, args: Namespace) -> Answer:
     """`{"table", "version", "committed"}`: the latest version now, and whether it is new."""
     moment = _moment(args)
     if args.table_version is None and moment is None:
-        _misused("restore is told --version or --timestamp.")
+        raise UsageError("restore needs --version or --timestamp.")
     asked = f"version {args.table_version}" if moment is None else args.timestamp
     before = table.snapshot().version
     _confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
@@ -233,11 +244,11 @@ def _snapshot(table: Table, args: Namespace) -> Snapshot:
 
 
 def _moment(args: Namespace) -> int | str | None:
-    """`--timestamp`: milliseconds or ISO-8601 text. Ends the process where a version is asked for too."""
+    """`--timestamp`: milliseconds or ISO-8601 text. Raises UsageError where a version is asked for too."""
     if args.timestamp is None:
         return None
     if args.table_version is not None:
-        _misused("--version and --timestamp are given; one of them says which version is meant.")
+        raise UsageError("--version and --timestamp exclude each other: one of them says which version is meant.")
     text: str = args.timestamp
     return int(text) if text.lstrip("-").isdecimal() else text
 
@@ -247,7 +258,7 @@ def _parameters(given: list[str]) -> dict[str, object]:
     for item in given:
         name, equals, text = item.partition("=")
         if not equals or not name:
-            _misused(f"--param is NAME=VALUE, not {item!r}.")
+            raise UsageError(f"--param is NAME=VALUE, not {item!r}.")
         try:
             found[name] = json.loads(text)
         except ValueError:
@@ -265,13 +276,8 @@ def _confirm(question: str, yes: bool) -> None:
         sys.exit(1)
 
 
-def _misused(message: str) -> NoReturn:
-    printing.say(message)
-    sys.exit(2)
-
-
 def _fail(error: Exception, as_json: bool) -> NoReturn:
-    printing.say(f"{type(error).__name__}: {str(error).removeprefix(f'{type(error).__name__}: ')}")
+    printing.say(f"{type(error).__name__}: {error}")
     if as_json:
         told = (
             error.to_dict() if isinstance(error, TxlogError) else {"type": type(error).__name__, "message": str(error)}
@@ -295,10 +301,34 @@ def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
         commit["version"],
         printing.moment(commit["timestamp"]),
         commit.get("operation"),
+        _rows(commit),
+        _author(commit) or commit.get("engineInfo") or commit.get("clientVersion"),
+        _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}run_id"),
         _pairs(commit.get("operationParameters")),
-        _pairs(commit.get("operationMetrics")),
-        commit.get("engineInfo") or commit.get("clientVersion"),
     )
+
+
+def _rows(commit: Mapping[str, Any]) -> str:
+    """What became of how many rows, where the operation is one that we know; delta-spark names metrics as we do."""
+    operation, metrics = str(commit.get("operation")).lower(), commit.get("operationMetrics")
+    if not isinstance(metrics, Mapping):
+        return ""
+    counts = row_counts(operation, {name: str(value) for name, value in metrics.items()})
+    return ", ".join(f"{count} {became}" for became, count in counts.items() if count != "0")
+
+
+def _author(commit: Mapping[str, Any]) -> str:
+    """The task that made the commit, as `dag.task` or `dag.task[map index]`; empty where no task of Airflow did."""
+    tags = {name: _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in ("dag_id", "task_id", "map_index")}
+    if not tags["dag_id"]:
+        return ""
+    index = tags["map_index"]
+    return f"{tags['dag_id']}.{tags['task_id']}" + ("" if index in (None, "-1") else f"[{index}]")
+
+
+def _tags(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    tags = commit.get("tags")
+    return tags if isinstance(tags, Mapping) else {}
 
 
 def _pairs(values: object) -> str:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -24,12 +24,19 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table; the columns named in `right` are aligned to the right."""
+def print_rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """A table; the columns named in `right` are aligned to the right, and those in `whole` are never folded."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        # A terminal folds long text rather than cutting it; numbers and names stay whole.
-        table.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
+        # A terminal folds long text rather than cutting it.
+        align: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(Text(column), justify=align, overflow="fold", no_wrap=column in whole)
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     console().print(table)
