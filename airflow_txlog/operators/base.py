@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import jinja2
 from airflow.providers.common.compat.sdk import Asset, BaseOperator, conf
 
 from airflow_txlog.contract import JobResult, JobSpec
@@ -21,6 +20,7 @@ from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, rai
 from airflow_txlog.runners import Runner, check_runner, make_runner
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_txlog.contract import ApplicationTransaction
@@ -98,7 +98,7 @@ class TxlogOperator(BaseOperator):
         try:
             self._spec(uri, text_map("spark_conf", self.spark_conf))
         except InvalidJobSpec as error:
-            argument = (error.argument or "").removeprefix("arguments.").split(".")[0].split("[")[0]
+            argument = str(error.facts.get("argument")).removeprefix("arguments.").split(".")[0].split("[")[0]
             if argument not in self.template_fields or not has_template(getattr(self, argument)):
                 raise
 
@@ -117,16 +117,16 @@ class TxlogOperator(BaseOperator):
         if not isinstance(content, str):
             return super().render_template(content, context, jinja_env, seen_oids)
         is_null = False
+        env = jinja_env or self.get_template_env()
 
         def look(value: Any) -> Any:
             nonlocal is_null
-            is_undefined = isinstance(value, jinja2.Undefined)
+            is_undefined = isinstance(value, env.undefined)
             is_null = is_null or value is None or is_undefined
             # An undefined name raises when it becomes a text, without a word on the argument.
             return "" if is_undefined else value
 
-        env = (jinja_env or self.get_template_env()).overlay(finalize=look)
-        rendered = super().render_template(content, context, env, seen_oids)
+        rendered = super().render_template(content, context, env.overlay(finalize=look), seen_oids)
         if not is_null:
             return rendered
         places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
