@@ -1,4 +1,4 @@
-"""What an overwrite replaces: the partitions that its rows lie in, or the rows that a predicate accepts."""
+"""Alone in showing what an overwrite replaces: the partitions that its rows lie in, or the rows of a predicate."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from tests.jobs.racing import killed_before_commit, winning
 from tests.jobs.tables import (
     append,
     application,
+    by_id,
     committed,
     error_of,
+    ever_live,
     files_on_disk,
     ids,
     live_files,
     make_table,
     rows,
     run,
+    set_property,
 )
 
 if TYPE_CHECKING:
@@ -46,17 +49,6 @@ def partitioned(folder: Path) -> Table:
     """Days 0 to 2 with five rows each, ids from ten times the day on."""
     days = [rows(5, start=10 * k, day=day_of(k)) for k in range(3)]
     return make_table(folder, *days, partition_by=["day"])
-
-
-def landing(table: Table, *rows: pa.Table) -> Any:
-    """A log function that commits these rows once, after the job staged its own."""
-    left = list(rows)
-
-    def log(line: str) -> None:
-        if "new file" in line and left:
-            append(table, left.pop())
-
-    return log
 
 
 # --- the partitions of the new rows ---------------------------------------------------------------------------------
@@ -98,10 +90,10 @@ def test_an_overwrite_of_partitions_compares_typed_values(tmp_path: Path, spark:
 def test_an_overwrite_of_partitions_conflicts_with_their_rows_only(tmp_path: Path, spark: SparkSession) -> None:
     table = partitioned(tmp_path / "t")
     other, same = rows(1, start=900, day=day_of(0)), rows(1, start=800, day=day_of(1))
-    first = run(spark, "write", table, source=numbers(1, 1, 70), mode="overwrite_partitions", log=landing(table, other))
-    assert committed(first).rounds == 1
-    second = run(spark, "write", table, source=numbers(1, 1, 71), mode="overwrite_partitions", log=landing(table, same))
-    assert committed(second).rounds == 2
+    for landed, start, attempts in ((other, 70, 1), (same, 71, 2)):
+        log = winning("new file", lambda landed=landed: append(table, landed))
+        result = run(spark, "write", table, source=numbers(1, 1, start), mode="overwrite_partitions", log=log)
+        assert committed(result).rounds == attempts
     assert ids(table) == [*range(5), *range(20, 25), 71, 900]
 
 
@@ -182,10 +174,7 @@ def test_replace_where_masks_rows_where_the_table_has_deletion_vectors(tmp_path:
 
 
 def test_rows_staged_for_a_table_that_another_made_first_leave_with_it(tmp_path: Path, spark: SparkSession) -> None:
-    def log(line: str) -> None:
-        if "new file" in line and not Table.exists(str(tmp_path / "t")):
-            make_table(tmp_path / "t", rows(10))
-
+    log = winning("new file", lambda: make_table(tmp_path / "t", rows(10)))
     arguments = {"mode": "overwrite", "replace_where": "id >= 8"}
     result = committed(run(spark, "write", tmp_path / "t", source=numbers(1, 0, 20), log=log, **arguments))
     table = Table.open(str(tmp_path / "t"))
@@ -194,44 +183,34 @@ def test_rows_staged_for_a_table_that_another_made_first_leave_with_it(tmp_path:
     assert len(files_on_disk(table)) == len(live_files(table)) + 1
 
 
-@pytest.mark.parametrize("outside", ["id < 100", "id > 5 OR name IS NULL", "NULL"])
-def test_a_new_row_that_replace_where_does_not_accept_is_an_error(
-    tmp_path: Path, spark: SparkSession, outside: str
-) -> None:
+def test_a_new_row_that_replace_where_does_not_accept_is_an_error(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10))
     before = files_on_disk(table)
-    arguments = {"source": numbers(3, 0, 99 if "100" in outside else 0), "mode": "overwrite", "replace_where": outside}
-    error = error_of(run(spark, "write", table, **arguments))
-    if outside == "NULL":
-        assert error["type"] in ("ConstraintViolation", "InvalidPredicate")
-    else:
-        assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", "replace_where")
-    assert files_on_disk(table) == before
-    made = run(spark, "write", tmp_path / "new", source=numbers(3, 0), mode="overwrite", replace_where="id < 2")
+    # False of one row, null of another.
+    for outside in ("id < 100", "id > 100 OR CAST(NULL AS BOOLEAN)"):
+        arguments = {"source": numbers(3, 0, 99), "mode": "overwrite", "replace_where": outside}
+        error = error_of(run(spark, "write", table, **arguments))
+        assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", "replace_where"), outside
+        assert files_on_disk(table) == before
+    arguments = {"mode": "overwrite", "replace_where": "id < 2"}
+    made = run(spark, "write", tmp_path / "new", source=numbers(3, 0), **arguments)
     assert error_of(made)["type"] == "ConstraintViolation"
     assert not Table.exists(str(tmp_path / "new"))
-    committed(run(spark, "write", tmp_path / "new", source=numbers(2, 0), mode="overwrite", replace_where="id < 2"))
+    committed(run(spark, "write", tmp_path / "new", source=numbers(2, 0), **arguments))
 
 
 def test_replace_where_scans_again_only_what_landed_and_stages_its_rows_once(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     table = make_table(tmp_path / "t", rows(10), rows(10, start=50), partition_by=["day"])
-    lines: list[str] = []
-    left = [rows(10, start=20)]
-
-    def log(line: str) -> None:
-        lines.append(line)
-        if line.startswith("staged") and left:
-            append(table, left.pop())
-
+    log = winning("staged", lambda: append(table, rows(10, start=20)))
     source = {"sql": "SELECT CAST(9 AS BIGINT) AS id, date'2024-01-05' AS day, uuid() AS name, 0D AS amount"}
     arguments = {"mode": "overwrite", "replace_where": "id % 10 = 9", "log": log, "application": application()}
     result = committed(run(spark, "write", table, source=source, **arguments))
     assert (result.rounds, ids(table)) == (2, [*range(10), *range(20, 29), *range(50, 59)])
-    assert "2 files remembered, 1 to look at" in lines
+    assert "2 files remembered, 1 to look at" in log.lines
     # Two copies and the new row in the first round, the copy of the file that landed in the second.
-    assert [line.split(";")[0] for line in lines if line.startswith("staged")] == [
+    assert [line.split(";")[0] for line in log.lines if line.startswith("staged")] == [
         "staged 3 files with 19 rows",
         "staged 1 files with 9 rows",
     ]
@@ -243,17 +222,12 @@ def test_replace_where_over_rows_of_the_table_itself_sees_each_version_whole(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     table = make_table(tmp_path / "t", rows(10))
-    left = [rows(2, start=20)]
-
-    def log(line: str) -> None:
-        if line.startswith("staged") and left:
-            append(table, left.pop())
-
+    log = winning("staged", lambda: append(table, rows(2, start=20)))
     source: dict[str, Any] = {"views": {"me": {"table": table.uri}}}
     source["sql"] = "SELECT id, day, 'again' AS name, amount FROM me WHERE id >= 8"
     result = committed(run(spark, "write", table, source=source, mode="overwrite", replace_where="id >= 8", log=log))
     assert (result.rounds, ids(table)) == (2, [*range(10), 20, 21])
-    names = {row["id"]: row["name"] for row in table.to_arrow().to_pylist()}
+    names = by_id(table)
     assert [names[k] for k in (7, 8, 9, 20, 21)] == ["n7", *["again"] * 4]
 
 
@@ -263,33 +237,18 @@ def test_replace_where_over_rows_of_the_table_itself_sees_each_version_whole(
 def test_a_lost_race_keeps_the_rows_that_are_staged(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10))
     source = {"sql": "SELECT id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(3)"}
-    lines: list[str] = []
-    lands = landing(table, rows(5, start=50))
-
-    def log(line: str) -> None:
-        lines.append(line)
-        lands(line)
-
+    log = winning("new file", lambda: append(table, rows(5, start=50)))
     result = committed(run(spark, "write", table, source=source, mode="overwrite", log=log))
     assert (result.rounds, ids(table)) == (2, [0, 1, 2])
     assert [step["name"] for step in result.steps].count("write") == 1
-    assert any("staged before are kept" in line for line in lines)
+    assert any("staged before are kept" in line for line in log.lines)
 
 
 def test_a_table_with_other_rules_gets_no_row_that_was_staged_under_the_old_ones(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     table = make_table(tmp_path / "t", rows(10))
-    changed: list[int] = []
-
-    def log(line: str) -> None:
-        if "new file" in line and not changed:
-            tx = table.begin()
-            assert tx.metadata is not None
-            configuration = {**tx.metadata.configuration, "delta.targetFileSize": "64mb"}
-            tx.set_metadata(msgspec.structs.replace(tx.metadata, configuration=configuration))
-            changed.append(tx.commit("SET TBLPROPERTIES"))
-
+    log = winning("new file", lambda: set_property(table, "delta.targetFileSize", "64mb"))
     result = committed(run(spark, "write", table, source=numbers(3, 0), mode="append", log=log))
     assert (result.rounds, len(ids(table))) == (2, 13)
     assert [step["name"] for step in result.steps].count("write") == 2
@@ -301,22 +260,15 @@ def test_a_killed_write_goes_on_with_the_files_that_it_had_staged(tmp_path: Path
     source = {"sql": "SELECT id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(3)"}
     arguments = {"source": source, "mode": "overwrite", "application": identity}
 
-    class Killed(BaseException):
-        pass
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_txlog.jobs.rounds.check_not_swept", lambda *_: (_ for _ in ()).throw(Killed()))
-        with pytest.raises(Killed):
-            run(spark, "write", table, **arguments)
+    with killed_before_commit():
+        run(spark, "write", table, **arguments)
     staged = {path for path in files_on_disk(table) - live_files(table) if path.startswith("part-")}
     assert len(staged) >= 1
     result = committed(run(spark, "write", table, **arguments))
     assert ids(table) == [0, 1, 2]
     assert live_files(table) == staged
     assert "write" not in [step["name"] for step in result.steps]
-    assert files_on_disk(table) == live_files(table) | {
-        path for path in files_on_disk(table) if path in set(table.snapshot(1).files().column("path").to_pylist())
-    }
+    assert files_on_disk(table) == ever_live(table)
 
 
 def test_b11_on_conflict_fail_never_replaces_rows_that_its_author_never_saw(
@@ -324,7 +276,8 @@ def test_b11_on_conflict_fail_never_replaces_rows_that_its_author_never_saw(
 ) -> None:
     table, identity = make_table(tmp_path / "t", rows(10)), application()
     arguments = {"source": numbers(2, 0, 7), "mode": "overwrite", "on_conflict": "fail", "application": identity}
-    error = error_of(run(spark, "write", table, log=landing(table, rows(5, start=50)), **arguments))
+    log = winning("new file", lambda: append(table, rows(5, start=50)))
+    error = error_of(run(spark, "write", table, log=log, **arguments))
     assert (error["type"], error["retryable"]) == ("ConcurrentAppend", False)
     assert "on_conflict" in error["message"]
     assert ids(table) == [*range(10), *range(50, 55)]

@@ -1,4 +1,4 @@
-"""Schema enforcement and schema evolution of write and merge: what the source has more of, refused or taken in."""
+"""Alone in showing what becomes of columns, members and types that the source has more of: refused, or taken in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
-from tests.jobs.tables import append, committed, error_of, files_on_disk, run
+from tests.jobs.racing import winning
+from tests.jobs.tables import append, committed, error_of, files_on_disk, insert, merge, run, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,19 +109,15 @@ def test_a_column_that_a_constraint_reads_is_not_widened(tmp_path: Path, spark: 
     assert table.snapshot().version == 2
 
 
-@pytest.mark.parametrize("mode", ["none", "name"])
-def test_two_that_add_the_same_column_both_land_and_there_is_one(
-    tmp_path: Path, spark: SparkSession, mode: str
-) -> None:
-    table = make(tmp_path / "t", **{"delta.columnMapping.mode": mode})
-    landed: list[int] = []
+def test_two_that_add_the_same_column_both_land_and_there_is_one(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path / "t", **{"delta.columnMapping.mode": "name"})
 
-    def log(line: str) -> None:
-        if "new file" in line and not landed:
-            tx = table.begin()
-            tx.evolve_schema(pa.schema([("more", pa.string())]))
-            landed.append(tx.commit("ADD COLUMNS"))
+    def add_column() -> None:
+        tx = table.begin()
+        tx.evolve_schema(pa.schema([("more", pa.string())]))
+        tx.commit("ADD COLUMNS")
 
+    log = winning("new file", add_column)
     source = {"sql": "SELECT 3 AS id, 'x' AS more"}
     result = committed(run(spark, "write", table, source=source, schema_evolution=True, log=log))
     assert (result.rounds, result.version) == (2, 3)
@@ -130,12 +127,7 @@ def test_two_that_add_the_same_column_both_land_and_there_is_one(
 
 def test_rows_staged_under_a_wider_schema_are_kept_over_a_conflict(tmp_path: Path, spark: SparkSession) -> None:
     table = make(tmp_path / "t", **{"delta.columnMapping.mode": "name"})
-    landed: list[int] = []
-
-    def log(line: str) -> None:
-        if "new file" in line and not landed:
-            landed.append(append(table, OLD))
-
+    log = winning("new file", lambda: append(table, OLD))
     source = {"sql": "SELECT 3 AS id, uuid() AS more"}
     result = run(spark, "write", table, source=source, mode="overwrite", schema_evolution=True, log=log)
     assert committed(result).rounds == 2
@@ -145,22 +137,13 @@ def test_rows_staged_under_a_wider_schema_are_kept_over_a_conflict(tmp_path: Pat
     assert len([path for path in files_on_disk(table) if path.startswith("part") or "/part" in path]) == 3
 
 
-UPDATE = {"when": "matched", "then": "update", "set": "*"}
-INSERT = {"when": "not_matched", "then": "insert", "values": "*"}
-
-
 def test_a_merge_gives_the_table_the_columns_that_its_clauses_assign(tmp_path: Path, spark: SparkSession) -> None:
     table = make(tmp_path / "t", **{"delta.enableTypeWidening": "true"})
-    source = {"sql": "SELECT * FROM VALUES (2L, 'two', 1), (3L, 'three', 2) AS (id, more, unused)"}
-
-    def merge(*clauses: dict[str, Any], **arguments: Any) -> Any:
-        return run(spark, "merge", table, source=source, on="t.id = s.id", clauses=list(clauses), **arguments)
-
-    assert error_of(merge({**UPDATE, "set": {"more": "s.more"}}))["type"] == "UnknownColumn"
-    assert error_of(merge(UPDATE))["type"] == "SchemaMismatch"
+    source = "SELECT * FROM VALUES (2L, 'two', 1), (3L, 'three', 2) AS (id, more, unused)"
+    assert error_of(merge(spark, table, source, update({"more": "s.more"})))["type"] == "UnknownColumn"
+    assert error_of(merge(spark, table, source, update()))["type"] == "SchemaMismatch"
     # An assignment adds its own column, and no other of the source.
-    named = {**UPDATE, "set": {"t.more": "upper(s.more)"}}
-    committed(merge(named, schema_evolution=True))
+    committed(merge(spark, table, source, update({"t.more": "upper(s.more)"}), schema_evolution=True))
     plain = {"s": None, "l": None}
     assert rows_of(table) == [
         {"id": 1, "s": {"a": 10}, "l": [1], "more": None},
@@ -168,7 +151,7 @@ def test_a_merge_gives_the_table_the_columns_that_its_clauses_assign(tmp_path: P
     ]
     assert str(table.snapshot().delta_schema.fields[0].type) == "integer"
     # A star adds all of them, and leaves alone what the source lacks; the copied row keeps its file's type.
-    committed(merge(UPDATE, INSERT, schema_evolution=True))
+    committed(merge(spark, table, source, update(), insert(), schema_evolution=True))
     assert rows_of(table) == [
         {"id": 1, "s": {"a": 10}, "l": [1], "more": None, "unused": None},
         {"id": 2, **plain, "more": "two", "unused": 1},
@@ -180,23 +163,10 @@ def test_a_merge_gives_the_table_the_columns_that_its_clauses_assign(tmp_path: P
 def test_a_merge_that_widens_keeps_its_work_over_a_conflict(tmp_path: Path, spark: SparkSession) -> None:
     table = make(tmp_path / "t", **{"delta.columnMapping.mode": "name"})
     append(table, pa.table({"id": [5], "s": [None], "l": [None]}, schema=NARROW))
-    landed: list[int] = []
-
-    def log(line: str) -> None:
-        if line.startswith("staged") and not landed:
-            landed.append(append(table, pa.table({"id": [3], "s": [None], "l": [[3]]}, schema=NARROW)))
-
-    source = {"sql": "SELECT * FROM VALUES (2, 'two'), (3, 'three'), (5, 'five') AS (id, more)"}
-    result = run(
-        spark,
-        "merge",
-        table,
-        source=source,
-        on="t.id = s.id",
-        clauses=[UPDATE, INSERT],
-        schema_evolution=True,
-        log=log,
-    )
+    landed = pa.table({"id": [3], "s": [None], "l": [[3]]}, schema=NARROW)
+    log = winning("staged", lambda: append(table, landed))
+    source = "SELECT * FROM VALUES (2, 'two'), (3, 'three'), (5, 'five') AS (id, more)"
+    result = merge(spark, table, source, update(), insert(), schema_evolution=True, log=log)
     assert committed(result).rounds == 2
     assert [(row["id"], row["l"], row["more"]) for row in rows_of(table)] == [
         (1, [1], None),
