@@ -1,4 +1,4 @@
-"""Bins: which files are rewritten together, and that a second look at what came of it finds nothing to do."""
+"""Alone in showing which files OPTIMIZE rewrites together, and that a second look finds nothing to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A2: a job has one now, whatever its texts call it, and for all of its rounds; what cannot be pinned is refused."""
+"""Alone in showing that now() and its like are one instant in a job, its attempts and its retries (A2)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine import Transaction
-from airflow_txlog.errors import CommitContention
 from airflow_txlog.jobs.clocks import replace_clocks, special_date
-from tests.jobs.tables import append, application, committed, error_of, ids, make_table, run
+from tests.jobs.racing import killed_before_commit, winning
+from tests.jobs.tables import append, application, committed, error_of, ids, make_table, merge, run, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,40 +78,31 @@ def test_a2_a_job_has_one_now_for_all_its_rounds(tmp_path: Path, spark: SparkSes
         return pa.table({"id": [key], "ts": pa.array([at], schema.field("ts").type)}, schema=schema)
 
     table = make_table(tmp_path / "t", row(1, start - dt.timedelta(days=1)), row(2, start + dt.timedelta(days=1)))
-    landed: list[int] = []
+    young = iter([20, 21])
 
-    def win(line: str) -> None:
-        if "to delete in" in line and len(landed) < 2:
-            # A row of before the job, and one of this very moment: too young for the job's own now.
-            append(table, row(10, start - dt.timedelta(hours=1)))
-            landed.append(append(table, row(20 + len(landed), dt.datetime.now(dt.UTC))))
+    def land() -> None:
+        # A row of before the job, and one of this very moment: too young for the job's own now.
+        append(table, row(10, start - dt.timedelta(hours=1)))
+        append(table, row(next(young), dt.datetime.now(dt.UTC)))
 
-    result = committed(run(spark, "delete", table, predicate="ts < current_timestamp()", log=win))
-    assert (result.rounds, len(landed)) == (3, 2)
+    log = winning("to delete in", land, times=2)
+    result = committed(run(spark, "delete", table, predicate="ts < current_timestamp()", log=log))
+    assert result.rounds == 3
     assert ids(table) == [2, 20, 21]
     assert result.metrics["numDeletedRows"] == 3
 
 
 @pytest.mark.spark
-def test_b1_a_retry_that_resumes_has_the_now_of_the_first_try(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_b1_a_retry_that_resumes_has_the_now_of_the_first_try(tmp_path: Path, spark: SparkSession) -> None:
     schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 
     def row(key: int) -> pa.Table:
-        return pa.table(
-            {"id": [key], "ts": pa.array([dt.datetime.now(dt.UTC)], schema.field("ts").type)}, schema=schema
-        )
-
-    def crowded(tx: Transaction, *args: Any, **kwargs: Any) -> int:
-        raise CommitContention("lost every race", attempts=3)
+        return pa.Table.from_pylist([{"id": key, "ts": dt.datetime.now(dt.UTC)}], schema)
 
     table = make_table(tmp_path / "t", row(1))
-    identity = application()
-    work: dict[str, Any] = {"predicate": "ts < now()", "application": identity}
-    with monkeypatch.context() as patched:
-        patched.setattr(Transaction, "commit", crowded)
-        assert error_of(run(spark, "delete", table, conflict_deadline_s=0, **work))["type"] == "CommitContention"
+    work: dict[str, Any] = {"predicate": "ts < now()", "application": application()}
+    with killed_before_commit():
+        run(spark, "delete", table, **work)
     append(table, row(2))
     committed(run(spark, "delete", table, **work))
     assert ids(table) == [2]
@@ -128,9 +118,7 @@ def test_a2_the_three_clocks_of_a_job_agree_in_its_time_zone(tmp_path: Path, spa
     }
     schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in texts)])
     table = make_table(tmp_path / "t", pa.table({"id": [1], **{name: ["x"] for name in texts}}, schema=schema))
-    clauses = [{"when": "matched", "then": "update", "set": texts}]
-    source = {"sql": "SELECT 1L AS id"}
-    committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=clauses, time_zone=zone))
+    committed(merge(spark, table, "SELECT 1L AS id", update(texts), time_zone=zone))
     (found,) = table.to_arrow().to_pylist()
     assert found["now"] == found["wall"]
     assert found["now"][:10] == found["today"]

@@ -1,4 +1,4 @@
-"""Which columns a text can mean: the other side's names do not make us read a column of ours."""
+"""Alone in showing which columns a text can mean: the other side's names do not make us read a column of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sieve of a merge: which target rows its source's keys let through, for conditions of every kind."""
+"""Alone in showing which target rows the keys of a merge's source let through, for conditions of every kind."""
 
 from __future__ import annotations
 

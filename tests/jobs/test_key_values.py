@@ -1,4 +1,4 @@
-"""Keys become values of the column's exact type, or are refused by type and place, and never by value."""
+"""Alone in showing that a key becomes a value of the column's exact type, or is refused, and never shown."""
 
 from __future__ import annotations
 

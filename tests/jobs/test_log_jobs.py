@@ -1,4 +1,4 @@
-"""TRUNCATE and RESTORE as jobs: by the log alone, without Spark, once for each application transaction."""
+"""Alone in showing TRUNCATE and RESTORE as jobs: by the log alone, once for each application transaction."""
 
 from __future__ import annotations
 

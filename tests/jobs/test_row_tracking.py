@@ -1,4 +1,4 @@
-"""Jobs on tables that track rows: every new file is numbered, and ids that another engine wrote into a file stay."""
+"""Alone in showing jobs on tables that track rows: new files are numbered, ids that stand in a file stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from tests.jobs.tables import committed, ids, make_table, run
+from tests.jobs.tables import committed, ids, insert, make_table, merge, run, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,19 +82,8 @@ def test_appends_and_merges_are_numbered(spark: SparkSession, table: Table) -> N
     source = {"sql": "SELECT id, 'new' AS name FROM VALUES (2L), (20L) AS v(id)", "views": {}}
     committed(run(spark, "write", table, source=source, mode="append"))
     assert preserved(table) == "true"
-    committed(
-        run(
-            spark,
-            "merge",
-            table,
-            source={"sql": "SELECT 3L AS id, 'merged' AS name UNION ALL SELECT 30L, 'merged'", "views": {}},
-            on="t.id = s.id",
-            clauses=[
-                {"when": "matched", "then": "update", "set": "*"},
-                {"when": "not_matched", "then": "insert", "values": "*"},
-            ],
-        )
-    )
+    source = "SELECT * FROM VALUES (3L, 'merged'), (30L, 'merged') AS v(id, name)"
+    committed(merge(spark, table, source, update(), insert()))
     assert preserved(table) == "false"
     files = table.snapshot().files()
     assert files.column("base_row_id").null_count == files.column("default_row_commit_version").null_count == 0

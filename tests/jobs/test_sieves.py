@@ -1,4 +1,4 @@
-"""Sieves: no row of which a condition is TRUE is dropped, and what the engine has read is used."""
+"""Alone in showing that a row filter drops no row of which its condition is TRUE, and that it drops others."""
 
 from __future__ import annotations
 

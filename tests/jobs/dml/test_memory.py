@@ -1,4 +1,4 @@
-"""What a job's memory keeps and what it drops, case by case; the histories are in `test_histories`."""
+"""Alone in showing what a job keeps and drops case by case, and which changes of the rules it survives."""
 
 from __future__ import annotations
 
