@@ -229,97 +229,15 @@ def test_an_unknown_time_zone_is_a_clear_error(tmp_path: Path, spark: SparkSessi
 # --- files of other writers -----------------------------------------------------------------------------------------
 
 
-def add_file(table: Table, path: Path, count: int | None = None) -> None:
-    """Put an existing Parquet file into the table."""
-    relative = path.relative_to(table.uri.removeprefix("file://"))
-    stats = None if count is None else f'{{"numRecords":{count}}}'
-    tx = table.begin()
-    tx.add(path=str(relative), size=path.stat().st_size, stats=stats)
-    tx.commit("WRITE")
-
-
-def spark_file(spark: SparkSession, folder: Path, query: str, conf: dict[str, str]) -> Path:
-    """The one Parquet file that Spark writes of a query under these settings, moved into the folder."""
-    for name, value in conf.items():
-        spark.conf.set(name, value)
-    try:
-        spark.sql(query).coalesce(1).write.parquet(str(folder / "spark"))
-    finally:
-        for name in conf:
-            spark.conf.unset(name)
-    (found,) = (folder / "spark").glob("*.parquet")
-    return found.rename(folder / "from-spark.parquet")
-
-
-@pytest.mark.parametrize("form", ["INT96", "TIMESTAMP_MILLIS"])
-def test_a7_far_timestamps_survive_a_delete(tmp_path: Path, spark: SparkSession, form: str) -> None:
-    texts = ["0001-01-01", "1582-10-04", "1900-01-01", "2262-04-12", "9999-12-31 12:00:00"]
-    values = ", ".join(f"({k}L, TIMESTAMP '{text}')" for k, text in enumerate(texts))
-    schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
-    table = Table.create(str(tmp_path / "t"), schema)
-    query = f"SELECT * FROM VALUES {values}, (99L, TIMESTAMP '2000-01-01') AS v(id, ts)"
-    add_file(table, spark_file(spark, tmp_path / "t", query, {"spark.sql.parquet.outputTimestampType": form}), 6)
-    before = {
-        row["id"]: row["ts"]
-        for row in table.to_arrow().cast(pa.schema([("id", pa.int64()), ("ts", pa.int64())])).to_pylist()
-    }
-    committed(run(spark, "delete", table, predicate="ts = timestamp'2000-01-01'"))
-    committed(run(spark, "delete", table, predicate="ts = timestamp'9999-12-31 12:00:00' AND id = 77 OR id = 2"))
-    after = {
-        row["id"]: row["ts"]
-        for row in table.to_arrow().cast(pa.schema([("id", pa.int64()), ("ts", pa.int64())])).to_pylist()
-    }
-    assert after == {key: value for key, value in before.items() if key not in (2, 99)}
-    (path,) = live_files(table)
-    shown = spark.read.parquet(str(tmp_path / "t" / path)).selectExpr("id", "CAST(ts AS STRING) AS ts").collect()
-    expected = {k: text if " " in text else f"{text} 00:00:00" for k, text in enumerate(texts) if k != 2}
-    assert {row["id"]: row["ts"] for row in shown} == expected
-
-
-@pytest.mark.parametrize("column", ["d", "ts"])
-def test_a8_old_values_of_a_legacy_file_are_refused_and_nothing_changes(
-    tmp_path: Path, spark: SparkSession, column: str
-) -> None:
-    schema = pa.schema([("d", pa.date32()), ("ts", pa.timestamp("us", tz="UTC"))])
-    table = Table.create(str(tmp_path / "t"), schema)
-    query = "SELECT DATE '1500-01-01' AS d, TIMESTAMP '1500-01-01' AS ts"
-    legacy = {
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    }
-    add_file(table, spark_file(spark, tmp_path / "t", query, legacy))
-    before = files_on_disk(table)
-    error = error_of(run(spark, "delete", table, predicate=f"{column} = '1500-01-01'"))
-    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "legacy calendar")
-    assert files_on_disk(table) == before
-    assert table.snapshot().version == 1
-
-
-def test_a8_recent_values_of_a_legacy_file_are_as_good_as_any(tmp_path: Path, spark: SparkSession) -> None:
-    schema = pa.schema([("d", pa.date32()), ("ts", pa.timestamp("us", tz="UTC"))])
-    table = Table.create(str(tmp_path / "t"), schema)
-    query = "SELECT * FROM VALUES (DATE '1582-10-15', TIMESTAMP '1900-01-01'), (DATE '2024-01-01', NULL) AS v(d, ts)"
-    legacy = {
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    }
-    add_file(table, spark_file(spark, tmp_path / "t", query, legacy))
-    committed(run(spark, "delete", table, predicate="d = date'2024-01-01'"))
-    (path,) = live_files(table)
-    # The mark of the calendar stays with the copy, so that every later reader treats it as the source.
-    assert b"org.apache.spark.legacyDateTime" in pq.read_metadata(tmp_path / "t" / path).metadata
-    assert spark.read.parquet(str(tmp_path / "t" / path)).collect() == [
-        (dt.date(1582, 10, 15), dt.datetime(1900, 1, 1, tzinfo=dt.UTC).astimezone().replace(tzinfo=None))
-    ]
-
-
 def test_files_that_lack_a_column_or_hold_an_older_type_are_found_and_copied(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("added", pa.string())])
     table = Table.create(str(tmp_path / "t"), schema)
     pq.write_table(pa.table({"ID": pa.array([1, 2, 3], pa.int32())}), tmp_path / "t" / "old.parquet")
-    add_file(table, tmp_path / "t" / "old.parquet", 3)
+    tx = table.begin()
+    tx.add(path="old.parquet", size=(tmp_path / "t" / "old.parquet").stat().st_size, stats='{"numRecords":3}')
+    tx.commit("WRITE")
     committed(run(spark, "delete", table, predicate="id = 2 AND added IS NULL"))
     assert bag(table) == bag(pa.table({"id": [1, 3], "added": pa.array([None, None], pa.string())}))
     (path,) = live_files(table)
@@ -390,21 +308,4 @@ def test_a_damaged_data_file_is_named_before_anything_is_written(tmp_path: Path,
     error = error_of(run(spark, "delete", table, predicate="id = 7"))
     assert error["type"] == "CorruptDataFile"
     assert path in error["facts"]["path"]
-    assert files_on_disk(table) == before
-
-
-def test_a_table_with_a_feature_we_cannot_honour_is_refused(tmp_path: Path, spark: SparkSession) -> None:
-    from airflow_txlog.engine.log.actions import Protocol
-
-    table = make_table(tmp_path / "t", rows(10))
-    log = tmp_path / "t" / "_delta_log" / f"{2:020d}.json"
-    protocol = Protocol(
-        min_reader_version=3, min_writer_version=7, reader_features=["marsRover"], writer_features=["marsRover"]
-    )
-    from airflow_txlog.engine.log.wire import encode_commit
-
-    log.write_bytes(encode_commit({"operation": "UPGRADE"}, [protocol]))
-    before = files_on_disk(table)
-    error = error_of(run(spark, "delete", table, predicate="id = 7"))
-    assert (error["type"], error["facts"]["feature"]) == ("UnsupportedFeature", "marsRover")
     assert files_on_disk(table) == before

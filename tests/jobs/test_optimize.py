@@ -155,23 +155,6 @@ def test_a_purge_leaves_no_masked_row_in_any_file_and_touches_nothing_else(tmp_p
     assert error_of(both)["type"] == "InvalidJobSpec"
 
 
-def test_a_file_of_which_nothing_is_left_goes_without_another(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(3), rows(3, start=3))
-    allow_vectors(table)
-    mask(table, {0: range(3)})
-    result = committed(run(spark, "optimize", table, purge=True))
-    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (1, 0)
-    assert "minFileSize" not in result.metrics
-    assert len(ids(table)) == 3
-
-
-def test_files_of_an_append_only_table_may_be_rewritten(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(3), rows(3, start=3), properties={"delta.appendOnly": "true"})
-    committed(run(spark, "optimize", table))
-    assert len(live_files(table)) == 1
-    assert ids(table) == list(range(6))
-
-
 # --- Z-order --------------------------------------------------------------------------------------------------------
 
 

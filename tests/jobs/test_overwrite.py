@@ -234,7 +234,9 @@ def test_replace_where_over_rows_of_the_table_itself_sees_each_version_whole(
 # --- what lands meanwhile -------------------------------------------------------------------------------------------
 
 
-def test_a_lost_race_keeps_the_rows_that_are_staged(tmp_path: Path, spark: SparkSession) -> None:
+def test_b11_an_overwrite_also_removes_what_landed_meanwhile_and_stages_nothing_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     table = make_table(tmp_path / "t", rows(10))
     source = {"sql": "SELECT id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(3)"}
     log = winning("new file", lambda: append(table, rows(5, start=50)))

@@ -215,24 +215,6 @@ def test_a17_vectors_of_a_commit_that_is_proved_not_to_be_are_deleted(tmp_path: 
     assert vectors_on_disk(table) == set()
 
 
-def test_a_vacuum_keeps_the_vectors_that_are_needed_and_no_others(tmp_path: Path, spark: SparkSession) -> None:
-    table = vector_table(tmp_path / "t")
-    for condition in ("id IN (1, 61)", "id = 2", "id >= 120"):
-        committed(run(spark, "delete", table, predicate=condition))
-    assert len(vectors_on_disk(table)) == 2
-    expected = bag(table)
-    table.vacuum(0, check_retention=False)
-    # The vector of the second file is the first commit's still; that of the first file is the second's.
-    assert len(vectors_on_disk(table)) == 2
-    assert len(files_on_disk(table)) == 4
-    assert bag(table) == expected
-    committed(run(spark, "delete", table, predicate="id IN (3, 63)"))
-    table.vacuum(0, check_retention=False, mode="lite")
-    assert len(vectors_on_disk(table)) == 1
-    assert len(files_on_disk(table)) == 3
-    read_alike(table)
-
-
 def test_b1_a_retry_commits_the_vectors_that_the_try_before_it_had_staged(tmp_path: Path, spark: SparkSession) -> None:
     table = vector_table(tmp_path / "t")
     work: dict[str, Any] = {"predicate": "id IN (3, 63)", "set": {"name": "'u'"}, "application": application()}

@@ -172,13 +172,6 @@ def test_overwrite_from_the_table_itself_reads_the_version_it_replaces(tmp_path:
     assert ids(table) == [0, 2, 4]
 
 
-def test_b11_overwrite_also_removes_what_landed_meanwhile(tmp_path: Path, spark: SparkSession) -> None:
-    table = make_table(tmp_path / "t", rows(10))
-    log = winning("new file", lambda: append(table, rows(5, start=50)))
-    result = committed(run(spark, "write", table, source=numbers(2, start=7), mode="overwrite", log=log))
-    assert (result.rounds, ids(table)) == (2, [7, 8])
-
-
 def partitioned(folder: Path) -> Table:
     days = [rows(5, start=10 * k, day=dt.date(2024, 1, 1 + k)) for k in range(3)]
     return make_table(folder, *days, partition_by=["day"])
