@@ -15,6 +15,7 @@ from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.files import vectors_of
+from tests.jobs.dml.test_masked_rows import last_commit
 from tests.jobs.racing import killed_before_commit, winning
 from tests.jobs.tables import (
     append,
@@ -36,7 +37,6 @@ from tests.jobs.tables import (
     set_property,
     update,
 )
-from tests.jobs.test_masked_rows import last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
