@@ -13,9 +13,9 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # `.venv/bin` first, so that a child `airflow` or `python` is ours.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-# Two processes, each with a Spark session of its own where its tests need one (2 GB of heap); what starts delta-spark
-# besides stays in one of them.
-PYTEST_WORKERS ?= -n 2 --dist loadgroup
+# Two processes, each with a Spark session of its own where its tests need one (2 GB of heap). tests/conftest.py deals
+# the files out.
+PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 

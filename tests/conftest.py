@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.depth import LONG
 
@@ -26,6 +27,24 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 # A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
 REPORTED = "reported"
 DURATIONS_SHOWN = 16
+
+
+class ByFile(LoadScopeScheduling):
+    """One worker runs a whole file, so that what a module shares is made once; and one worker all of delta-spark.
+
+    Not by marks of groups: with this release of pytest, xdist does not see them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "delta-spark" if "delta_spark" in file else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Files in the order of collection: the slow ones first."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from tests.interop.delta_spark import DeltaSpark, jars, running
 
 @pytest.fixture(scope="session")
 def delta() -> Iterator[DeltaSpark]:
-    """delta-spark at work. Tests that use it carry `xdist_group("delta-spark")`, so that one worker has them all."""
+    """delta-spark at work."""
     if not jars():
         pytest.skip("delta-spark's jars are not here: run tools/ensure_delta_spark.sh, or set TXLOG_DELTA_JARS")
     with running() as child:

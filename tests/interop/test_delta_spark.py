@@ -36,7 +36,6 @@ from tests.vectors import mask_by_us
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow("delta-spark in a JVM of its own"),
-    pytest.mark.xdist_group("delta-spark"),
 ]
 
 UTC = dt.UTC

@@ -17,7 +17,6 @@ from tests.interop.reference.plain import plain_rows
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow("delta-spark in a JVM of its own"),
-    pytest.mark.xdist_group("delta-spark"),
 ]
 
 

@@ -22,12 +22,10 @@ from airflow_txlog.engine import Table
 from tests.depth import LONG
 from tests.jobs.tables import files_on_disk, live_files, make_table, rows
 
-# One worker has them all, or each would start a cluster.
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.seeded,
     pytest.mark.slow("a Spark local-cluster, whose executors are killed and started again"),
-    pytest.mark.xdist_group("local-cluster"),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
