@@ -26,7 +26,7 @@ _LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'")
 _NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([^"]+)"')
 # SQLSTATE class 22 is "data exception": a cast that fails, a division by zero, a value that overflows.
 _DATA_EXCEPTION = "22"
-# What Spark says of a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
+# How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
 _DEATH = re.compile(
     r"Python worker exited unexpectedly[^.\n]*|Python worker failed to connect back|ExecutorLostFailure[^\n]*"
     r"|SparkContext (?:was|has been) shut ?down"

@@ -1,8 +1,8 @@
 """Who retries what: the table of error classes, each with the ring that retries it and the reason.
 
 The rings are the job itself, `TxlogRetryPolicy`, and Airflow's own `retries`; docs/decisions/retries.md describes them,
-and docs/errors.md prints this table. Imports nothing of Airflow. The invariant: the table says of each class what its
-`retryable` and `ring_of` do; a test holds it.
+and docs/errors.md prints this table. Imports nothing of Airflow. The invariant: the table agrees with each class's
+`retryable` and with `ring_of`; a test holds it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from airflow_txlog.application import find_done
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import JobLost, TxlogError
 
@@ -45,6 +44,9 @@ def result_of_lost(spec: JobSpec, error: JobLost) -> JobResult:
 
     Raises the error itself where the log does not show it, or does not answer; and what the lookup refuses to answer.
     """
+    # Here: a DAG file that names a runner is parsed without the engine.
+    from airflow_txlog.application import find_done
+
     try:
         done = find_done(spec)
     except TxlogError:

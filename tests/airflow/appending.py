@@ -1,4 +1,4 @@
-"""A runner that appends one file a job through the engine, and dies before or after its commit when a test says so."""
+"""A runner that appends one file a job through the engine, and dies before or after its commit as a test asks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def append_a_file(spec: JobSpec) -> int:
 
 
 class AppendsAFile:
-    """Appends a file unless the table's log says that this was done."""
+    """Appends a file unless the table's log shows that this was done."""
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         done = find_done(spec)

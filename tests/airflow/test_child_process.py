@@ -133,12 +133,12 @@ leave(status="failed", error=JobLost("the driver's JVM is gone", has_application
 def test_a_lost_job_stays_lost_where_the_log_does_not_answer(
     tmp_path: Path, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_txlog.runners import base
+    from airflow_txlog import application
 
     def no_answer(spec: JobSpec) -> None:
         raise OSError("the store does not answer")
 
-    monkeypatch.setattr(base, "find_done", no_answer)
+    monkeypatch.setattr(application, "find_done", no_answer)
     with pytest.raises(JobLost) as caught:
         runner(tmp_path, "os._exit(1)").run(spec, log=print)
     assert isinstance(caught.value.__cause__, OSError)

@@ -124,8 +124,8 @@ def test_a_retry_finds_the_commit_of_a_release_with_other_app_ids(table: Table, 
     ti = TryOfAirflow()
     old = ApplicationTransaction(app_id=f"airflow_txlog/e3b0c44298fc/load/a/{ti.run_id}/-1", version=ti.max_tries)
     spec = spec_of(table, ti, no_store())
-    told = {name: value for name, value in spec.annotations.items() if name not in ("max_tries", "run_started")}
-    assert do(table, spec.replace(application=old, annotations=told)) == "committed"
+    tags = {name: value for name, value in spec.annotations.items() if name not in ("max_tries", "run_started")}
+    assert do(table, spec.replace(application=old, annotations=tags)) == "committed"
     assert do(table, spec_of(table, ti.retried(), make_store())) == "already_done"
 
 

@@ -1,4 +1,4 @@
-"""A retry is told from a clear, one deployment from another, by tasks of a real Airflow: its API, its database.
+"""A retry and a clear, and two deployments, are distinguished: tasks of a real Airflow, its API and its database.
 
 `dag.test()` begins a run; `go_on` repeats its loop for a run that is there, as the scheduler does after a clear.
 """

@@ -1,4 +1,4 @@
-"""The table of who retries what says of every error what the code does."""
+"""The table of who retries what agrees with what the code does for every error."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ BAD = [
     ("InvalidJobSpec", {"source": {"sql": "SELEC 1"}}),
     ("InvalidJobSpec", {"source": {"sql": "INSERT INTO x VALUES (1)"}}),
     ("InvalidJobSpec", {"source": {"sql": "SELECT nope FROM range(1)"}}),
-    ("InvalidJobSpec", {"source": {"format": "parquet", "path": "/no/such/folder"}}),
+    ("SourceNotFound", {"source": {"format": "parquet", "path": "/no/such/folder"}}),
     ("InvalidPredicate", {"parameters": {"unused": 1}}),
     ("InvalidPredicate", {"source": {"sql": "SELECT :missing AS id"}}),
     ("PartitionMismatch", {"partition_by": ["name"]}),
