@@ -17,6 +17,8 @@ from airflow_txlog.contract import JobSpec  # noqa: E402
 from airflow_txlog.jobs.run import run_job  # noqa: E402
 from airflow_txlog.jobs.session import local_session  # noqa: E402
 
+JIT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def where(batches):
     """The file of the module of tasks, as an executor finds it."""
@@ -39,6 +41,14 @@ def main() -> None:
             "spark.executorEnv.TXLOG_FAULTS": str(faults),
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.sql.shuffle.partitions": "2",
+            # An executor that was killed serves nothing again, however long one asks.
+            "spark.shuffle.io.maxRetries": "1",
+            "spark.shuffle.io.retryWait": "100ms",
+            # As in tests/conftest.py: what these few rows cost is compiling.
+            "spark.driver.extraJavaOptions": JIT,
+            "spark.executor.extraJavaOptions": JIT,
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         }
     )
     spark.sparkContext.setLogLevel("ERROR")
