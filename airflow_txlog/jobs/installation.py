@@ -40,11 +40,11 @@ def not_started(error: Exception) -> TxlogError:
     """The error of a job whose Spark did not start."""
     if isinstance(error, TxlogError):
         return error
-    told = f"{type(error).__name__}: {error}"
+    cause = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError):
-        message = f"PySpark cannot be imported ({told}). Install it: {INSTALL}. Nothing was read."
+        message = f"PySpark cannot be imported ({cause}). Install it: {INSTALL}. Nothing was read."
     else:
-        message = f"Spark could not be started: {told}. Is Java 17 or newer there (JAVA_HOME)?"
+        message = f"Spark could not be started: {cause}. Is Java 17 or newer there (JAVA_HOME)?"
     return JobError(message, cause_type=type(error).__name__)
 
 

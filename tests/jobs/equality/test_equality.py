@@ -105,7 +105,7 @@ def check_case(spark: SparkSession, folder: Path, case: Case) -> None:
                 statement.operation,
                 table,
                 time_zone=case.time_zone,
-                **_arguments(case, statement, folder / f"source-{number}.parquet"),
+                **_arguments(case, statement, folder.with_name(f"{folder.name}-source-{number}.parquet")),
             )
             if isinstance(expected, str):
                 assert result.status == "failed", f"{statement}: {result.status}, and must end in {expected}"
