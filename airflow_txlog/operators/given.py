@@ -137,7 +137,7 @@ def null_refusal(place: str, found: str) -> str:
     name = place.removeprefix("parameters.").split("[")[0]
     allow = f' Where null is meant, allow it by nullable_parameters=["{name}"].' if place != name else ""
     return (
-        f"{place} {found}, and a value is needed: a comparison with null is true of no row. Look at where it comes from; "
+        f"{place} {found}, and a value is needed: a comparison with null is true of no row. Look at its origin; "
         f"an XCom that was never pushed is None. Nothing was read.{allow}"
     )
 
