@@ -37,16 +37,16 @@ READING = "tests/datafiles/test_reading.py"
 COPYING = "tests/datafiles/test_rewriting.py"
 TASKS = "tests/datafiles/test_writing.py"
 CHANGE_ROWS = "tests/datafiles/test_changes.py"
-SAVED_WORK = "tests/jobs/dml/test_memory.py"
-KEYS = "tests/jobs/test_key_values.py"
+SAVED_WORK = "tests/jobs/dml/test_histories.py"
+KEYS = "tests/jobs/dml/test_key_values.py"
 ATTEMPTS = "tests/jobs/test_attempts_by_the_log.py"
 LOG_JOBS = "tests/jobs/test_log_jobs.py"
 RETRY_POLICY = "tests/airflow/test_retry_policy.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/test_clocks.py"
-MERGE_KEYS = "tests/jobs/test_key_sieve.py"
+MERGE_KEYS = "tests/jobs/dml/test_key_sieve.py"
 NEVER_START_OVER = "tests/jobs/dml/test_never_start_over.py"
-WRITE = "tests/jobs/test_write.py"
+WRITE = "tests/jobs/write/test_write.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

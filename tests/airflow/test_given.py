@@ -67,7 +67,7 @@ def test_a_path_and_numbers_among_spark_settings_are_taken_as_texts() -> None:
 
 
 class _Ti:
-    dag_id, task_id, run_id, map_index, try_number = "d", "t", "r", -1, 1
+    dag_id, task_id, run_id, map_index, try_number, max_tries, id = "d", "t", "r", -1, 1, 0, "an id"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_disk_that_is_full_at_the_commit_fails_at_once_and_keeps_the_work_of_a
         patch.setattr(LocalStore, "put_if_absent", is_full)
         error = error_of(run(spark, "merge", table, application=identity, **MERGE))
     assert (error["type"], error["retryable"], error["facts"]["cause_type"]) == ("JobError", False, "OSError")
-    assert error["message"].startswith("Could not run the merge job: OSError: [Errno 28] No space left on device")
+    assert error["message"].startswith("Cannot run the merge job: OSError: [Errno 28] No space left on device")
     if identity is None:
         assert files_on_disk(table) == before, "nothing landed, and nobody goes on with what was staged"
         return

@@ -323,7 +323,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("SchemaMismatch", {"source": {"sql": "SELECT 1L AS id, 'x' AS name, 2L AS _txlog_row"}}),
     ("InvalidJobSpec", {"clauses": [update({"name": "'x'"}), delete()]}),
     ("InvalidJobSpec", {"clauses": [update({"name": "'a'", "NAME": "'b'"})]}),
-    ("TableNotFound", {"source": {"table": "/no/such/table"}}),
+    ("SourceNotFound", {"source": {"table": "/no/such/table"}}),
     ("InvalidJobSpec", {"source_alias": "T"}),
     ("InvalidInput", {"source": {"sql": "SELECT 3L AS id, CAST('x' AS INT) AS name"}}),
 ]
