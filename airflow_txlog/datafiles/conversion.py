@@ -27,6 +27,15 @@ class ColumnMismatch(Exception):
         self.column = column
 
 
+class ShreddedVariant(ColumnMismatch):
+    """A file holds parts of a variant in columns of their own, and only a reader of shredding puts them together."""
+
+
+# What a variant column is in rows: its two binaries, as a file holds them that does not shred it.
+# Source: protocol, "Variant data in Parquet".
+VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where values come from: how a wanted field is found among theirs, and which leaf types may become which."""
@@ -117,6 +126,8 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: Source)
     if not pa.types.is_struct(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no struct")
     members = FileFields(array.type)
+    if source.is_file and wanted == VARIANT:
+        _check_variant(array.type, members, column)
     # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
     children = array.flatten()
     columns = []
@@ -127,6 +138,14 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: Source)
         else:
             columns.append(convert_array(children[found], field.type, f"{column}.{field.name}", source))
     return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
+
+
+def _check_variant(found: pa.StructType, members: FileFields, column: str) -> None:
+    # In a shredded file `value` lacks what stands in `typed_value`.
+    if members.find_name("typed_value") is not None:
+        raise ShreddedVariant(column, found, VARIANT, "the variant is shredded (variantShredding)")
+    if any(members.find_name(field.name) is None for field in VARIANT):
+        raise ColumnMismatch(column, found, VARIANT, "a variant has both a value and metadata")
 
 
 def _list(array: pa.Array, wanted: pa.ListType, column: str, source: Source) -> pa.Array:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.calendars import calendar_of
+from airflow_txlog.datafiles.conversion import ShreddedVariant
 from airflow_txlog.datafiles.locations import open_input
 from airflow_txlog.datafiles.physical import FileFields, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
@@ -136,8 +137,16 @@ def row_group_starts(parquet: pq.ParquetFile) -> list[int]:
     return starts
 
 
-def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile:
+def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | UnsupportedFeature:
     """What to raise when a column of the file cannot be taken as the table's type."""
+    if isinstance(error, ShreddedVariant):
+        return UnsupportedFeature(
+            f"Data file {file.location}: {error}, which this engine does not read. Nothing was changed. Select other "
+            "columns, or have the engine that wrote the file rewrite it without shredding.",
+            feature="variantShredding",
+            needed_to="read",
+            path=file.location,
+        )
     return _corrupt(file, str(error))
 
 

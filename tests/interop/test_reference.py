@@ -32,7 +32,6 @@ REFUSED: dict[str, tuple[type[errors.TxlogError], str]] = {
     "geometry": (errors.UnsupportedFeature, "type 'geometry(OGC:CRS84)'"),
     "legacy_calendar": CALENDAR,
     "legacy_calendar_int96": CALENDAR,
-    "variant": (errors.UnsupportedFeature, "type 'variant'"),
 }
 
 # The properties that DESCRIBE DETAIL shows and that are no part of the metadata's configuration.

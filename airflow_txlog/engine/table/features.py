@@ -26,6 +26,7 @@ from airflow_txlog.engine.table.types import (
     Primitive,
     StructField,
     StructType,
+    VariantType,
     walk_fields,
     walk_types,
 )
@@ -41,6 +42,8 @@ READABLE = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
     }
 )
 
@@ -76,6 +79,8 @@ WRITABLE_WHILE_UNUSED = frozenset(
     {
         "icebergCompatV1",
         "icebergCompatV2",
+        "variantType",
+        "variantType-preview",
     }
 )
 
@@ -265,6 +270,8 @@ def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
         yield "columnMapping"
     for field in walk_fields(schema):
         yield from _active_in_field(field)
+    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
+        yield "variantType"
 
 
 _SWITCHES = {

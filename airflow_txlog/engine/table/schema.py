@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.datafiles.conversion import VARIANT
 from airflow_txlog.datafiles.physical import MODE_KEY
 from airflow_txlog.engine.table.types import (
     MAX_DECIMAL_PRECISION,
@@ -24,6 +25,7 @@ from airflow_txlog.engine.table.types import (
     Primitive,
     StructField,
     StructType,
+    VariantType,
 )
 from airflow_txlog.errors import CorruptTable, SchemaMismatch, UnsupportedFeature
 
@@ -35,6 +37,7 @@ __all__ = [
     "Primitive",
     "StructField",
     "StructType",
+    "VariantType",
     "array_of",
     "arrow_type",
     "delta_type",
@@ -55,7 +58,7 @@ def parse_schema(schema_string: str | None) -> StructType:
     """The schema of a metadata action.
 
     Raises CorruptTable, naming the column, when the text is not a schema (also when two names differ in nothing but
-    case), and UnsupportedFeature when a column has a type that this engine cannot read: variant, geometry, geography,
+    case), and UnsupportedFeature when a column has a type that this engine cannot read: geometry, geography,
     an interval, a user-defined type, or one it never heard of. `void` is read; such a column holds nothing but null.
     """
     if schema_string is None:
@@ -117,6 +120,8 @@ def _named_type(name: str, column: str) -> DataType:
     primitive = _PRIMITIVES.get(name)
     if primitive is not None:
         return primitive
+    if name == "variant":
+        return VariantType()
     # "decimal" alone is Spark's old spelling of its default.
     if name == "decimal":
         return DecimalType(10, 0)
@@ -142,7 +147,7 @@ def _unsupported(type_name: str, column: str) -> UnsupportedFeature:
 
 def _type_to_json(data_type: DataType) -> Any:
     match data_type:
-        case Primitive() | DecimalType():
+        case Primitive() | DecimalType() | VariantType():
             return str(data_type)
         case ArrayType(element, contains_null):
             return {"type": "array", "elementType": _type_to_json(element), "containsNull": contains_null}
@@ -206,6 +211,8 @@ def arrow_type(data_type: DataType) -> pa.DataType:
             return _TO_ARROW[data_type]
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
+        case VariantType():
+            return VARIANT
         case ArrayType(element, contains_null):
             return pa.list_(_arrow_field("element", element, contains_null))
         case MapType(key, value, value_contains_null):

@@ -62,6 +62,17 @@ class DecimalType:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantType:
+    """Semi-structured data, which rows hold as two binaries: `datafiles.conversion.VARIANT`.
+
+    Source: protocol, "Variant Data Type".
+    """
+
+    def __str__(self) -> str:
+        return "variant"
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayType:
     """A list of one element type."""
 
@@ -172,7 +183,7 @@ class StructType:
         return tuple(found) or None
 
 
-DataType: TypeAlias = Primitive | DecimalType | ArrayType | MapType | StructType
+DataType: TypeAlias = Primitive | DecimalType | VariantType | ArrayType | MapType | StructType
 
 
 def walk_fields(data_type: DataType) -> Iterator[StructField]:

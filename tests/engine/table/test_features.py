@@ -59,8 +59,6 @@ LEGACY = Protocol(min_reader_version=2, min_writer_version=6)
         "geospatial",
         "variantShredding",
         "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
     ],
 )
 def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> None:

@@ -16,7 +16,7 @@ from sqlglot import exp
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.lexing import Lexed
 from airflow_txlog.engine.table.predicate.tree import Column
-from airflow_txlog.engine.table.types import Primitive, StructField, StructType
+from airflow_txlog.engine.table.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
 
 # Spark reads these as functions where no column has the name.
@@ -138,6 +138,8 @@ def _usable(field: StructField) -> Column:
         raise OutsideGrammar(f"the column {field.name} with a collation, char or varchar type")
     if field.type is Primitive.VOID:
         raise OutsideGrammar(f"the column {field.name} without a type")
+    if isinstance(field.type, VariantType):
+        raise OutsideGrammar(f"the variant column {field.name}")
     return Column(field.name, field.type)
 
 

@@ -1,0 +1,109 @@
+"""Variant columns are read as their two binaries; nothing is written to a table that has one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog import errors
+from airflow_txlog.datafiles.conversion import VARIANT
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.schema import parse_schema, schema_to_json
+
+# The object {"a": 1} as Spark encodes it, and null.
+OBJECT = {"metadata": b"\x01\x01\x00\x01a", "value": b"\x02\x01\x00\x00\x02\x0c\x01"}
+NULL = {"metadata": b"\x01\x00\x00", "value": b"\x00"}
+
+
+def make(folder: Path, rows: pa.Table, types: dict[str, Any], feature: str = "variantType") -> Table:
+    """A table of one data file, as another engine would make it."""
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in types.items()]
+    (folder / "_delta_log").mkdir(parents=True)
+    pq.write_table(rows, folder / "f.parquet", store_schema=False)
+    actions = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7,
+                      "readerFeatures": [feature], "writerFeatures": [feature]}},
+        {"metaData": {"id": "t", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [],
+                      "schemaString": json.dumps({"type": "struct", "fields": fields}), "configuration": {}}},
+        {"add": {"path": "f.parquet", "partitionValues": {}, "size": (folder / "f.parquet").stat().st_size,
+                 "modificationTime": 0, "dataChange": True, "stats": json.dumps({"numRecords": rows.num_rows})}},
+    ]  # fmt: skip
+    (folder / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    return Table.open(str(folder))
+
+
+def column(*values: Any, kind: pa.DataType = VARIANT) -> pa.Array:
+    return pa.array(values, kind)
+
+
+@pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
+def test_a_variant_is_read_as_the_struct_of_its_two_binaries(tmp_path: Path, feature: str) -> None:
+    # Spark writes the value first, and a field of a later version of the encoding may be there.
+    stored = pa.struct([("value", pa.binary()), ("metadata", pa.binary()), ("_extra", pa.int32())])
+    values = [{**OBJECT, "_extra": 1}, None, {**NULL, "_extra": None}]
+    rows = pa.table({"id": [1, 2, 3], "v": column(*values, kind=stored)})
+    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"}, feature)
+    found = table.to_arrow()
+    assert found.schema.field("v").type == VARIANT
+    assert found.to_pylist() == [{"id": 1, "v": OBJECT}, {"id": 2, "v": None}, {"id": 3, "v": NULL}]
+    assert table.to_arrow(columns=["id"]).column("id").to_pylist() == [1, 2, 3]
+    assert table.to_arrow(predicate="id > 1").num_rows == 2
+
+
+def test_a_variant_inside_other_types_is_read(tmp_path: Path) -> None:
+    array = {"type": "array", "elementType": "variant", "containsNull": True}
+    entries = {"type": "map", "keyType": "string", "valueType": "variant", "valueContainsNull": True}
+    member = {"name": "v", "type": "variant", "nullable": True, "metadata": {}}
+    rows = pa.table(
+        {
+            "l": pa.array([[OBJECT, None], None], pa.list_(VARIANT)),
+            "m": pa.array([[("k", NULL)], None], pa.map_(pa.string(), VARIANT)),
+            "s": pa.array([None, {"v": OBJECT}], pa.struct([("v", VARIANT)])),
+        }
+    )
+    types = {"l": array, "m": entries, "s": {"type": "struct", "fields": [member]}}
+    table = make(tmp_path / "t", rows, types)
+    assert table.to_arrow().to_pylist() == rows.to_pylist()
+    schema = table.snapshot().delta_schema
+    assert parse_schema(schema_to_json(schema)) == schema
+    assert str(schema) == "struct<l:array<variant>,m:map<string,variant>,s:struct<v:variant>>"
+
+
+def test_a_shredded_variant_is_refused_by_name_and_the_other_columns_are_read(tmp_path: Path) -> None:
+    shredded = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
+    values = [{"metadata": b"\x01\x00\x00", "value": None, "typed_value": 5}]
+    rows = pa.table({"id": [1], "v": column(*values, kind=shredded)})
+    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"})
+    with pytest.raises(errors.UnsupportedFeature, match="shredded") as caught:
+        table.to_arrow()
+    assert caught.value.feature == "variantShredding"
+    assert table.to_arrow(columns=["id"]).to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize("kind", [pa.struct([("value", pa.binary())]), pa.binary()])
+def test_a_file_without_both_binaries_is_corrupt(tmp_path: Path, kind: pa.DataType) -> None:
+    rows = pa.table({"v": pa.array([{"value": b"\x00"} if pa.types.is_struct(kind) else b"\x00"], kind)})
+    with pytest.raises(errors.CorruptDataFile, match="'v'"):
+        make(tmp_path / "t", rows, {"v": "variant"}).to_arrow()
+
+
+@pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
+def test_nothing_is_written_to_a_table_with_a_variant_column(tmp_path: Path, feature: str) -> None:
+    table = make(tmp_path / "t", pa.table({"v": column(OBJECT)}), {"v": "variant"}, feature)
+    with pytest.raises(errors.UnsupportedFeature, match="variantType") as caught:
+        table.begin()
+    assert caught.value.needed_to == "write"
+    with pytest.raises(errors.UnsupportedFeature, match="variantType"):
+        Table.create(str(tmp_path / "new"), table.snapshot().delta_schema)
+
+
+def test_a_table_that_lists_the_feature_and_has_no_variant_is_written(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", pa.table({"id": [1]}), {"id": "long"})
+    tx = table.begin()
+    tx.remove(tx.read_whole_table())
+    assert tx.commit("TRUNCATE") == 1
