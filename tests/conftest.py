@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.depth import LONG
+from tests.helpers.depth import LONG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

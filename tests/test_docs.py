@@ -115,7 +115,7 @@ def test_the_dag_of_the_readme_forgets_a_user(tmp_path: Path, airflow_database: 
     import pyarrow as pa
 
     from airflow_txlog.engine import Table
-    from tests.interop.tables import append
+    from tests.helpers.rows import append
 
     (block,) = dag_blocks(ROOT / "README.md")
     lines = [line for line in block.splitlines() if line.strip()]

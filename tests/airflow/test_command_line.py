@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.engine.rows import append, sorted_rows
-from tests.vectors import mask
+from tests.helpers.rows import append, sorted_rows
+from tests.helpers.vectors import mask
 
 pytestmark = pytest.mark.airflow
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.engine.rows import append
+from tests.helpers.rows import append
 
 pytestmark = pytest.mark.airflow
 

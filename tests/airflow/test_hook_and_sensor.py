@@ -146,7 +146,7 @@ def test_every_poke_after_the_first_is_one_small_request(
     memory_uri: str, condition: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_txlog.engine import store as stores
-    from tests.engine.counting import CountingStore
+    from tests.helpers.counting import CountingStore
 
     opened: list[CountingStore] = []
 

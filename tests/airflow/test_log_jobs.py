@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.tables import ids, make_table, rows
+from tests.helpers.jobs import ids, rows
+from tests.helpers.rows import make_table
 
 pytestmark = pytest.mark.airflow
 

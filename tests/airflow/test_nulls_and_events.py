@@ -19,7 +19,7 @@ from airflow_txlog.operators.optimize import DeltaOptimizeOperator
 from airflow_txlog.operators.sources import files
 from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
-from tests.engine.rows import append
+from tests.helpers.rows import append
 
 pytestmark = pytest.mark.airflow
 

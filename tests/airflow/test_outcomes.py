@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.tables import make_table
+from tests.helpers.rows import make_table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

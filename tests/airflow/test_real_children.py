@@ -15,7 +15,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, JobLost
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.airflow.racing import PLANNED
-from tests.jobs.tables import make_table
+from tests.helpers.rows import make_table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("each child starts a Spark of its own")]
 

@@ -22,7 +22,7 @@ from tests.benchmarks.timing import Line, measure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.interop.delta_spark import DeltaSpark
+    from tests.helpers.delta_spark import DeltaSpark
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = (
@@ -83,7 +83,7 @@ class Bench:
     @cached_property
     def delta_spark(self) -> DeltaSpark | None:
         """A warm delta-spark for all cases that have it as a peer, until `close`; None where its jars are not there."""
-        from tests.interop.delta_spark import AT_FULL_SPEED, jars, running
+        from tests.helpers.delta_spark import AT_FULL_SPEED, jars, running
 
         return self._open.enter_context(running(AT_FULL_SPEED)) if jars() else None
 

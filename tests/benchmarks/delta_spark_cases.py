@@ -27,7 +27,7 @@ from tests.benchmarks.row_cases import (
     our_merge,
     update_sides,
 )
-from tests.interop.delta_spark import DeltaSpark
+from tests.helpers.delta_spark import DeltaSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_txlog.engine import Table
 from tests.benchmarks.events import Events, in_order
 from tests.benchmarks.row_cases import DeltaLakeSide, OurJob, RowSide
-from tests.interop.delta_spark import AT_FULL_SPEED, DeltaSpark, jars, running
+from tests.helpers.delta_spark import AT_FULL_SPEED, DeltaSpark, jars, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

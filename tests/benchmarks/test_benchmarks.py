@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.delta_spark import jars
+from tests.helpers.delta_spark import jars
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,7 +22,8 @@ from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.jobs.scan import plan_files
-from tests.jobs.tables import SCHEMA, files_on_disk, ids, live_files, make_table, rows
+from tests.helpers.jobs import SCHEMA, files_on_disk, ids, live_files, rows
+from tests.helpers.rows import make_table
 
 NUMBER = pa.record_batch({"id": pa.array([0], pa.int64())})
 

@@ -14,7 +14,7 @@ from airflow_txlog.datafiles.bitmaps import encode_bitmap
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.test_masks import SHAPES
-from tests.vectors import Kind, bitmap
+from tests.helpers.vectors import Kind, bitmap
 
 
 def encoded(positions: list[int], also: MaskedRows | None = None) -> MaskedRows:

@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.positions import pack
 from airflow_txlog.datafiles.tasks import WriteTask, staged_or_error
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
-from tests.vectors import bitmap
+from tests.helpers.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 TYPES = [None, "insert", "update_postimage", "delete", "update_preimage"]

@@ -28,7 +28,7 @@ from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, en
 from airflow_txlog.datafiles.tasks import RECORD_COLUMN, staged_or_error
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
-from tests.vectors import bitmap
+from tests.helpers.vectors import bitmap
 
 
 def layout(root: Path, schema: pa.Schema, **more: Any) -> Layout:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
 from airflow_txlog.errors import CorruptDeletionVector
-from tests.vectors import MAGIC, Kind, bitmap, bitmap32
+from tests.helpers.vectors import MAGIC, Kind, bitmap, bitmap32
 
 RANDOM = random.Random(11)
 SHAPES: dict[str, list[int]] = {

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.tasks import (
 )
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
-from tests.vectors import bitmap
+from tests.helpers.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
 

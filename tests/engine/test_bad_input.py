@@ -12,7 +12,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from tests.engine.rows import append, sorted_rows
+from tests.helpers.rows import append, sorted_rows
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

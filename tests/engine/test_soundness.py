@@ -19,7 +19,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.store import MemoryStore
-from tests.engine.rows import append
+from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

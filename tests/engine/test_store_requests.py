@@ -13,7 +13,7 @@ from airflow_txlog.engine.log.checkpoints import writing
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot import load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
-from tests.engine.counting import CountingStore
+from tests.helpers.counting import CountingStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

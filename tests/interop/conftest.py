@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.delta_spark import DeltaSpark, jars, running
+from tests.helpers.delta_spark import DeltaSpark, jars, running
 
 
 @pytest.fixture(scope="session")

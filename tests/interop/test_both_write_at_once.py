@@ -12,7 +12,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CommitContention
-from tests.interop.tables import append, assert_both_read
+from tests.helpers.readers import assert_both_read
+from tests.helpers.rows import append
 
 SCHEMA = pa.schema([pa.field("writer", pa.string()), pa.field("number", pa.int64())])
 THREADS_A_SIDE = 8

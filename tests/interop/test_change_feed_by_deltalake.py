@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
-from tests.engine.rows import append, stage, stage_changes
+from tests.helpers.rows import append, stage, stage_changes
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

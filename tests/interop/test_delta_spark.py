@@ -19,8 +19,9 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.engine.table.schema import schema_to_json
-from tests.engine.rows import append
-from tests.interop.delta_spark import DeltaSpark
+from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.rows import append
+from tests.helpers.vectors import mask_by_us
 from tests.interop.reference.plain import plain_rows, plain_type
 from tests.interop.test_deltalake_reads_ours import (
     ALL_TYPES,
@@ -31,7 +32,6 @@ from tests.interop.test_deltalake_reads_ours import (
     delete_commits,
     people,
 )
-from tests.vectors import mask_by_us
 
 pytestmark = [
     pytest.mark.spark,

@@ -22,8 +22,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from tests.conftest import REPORTED
-from tests.interop.oracles import holds_int96, rows_by_delta_rs, rows_by_files
-from tests.interop.tables import bag
+from tests.helpers.readers import holds_int96, rows_by_delta_rs, rows_by_files
+from tests.helpers.rows import bag
 
 GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).resolve().parents[3] / "shared" / "golden"))
 
@@ -146,11 +146,11 @@ def _check_against_others(folder: Path, table: Table, rows: pa.Table) -> str:
     expected = rows_by_delta_rs(str(folder))
     if expected is not None and not holds_int96(folder):
         assert sorted(expected.column_names) == sorted(rows.column_names)
-        assert bag(expected, rows.schema) == bag(rows, rows.schema)
+        assert bag(expected.select(rows.column_names).cast(rows.schema)) == bag(rows)
         return "as deltalake has them"
     expected = rows_by_files(folder, rows.schema)
     if expected is not None:
-        assert bag(expected, expected.schema) == bag(rows, expected.schema)
+        assert bag(expected) == bag(rows.select(expected.column_names).cast(expected.schema))
         return "as its Parquet files have them"
     files = table.snapshot().files()
     masked = [0 if vector is None else vector["cardinality"] for vector in files["deletion_vector"].to_pylist()]

@@ -16,9 +16,8 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from tests.engine.rows import append
-from tests.interop.oracles import rows_by_delta_rs
-from tests.interop.tables import bag
+from tests.helpers.readers import rows_by_delta_rs
+from tests.helpers.rows import append, bag
 from tests.interop.test_reference import REFERENCE
 
 MAPPED = ["mapping_by_name", "mapping_by_id", "mapping_by_name_later"]

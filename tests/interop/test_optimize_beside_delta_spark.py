@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.interop.delta_spark import DeltaSpark
+from tests.helpers.delta_spark import DeltaSpark
 from tests.interop.reference.plain import plain_rows
 
 pytestmark = [

@@ -12,7 +12,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_txlog.engine import Table
-from tests.interop.tables import append, assert_both_read, bag, rows_by_deltalake, rows_by_us
+from tests.helpers.readers import assert_both_read, rows_by_deltalake, rows_by_us
+from tests.helpers.rows import append, bag
 from tests.interop.test_deltalake_reads_ours import (
     ALL_TYPES,
     ALL_TYPES_ROWS,
@@ -51,9 +52,9 @@ def test_append_overwrite_delete_update_merge_and_optimize(tmp_path: Path) -> No
     for step in steps:
         step()
         assert_both_read(uri, rows_by_deltalake(uri).cast(PEOPLE))
-    assert bag(rows_by_us(uri), PEOPLE) == bag(people("gus"))
+    assert bag(rows_by_us(uri)) == bag(people("gus"))
     for version in range(DeltaTable(uri).version() + 1):
-        assert bag(rows_by_us(uri, version), PEOPLE) == bag(rows_by_deltalake(uri, version), PEOPLE)
+        assert bag(rows_by_us(uri, version)) == bag(rows_by_deltalake(uri, version))
 
 
 @pytest.mark.parametrize("partition_by", [None, ["name"]], ids=["unpartitioned", "partitioned"])

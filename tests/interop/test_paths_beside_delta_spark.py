@@ -14,8 +14,8 @@ import pytest
 
 from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
 from airflow_txlog.engine import Table
-from tests.engine.rows import append
-from tests.interop.delta_spark import DeltaSpark
+from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.rows import append
 from tests.interop.reference.plain import plain_rows
 from tests.interop.test_deltalake_reads_ours import PARTITION_STRINGS
 

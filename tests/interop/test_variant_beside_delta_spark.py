@@ -8,7 +8,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from tests.interop.delta_spark import DeltaSpark
+from tests.helpers.delta_spark import DeltaSpark
 from tests.interop.reference.plain import plain_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("delta-spark")]

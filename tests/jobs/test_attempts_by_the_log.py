@@ -17,7 +17,8 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
-from tests.jobs.tables import application, committed, make_table, rows
+from tests.helpers.jobs import application, committed, rows
+from tests.helpers.rows import make_table
 
 
 def test_a11_an_attempt_after_a_conflict_looks_for_the_application_transaction_again(tmp_path: Path) -> None:

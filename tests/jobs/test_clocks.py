@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.jobs.clocks import replace_clocks, special_date
-from tests.jobs.racing import killed_before_commit, winning
-from tests.jobs.tables import append, application, committed, error_of, ids, make_table, merge, run, update
+from tests.helpers.jobs import application, committed, error_of, ids, merge, run, update
+from tests.helpers.racing import killed_before_commit, winning
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.jobs.tables import SCHEMA, append, committed, ids, live_files, make_table, rows, run
+from tests.helpers.jobs import SCHEMA, committed, ids, live_files, rows, run
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

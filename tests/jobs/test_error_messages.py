@@ -11,7 +11,8 @@ import pytest
 
 from airflow_txlog.errors import CorruptCommit, TableNotFound
 from airflow_txlog.jobs.running import translate
-from tests.jobs.tables import error_of, make_table, rows, run
+from tests.helpers.jobs import error_of, rows, run
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.depth import LONG
-from tests.jobs.tables import files_on_disk, live_files, make_table, rows
+from tests.helpers.depth import LONG
+from tests.helpers.jobs import files_on_disk, live_files, rows
+from tests.helpers.rows import make_table
 
 pytestmark = [
     pytest.mark.spark,

@@ -11,7 +11,8 @@ import pytest
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import needs_spark, run_job, summary
-from tests.jobs.tables import append, application, committed, error_of, ids, live_files, make_table, rows
+from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
+from tests.helpers.rows import append, make_table
 
 
 def run(

@@ -18,9 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.tables import (
-    append,
-    bag,
+from tests.helpers.jobs import (
     committed,
     delete,
     error_of,
@@ -32,6 +30,7 @@ from tests.jobs.tables import (
     run,
     update,
 )
+from tests.helpers.rows import append, bag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

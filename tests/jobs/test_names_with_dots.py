@@ -12,7 +12,7 @@ import pytest
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.inputs import PinnedSource
-from tests.jobs.tables import committed, run
+from tests.helpers.jobs import committed, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

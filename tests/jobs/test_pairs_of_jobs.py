@@ -19,9 +19,9 @@ import pytest
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table, Transaction
 from tests.engine.commit import test_matrix as matrix
-from tests.engine.rows import append, stage
-from tests.jobs.racing import before_commit
-from tests.jobs.tables import by_id, committed, delete, insert, live_files, run, update
+from tests.helpers.jobs import by_id, committed, delete, insert, live_files, run, update
+from tests.helpers.racing import before_commit
+from tests.helpers.rows import append, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,8 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.errors import InvalidProperty
-from tests.jobs.tables import committed, error_of, files_on_disk, make_table, rows, run
+from tests.helpers.jobs import committed, error_of, files_on_disk, rows, run
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs import scan
 from airflow_txlog.jobs.scan import parts_of, task_count
 from airflow_txlog.jobs.schemas import can_store
-from tests.jobs.tables import bag, committed, files_on_disk, ids, insert, make_table, merge, rows, run, update
+from tests.helpers.jobs import committed, files_on_disk, ids, insert, merge, rows, run, update
+from tests.helpers.rows import bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,8 @@ import pytest
 
 from airflow_txlog.contract import JobSpec, read_result, write_document
 from airflow_txlog.engine import Table
-from tests.jobs.tables import files_on_disk, live_files, make_table, rows
+from tests.helpers.jobs import files_on_disk, live_files, rows
+from tests.helpers.rows import make_table
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"spark.ui.enabled": "false", "spark.master": "local[2]"}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.jobs.tables import committed, error_of, make_table, rows, run
+from tests.helpers.jobs import committed, error_of, rows, run
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,8 @@ import pytest
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
-from tests.jobs.tables import append, application, committed, error_of, ids, make_table, rows
+from tests.helpers.jobs import application, committed, error_of, ids, rows
+from tests.helpers.rows import append, make_table
 
 
 class Killed(BaseException):

@@ -16,19 +16,9 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job, summary
 from tests.conftest import ManualClock
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
-    append,
-    application,
-    committed,
-    error_of,
-    files_on_disk,
-    ids,
-    live_files,
-    make_table,
-    rows,
-    run,
-)
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

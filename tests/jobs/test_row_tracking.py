@@ -14,7 +14,8 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from tests.jobs.tables import committed, ids, insert, make_table, merge, run, update
+from tests.helpers.jobs import committed, ids, insert, merge, run, update
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 from airflow_txlog.datafiles.violations import VIOLATION_COLUMN, without_violations
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConstraintViolation, JobError
-from tests.jobs.tables import committed, error_of, files_on_disk, insert, merge, run, set_property, update
+from tests.helpers.jobs import committed, error_of, files_on_disk, insert, merge, run, set_property, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

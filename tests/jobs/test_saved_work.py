@@ -11,7 +11,8 @@ import pytest
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import from_dict
-from tests.jobs.tables import application, committed, error_of, files_on_disk, ids, make_table, rows, run
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows, run
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

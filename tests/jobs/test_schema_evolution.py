@@ -10,8 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
-from tests.jobs.racing import winning
-from tests.jobs.tables import append, committed, error_of, files_on_disk, insert, merge, run, update
+from tests.helpers.jobs import committed, error_of, files_on_disk, insert, merge, run, update
+from tests.helpers.racing import winning
+from tests.helpers.rows import append
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

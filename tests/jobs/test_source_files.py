@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.tables import SCHEMA, committed, error_of, ids, make_table, rows, run
+from tests.helpers.jobs import SCHEMA, committed, error_of, ids, rows, run
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,8 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.rounds import run_rounds
 from airflow_txlog.jobs.stage import ORPHAN_RETENTION_MS, check_not_swept
 from tests.conftest import ManualClock
-from tests.jobs.tables import make_table, rows
+from tests.helpers.jobs import rows
+from tests.helpers.rows import make_table
 
 NOW_MS = 1_700_000_000_000
 

@@ -21,7 +21,8 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.stage import check_not_swept
 from tests.conftest import ManualClock
-from tests.jobs.tables import make_table, rows
+from tests.helpers.jobs import rows
+from tests.helpers.rows import make_table
 
 HOUR_S = 3600
 

@@ -14,7 +14,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.jobs.optimize import job as optimize_job
 from airflow_txlog.jobs.write import job as write_job
-from tests.jobs.tables import append, committed, error_of, ids, make_table, rows, run
+from tests.helpers.jobs import committed, error_of, ids, rows, run
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,8 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.types import ArrayType, DataType, Primitive, StructField, StructType
-from tests.jobs.tables import append, committed, error_of, files_on_disk, run
+from tests.helpers.jobs import committed, error_of, files_on_disk, run
+from tests.helpers.rows import append
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

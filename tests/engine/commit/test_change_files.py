@@ -12,7 +12,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import Cdc
 from airflow_txlog.engine.table.features import writer_features
-from tests.vectors import inline
+from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -12,7 +12,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol
 from airflow_txlog.engine.store import MemoryStore
-from tests.vectors import inline
+from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PROTOCOL = Protocol(

@@ -17,7 +17,7 @@ from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.files import vectors_of
-from tests.vectors import inline
+from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 ON = {"delta.enableDeletionVectors": "true"}

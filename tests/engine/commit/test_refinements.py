@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
-from tests.vectors import inline
+from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("score", pa.float64()), ("name", pa.string()), ("day", pa.string())])
 

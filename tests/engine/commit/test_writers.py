@@ -13,7 +13,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.writers import COMMITS_ASKED, overwriting_engine, store_kind
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
-from tests.engine.counting import CountingStore
+from tests.helpers.counting import CountingStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 SPARK = "Apache-Spark/4.0.0 Delta-Lake/4.0.0"

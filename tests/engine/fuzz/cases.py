@@ -27,7 +27,7 @@ from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
 from tests.engine.fuzz import mutations
 from tests.engine.fuzz.tables import Files, table
-from tests.vectors import bitmap, file_of, z85
+from tests.helpers.vectors import bitmap, file_of, z85
 
 VERSION = 4
 CLASSIC = f"_delta_log/{VERSION:020d}.checkpoint.parquet"

@@ -12,7 +12,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.store import MemoryStore
 from tests.conftest import ManualClock
-from tests.vectors import bitmap, file_of, z85
+from tests.helpers.vectors import bitmap, file_of, z85
 
 SCHEMA = pa.schema(
     [

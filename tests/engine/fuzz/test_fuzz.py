@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.depth import LONG, depth
 from tests.engine.fuzz.cases import KINDS
+from tests.helpers.depth import LONG, depth
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = {

@@ -19,7 +19,7 @@ from airflow_txlog.engine.log.vectors import decode_vector, read_vector, read_ve
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, TxlogError, UnsupportedStore
-from tests.vectors import bitmap, file_of, inline, stored, z85
+from tests.helpers.vectors import bitmap, file_of, inline, stored, z85
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden"
 ROOT = "file:///lake/t"

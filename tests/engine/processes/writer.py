@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from tests.engine.rows import stage
+from tests.helpers.rows import stage
 
 ROWS = 3
 

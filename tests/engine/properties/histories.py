@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tests.depth import depth
+from tests.helpers.depth import depth
 
 ROOT_NAME = "properties"
 SCHEMA = {

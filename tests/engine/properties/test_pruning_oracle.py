@@ -24,9 +24,9 @@ from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import all_rows_match, may_hold_match, read_predicate, rows_matching
 from airflow_txlog.engine.table.schema import from_arrow
 from airflow_txlog.errors import UnsupportedPredicate
-from tests.depth import depth
 from tests.engine.properties.histories import REPEATABLE
 from tests.engine.properties.naive_sql import Both, Compare, Either, In, IsNull, Not, StartsWith, sql, truth
+from tests.helpers.depth import depth
 
 
 def _single(value: float) -> float:

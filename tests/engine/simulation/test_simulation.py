@@ -11,8 +11,8 @@ import os
 
 import pytest
 
-from tests.depth import depth
 from tests.engine.simulation.schedule import play
+from tests.helpers.depth import depth
 
 SCHEDULES = depth(200, 2000)
 BLOCKS = depth(1, 8)

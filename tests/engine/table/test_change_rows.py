@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
-from tests.engine.rows import append, stage, stage_changes
-from tests.vectors import inline, stored
+from tests.helpers.rows import append, stage, stage_changes
+from tests.helpers.vectors import inline, stored
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}

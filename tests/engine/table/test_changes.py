@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from tests.engine.counting import CountingStore
+from tests.helpers.counting import CountingStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -19,9 +19,8 @@ from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table.schema import from_arrow, parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.types import walk_fields
 from tests.conftest import ManualClock
-from tests.engine.rows import append, sorted_rows, stage
-from tests.interop.oracles import rows_by_delta_rs
-from tests.interop.tables import bag
+from tests.helpers.readers import rows_by_delta_rs
+from tests.helpers.rows import append, bag, sorted_rows, stage
 
 POINT = pa.struct([("x", pa.int64()), ("y z", pa.string())])
 SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.engine.rows import append
+from tests.helpers.rows import append
 
 NAMES = ["a", "b", "c", "d"]
 MEMBERS = ["x", "y"]

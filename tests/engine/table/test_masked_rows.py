@@ -16,8 +16,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.files import live_row_counts, vectors_of
-from tests.engine.rows import append
-from tests.vectors import Kind, allow_vectors, bitmap, file_of, inline, mask, stored
+from tests.helpers.rows import append
+from tests.helpers.vectors import Kind, allow_vectors, bitmap, file_of, inline, mask, stored
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("score", pa.float64())])
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from tests.engine.rows import append
+from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("q", pa.int32())])
 

@@ -17,7 +17,7 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.files import action_keys, file_key, file_keys
 from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
 from airflow_txlog.engine.table.state import TableState
-from tests.engine.rows import append, sorted_rows
+from tests.helpers.rows import append, sorted_rows
 
 ROOT = "memory://t"
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)

@@ -14,7 +14,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.time_travel import parse_moment
-from tests.engine.rows import append
+from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64())])
 HOUR_MS = 3_600_000

@@ -26,9 +26,9 @@ from airflow_txlog.engine.upkeep import log_cleanup
 from airflow_txlog.engine.upkeep.log_cleanup import clean_log
 from airflow_txlog.errors import CorruptCheckpoint, TimestampOutOfRange, TxlogError, VersionNotFound
 from tests.conftest import ManualClock
-from tests.depth import depth
-from tests.engine.rows import append, sorted_rows
 from tests.engine.upkeep.faults import DyingStore, dying
+from tests.helpers.depth import depth
+from tests.helpers.rows import append, sorted_rows
 
 SCHEMA = pa.schema([("id", pa.int64())])
 SHORT = {"delta.logRetentionDuration": "interval 4 days", "delta.checkpointInterval": "3"}

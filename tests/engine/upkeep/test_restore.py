@@ -25,7 +25,7 @@ from airflow_txlog.errors import (
     VersionNotFound,
 )
 from tests.conftest import ManualClock
-from tests.engine.rows import append, sorted_rows
+from tests.helpers.rows import append, sorted_rows
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
 WITH_VECTORS = Protocol(

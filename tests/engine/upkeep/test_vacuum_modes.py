@@ -22,9 +22,9 @@ from airflow_txlog.engine.upkeep.deleting import Progress
 from airflow_txlog.engine.upkeep.removed_files import LAST_VACUUM, read_last_vacuum
 from airflow_txlog.engine.upkeep.vacuum import HOUR_MS, VacuumRequest, VacuumState, vacuum
 from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
-from tests.engine.rows import append, sorted_rows
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
 from tests.engine.upkeep.faults import DyingStore, dying
+from tests.helpers.rows import append, sorted_rows
 
 
 def names(result: Any, table: Table) -> list[str]:

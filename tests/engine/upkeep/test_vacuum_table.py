@@ -18,8 +18,8 @@ from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.errors import RetentionTooShort
-from tests.engine.rows import append, sorted_rows
-from tests.vectors import bitmap, file_of
+from tests.helpers.rows import append, sorted_rows
+from tests.helpers.vectors import bitmap, file_of
 
 SCHEMA = pa.schema([("day", pa.string()), ("person", pa.string())])
 

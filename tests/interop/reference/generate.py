@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.interop.delta_spark import jars, session
+from tests.helpers.delta_spark import jars, session
 from tests.interop.reference import tables_features, tables_log, tables_values
 from tests.interop.reference.workbench import FIXTURES, Workbench, keep
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, VERDICTS, LiveFile, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
-from tests.vectors import bitmap
+from tests.helpers.vectors import bitmap
 
 # A key, a value, and the rules under which the row was written: a row kept over a change of rules shows.
 Row = tuple[int | None, int, int]

@@ -27,7 +27,7 @@ from airflow_txlog.jobs.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.session import job_settings
 from airflow_txlog.jobs.shipping import ship
 from airflow_txlog.jobs.sql import SqlGate
-from tests.jobs.tables import make_table
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

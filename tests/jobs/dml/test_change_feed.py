@@ -15,26 +15,24 @@ import pytest
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
+from tests.helpers.jobs import (
     BY_SOURCE,
     DAY,
     SCHEMA,
-    append,
-    bag,
     committed,
     delete,
     ever_live,
     files_on_disk,
     ids,
     insert,
-    make_table,
     merge,
     rows,
     run,
     update,
 )
-from tests.vectors import mask
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, bag, make_table
+from tests.helpers.vectors import mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,20 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.tables import (
-    bag,
+from tests.helpers.jobs import (
     committed,
     error_of,
     files_on_disk,
     ids,
     live_files,
-    make_table,
     random_rows,
     rows,
     run,
     spark_bag,
     spark_view,
 )
+from tests.helpers.rows import bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

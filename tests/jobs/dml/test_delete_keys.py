@@ -13,20 +13,9 @@ import pytest
 
 from airflow_txlog.jobs.dml import delete_keys
 from airflow_txlog.parameters import encode_parameter
-from tests.jobs.racing import killed_before_commit, winning
-from tests.jobs.tables import (
-    append,
-    application,
-    bag,
-    committed,
-    error_of,
-    files_on_disk,
-    ids,
-    live_files,
-    make_table,
-    rows,
-    run,
-)
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
+from tests.helpers.racing import killed_before_commit, winning
+from tests.helpers.rows import append, bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

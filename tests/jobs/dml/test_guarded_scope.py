@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.jobs.dml import autoscope
-from tests.jobs.tables import SCHEMA, append, bag, committed, error_of, make_table, rows, run
+from tests.helpers.jobs import SCHEMA, committed, error_of, rows, run
+from tests.helpers.rows import append, bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ import pytest
 from airflow_txlog.jobs.dml import manifest
 from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, LiveFile, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
-from tests.depth import depth
+from tests.helpers.depth import depth
 from tests.jobs.dml.histories import History, play
 
 ONE = os.environ.get("TXLOG_SEED")

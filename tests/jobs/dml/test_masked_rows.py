@@ -14,8 +14,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.files import vectors_of
 from airflow_txlog.jobs.scan import plan_files
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
+from tests.helpers.jobs import (
     DAY,
     by_id,
     committed,
@@ -24,14 +23,15 @@ from tests.jobs.tables import (
     files_on_disk,
     ids,
     insert,
-    make_table,
     merge,
     read_alike,
     rows,
     run,
     update,
 )
-from tests.vectors import allow_vectors, mask
+from tests.helpers.racing import winning
+from tests.helpers.rows import make_table
+from tests.helpers.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
+from tests.helpers.jobs import (
     BY_SOURCE,
-    append,
-    bag,
     by_id,
     committed,
     delete,
@@ -26,13 +23,14 @@ from tests.jobs.tables import (
     ids,
     insert,
     live_files,
-    make_table,
     merge,
     rows,
     run,
     spark_view,
     update,
 )
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,19 +22,9 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.dml import staging
 from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, LiveFile, Memory, Segment
 from airflow_txlog.jobs.run import run_job
-from tests.engine.rows import append, stage
-from tests.jobs.racing import before_commit
-from tests.jobs.tables import (
-    SCHEMA,
-    by_id,
-    committed,
-    ever_live,
-    files_on_disk,
-    insert,
-    live_files,
-    make_table,
-    update,
-)
+from tests.helpers.jobs import SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
+from tests.helpers.racing import before_commit
+from tests.helpers.rows import append, make_table, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

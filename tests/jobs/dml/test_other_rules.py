@@ -10,8 +10,9 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol
-from tests.jobs.racing import winning
-from tests.jobs.tables import committed, error_of, files_on_disk, ids, live_files, make_table, rows, run
+from tests.helpers.jobs import committed, error_of, files_on_disk, ids, live_files, rows, run
+from tests.helpers.racing import winning
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

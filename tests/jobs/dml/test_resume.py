@@ -9,21 +9,9 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.dml import manifest
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
-    append,
-    application,
-    committed,
-    files_on_disk,
-    ids,
-    insert,
-    live_files,
-    make_table,
-    merge,
-    rows,
-    run,
-    update,
-)
+from tests.helpers.jobs import application, committed, files_on_disk, ids, insert, live_files, merge, rows, run, update
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

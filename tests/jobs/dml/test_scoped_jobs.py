@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
-    BY_SOURCE,
-    append,
-    by_id,
-    committed,
-    delete,
-    ids,
-    insert,
-    live_files,
-    make_table,
-    merge,
-    rows,
-    update,
-)
+from tests.helpers.jobs import BY_SOURCE, by_id, committed, delete, ids, insert, live_files, merge, rows, update
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

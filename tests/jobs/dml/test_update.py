@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
-    append,
-    bag,
-    by_id,
-    committed,
-    error_of,
-    files_on_disk,
-    live_files,
-    make_table,
-    rows,
-    run,
-)
+from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

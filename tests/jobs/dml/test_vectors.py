@@ -15,12 +15,8 @@ from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.files import vectors_of
-from tests.jobs.dml.test_masked_rows import last_commit
-from tests.jobs.racing import killed_before_commit, winning
-from tests.jobs.tables import (
-    append,
+from tests.helpers.jobs import (
     application,
-    bag,
     by_id,
     committed,
     delete,
@@ -29,7 +25,6 @@ from tests.jobs.tables import (
     ids,
     insert,
     live_files,
-    make_table,
     merge,
     read_alike,
     rows,
@@ -37,6 +32,9 @@ from tests.jobs.tables import (
     set_property,
     update,
 )
+from tests.helpers.racing import killed_before_commit, winning
+from tests.helpers.rows import append, bag, make_table
+from tests.jobs.dml.test_masked_rows import last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

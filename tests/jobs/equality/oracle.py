@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tests.helpers.jobs import spark_view
 from tests.jobs.equality.cases import Case, Statement
 from tests.jobs.equality.kinds import KINDS
-from tests.jobs.tables import spark_view
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

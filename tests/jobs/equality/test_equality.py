@@ -21,11 +21,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from airflow_txlog.engine import Table
-from tests.depth import LONG, depth
-from tests.interop.oracles import rows_by_delta_rs
+from tests.helpers.depth import LONG, depth
+from tests.helpers.jobs import run
+from tests.helpers.readers import rows_by_delta_rs
+from tests.helpers.rows import bag, make_table
 from tests.jobs.equality.cases import Case, Statement, cases
 from tests.jobs.equality.oracle import Oracle
-from tests.jobs.tables import bag, make_table, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,22 +16,10 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.jobs.optimize import job
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
-    append,
-    bag,
-    committed,
-    error_of,
-    files_on_disk,
-    ids,
-    live_files,
-    make_table,
-    random_rows,
-    rows,
-    run,
-    set_property,
-)
-from tests.vectors import allow_vectors, mask
+from tests.helpers.jobs import committed, error_of, files_on_disk, ids, live_files, random_rows, rows, run, set_property
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, bag, make_table
+from tests.helpers.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.write import tiny_files
-from tests.jobs.tables import bag, committed, error_of, files_on_disk, live_files, run, spark_bag
+from tests.helpers.jobs import committed, error_of, files_on_disk, live_files, run, spark_bag
+from tests.helpers.rows import bag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

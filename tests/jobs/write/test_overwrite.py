@@ -10,9 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.racing import killed_before_commit, winning
-from tests.jobs.tables import (
-    append,
+from tests.helpers.jobs import (
     application,
     by_id,
     committed,
@@ -21,11 +19,12 @@ from tests.jobs.tables import (
     files_on_disk,
     ids,
     live_files,
-    make_table,
     rows,
     run,
     set_property,
 )
+from tests.helpers.racing import killed_before_commit, winning
+from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,21 +11,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.jobs.racing import winning
-from tests.jobs.tables import (
-    append,
-    bag,
-    committed,
-    error_of,
-    files_on_disk,
-    ids,
-    live_files,
-    make_table,
-    rows,
-    run,
-    spark_bag,
-    spark_view,
-)
+from tests.helpers.jobs import committed, error_of, files_on_disk, ids, live_files, rows, run, spark_bag, spark_view
+from tests.helpers.racing import winning
+from tests.helpers.rows import append, bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,10 +22,10 @@ from airflow_txlog.engine.table.predicate import (
     rows_matching,
 )
 from airflow_txlog.errors import InvalidPredicate
-from tests.depth import depth
 from tests.engine.table.predicate.examples import NAMES, ROWS, SCHEMA, files_of_partitions, files_with_statistics
 from tests.engine.table.predicate.generator import TIME_COLUMNS, Case, Generator, foreign_cases
 from tests.engine.table.predicate.spark_oracle import answers, make_view, parsed
+from tests.helpers.depth import depth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

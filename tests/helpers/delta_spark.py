@@ -129,7 +129,7 @@ def running(instead: Mapping[str, str] | None = None) -> Iterator[DeltaSpark]:
     """A child with delta-spark, which ends with the block; `instead` as `session` has it."""
     # Spark and its JVM write where they like, so answers have a pipe of their own.
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "tests.interop.delta_spark", str(writing), json.dumps(dict(instead or {}))]
+    command = [sys.executable, "-m", "tests.helpers.delta_spark", str(writing), json.dumps(dict(instead or {}))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with tempfile.TemporaryFile() as noise:
         child = subprocess.Popen(

@@ -7,7 +7,7 @@ import decimal
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,30 +19,14 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.scan import spark_schema
 from airflow_txlog.parameters import encode_parameters
-from tests.engine.rows import append as append
-from tests.interop.oracles import rows_by_delta_rs
+from tests.helpers.readers import rows_by_delta_rs
+from tests.helpers.rows import bag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string()), ("amount", pa.float64())])
 DAY = dt.date(2024, 1, 1)
-
-
-def make_table(
-    folder: Path,
-    *files: pa.Table,
-    schema: pa.Schema | None = None,
-    partition_by: Sequence[str] = (),
-    properties: dict[str, str] | None = None,
-) -> Table:
-    """A table with one commit for each of `files` (one file for each partition in it)."""
-    if schema is None:
-        schema = files[0].schema
-    table = Table.create(str(folder), schema, partition_by, properties)
-    for rows in files:
-        append(table, rows)
-    return table
 
 
 RANDOM_SCHEMA = pa.schema(
@@ -145,17 +129,6 @@ def error_of(result: JobResult) -> dict[str, Any]:
     assert result.status == "failed", result
     assert result.error is not None
     return result.error
-
-
-def bag(table: Table | pa.Table, *columns: str) -> Counter[str]:
-    """The rows as a bag; as text, because NaN is not equal to itself, and with every moment in UTC."""
-    found = table.to_arrow() if isinstance(table, Table) else table
-    rows = (found.select(columns) if columns else found).to_pylist()
-    return Counter(repr({name: _plain(value) for name, value in row.items()}) for row in rows)
-
-
-def _plain(value: Any) -> Any:
-    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
 
 
 def spark_view(spark: SparkSession, name: str, rows: pa.Table) -> None:

@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 
+from airflow_txlog.engine import Table
+from tests.helpers.rows import bag
+
 
 def rows_by_delta_rs(folder: str) -> pa.Table | None:
     """All rows as delta-rs reads them with its own reader, else with pyarrow; None where it reads with neither.
@@ -91,3 +94,21 @@ def live_files(folder: Path) -> list[str] | None:
         return None
     paths = [unquote(path) for path in live]
     return None if any("://" in path or path.startswith("/") for path in paths) else paths
+
+
+def rows_by_us(uri: str, version: int | None = None) -> pa.Table:
+    return Table.open(uri).to_arrow(version=version)
+
+
+def rows_by_deltalake(uri: str, version: int | None = None) -> pa.Table:
+    """All rows as delta-rs itself reads them (its own Parquet reader, no pyarrow)."""
+    table = DeltaTable(uri, version=version)
+    return pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+
+
+def assert_both_read(uri: str, expected: pa.Table, version: int | None = None) -> None:
+    """We and deltalake read exactly these rows, at the same version."""
+    for found in (rows_by_us(uri, version), rows_by_deltalake(uri, version)):
+        assert bag(found.select(expected.column_names).cast(expected.schema)) == bag(expected)
+    if version is None:
+        assert DeltaTable(uri).version() == Table.open(uri).snapshot().version
