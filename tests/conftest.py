@@ -51,6 +51,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose the tests of this depth, and start the slow ones first, so that no worker is left with one at the end."""
     chosen, others = [], []
     for item in items:
+        for mark in item.iter_markers():
+            if mark.name in ("slow", "long") and not mark.args:
+                raise pytest.UsageError(f'{item.nodeid}: give the reason, as in pytest.mark.{mark.name}("why")')
         is_long, is_seeded = item.get_closest_marker("long"), item.get_closest_marker("seeded")
         (chosen if (is_long or is_seeded if LONG else not is_long) else others).append(item)
     if others:

@@ -19,7 +19,7 @@ from tests.helpers.rows import append
 from tests.interop.reference.plain import plain_rows
 from tests.interop.test_deltalake_reads_ours import PARTITION_STRINGS
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow("delta-spark in a JVM of its own")]
 
 COLUMN = "größe:1%\u00a0é"
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field(COLUMN, pa.string())])

@@ -11,7 +11,7 @@ from airflow_txlog.engine import Table
 from tests.helpers.delta_spark import DeltaSpark
 from tests.interop.reference.plain import plain_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("delta-spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow("delta-spark in a JVM of its own")]
 
 ROWS = """SELECT id, parse_json(concat('{"a": [', id, ', null, "x"], "b": {"c": ', id / 2, '}}')) AS v,
     array(parse_json('1'), parse_json('null')) AS l, named_struct('v', parse_json('"t"')) AS s FROM range(4)"""

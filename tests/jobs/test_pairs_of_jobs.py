@@ -26,7 +26,7 @@ from tests.helpers.rows import append, stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow("two Spark jobs a test")]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("name", pa.string())])
 # Id, day and name.

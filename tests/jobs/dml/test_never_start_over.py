@@ -29,7 +29,10 @@ from tests.helpers.rows import append, make_table, stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("several attempts over many files, and a child with a Spark of its own"),
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 # Images of so many files are staged together: five groups of the table's files.

@@ -31,7 +31,11 @@ from tests.jobs.equality.oracle import Oracle
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.seeded]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("two random statements an example, each a Spark job and its oracle"),
+    pytest.mark.seeded,
+]
 
 ONE = os.environ.get("TXLOG_EQUALITY_EXAMPLE")
 PROPERTY = settings(
