@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.running import collect
 from airflow_txlog.parameters import decode_parameter, encode_parameter
 
 NOW = "_txlog_now"
@@ -133,6 +135,18 @@ def read_clocks(spark: SparkSession) -> dict[str, Any]:
     ).collect()[0]
     instant = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=row[0])
     return {NOW: instant, TODAY: dt.date(1970, 1, 1) + dt.timedelta(days=row[1]), WALL: row[2]}
+
+
+def instants_of(spark: SparkSession, walls: Sequence[int]) -> list[int | None]:
+    """The instants at which the clocks of the session's zone show these times, all in microseconds since 1970.
+
+    By Spark, whose zone data decides what every query of the job makes of such a time.
+    """
+    times = pa.table({"wall": pa.array(walls, pa.int64()).cast(pa.timestamp("us"))})
+    frame = spark.createDataFrame(times, "wall TIMESTAMP_NTZ")
+    found = collect(frame.selectExpr("wall", "unix_micros(CAST(wall AS TIMESTAMP)) AS at"), "convert times of its zone")
+    instant = dict(zip(found.column("wall").cast(pa.int64()).to_pylist(), found.column("at").to_pylist(), strict=True))
+    return [instant.get(wall) for wall in walls]
 
 
 def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import location_of
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.jobs.clocks import PinnedTexts, pin_clocks
+from airflow_txlog.jobs.clocks import PinnedTexts, instants_of, pin_clocks
 from airflow_txlog.jobs.progress import watched
 from airflow_txlog.jobs.session import default_parallelism
 
@@ -115,6 +115,10 @@ class JobContext(LogContext):
     def parameters(self) -> dict[str, Any]:
         """The values of `:name` in the texts of `arguments`: the author's, and the clocks."""
         return self.pinned.parameters
+
+    def instants(self, walls: Sequence[int]) -> list[int | None]:
+        """The instants at which clocks of the job's time zone show these times (`clocks.instants_of`)."""
+        return instants_of(self.spark, walls)
 
     @property
     def root_location(self) -> str:

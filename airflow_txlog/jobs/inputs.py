@@ -230,7 +230,7 @@ def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | No
         snapshot = table.snapshot(version)
         if version is None:
             context.tables_read.append((table, snapshot))
-    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone)
+    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
     frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
     # A version that was named is the same for ever: reading it is no reading of what may change.
     return Source(frame=frame, reads_target=is_target and version is None)

@@ -113,7 +113,8 @@ class Partitions:
         arrays = []
         for index, field in enumerate(self._fields):
             texts = pa.array([entry[index] for entry in tuples], pa.string())
-            parsed = parse_partition_values(texts, field.type, time_zone=self._context.spec.time_zone)
+            zone, instants = self._context.spec.time_zone, self._context.instants
+            parsed = parse_partition_values(texts, field.type, time_zone=zone, instants=instants)
             arrays.append(parsed.for_rows(field.name))
         numbers = pa.array(range(len(tuples)), pa.int64())
         return pa.table([*arrays, numbers], names=[*self._schema.names, ROW_ID_COLUMN])

@@ -26,7 +26,7 @@ from airflow_txlog.datafiles.tasks import RECORD_SCHEMA, RewriteTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.table.files import record_count
-from airflow_txlog.engine.table.partitions import typed_partition_columns
+from airflow_txlog.engine.table.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
@@ -77,15 +77,17 @@ class FilePlan:
         return FilePlan(table=self.table.set_column(index, field, column), schema=self.schema)
 
 
-def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str) -> FilePlan:
+def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: Instants | None = None) -> FilePlan:
     """The plan of a snapshot's files (rows of a table `FILES`), indexed in their order.
 
-    `time_zone` is what partition values without a zone are read in. Deletion vectors are read here, on the driver, and
-    checked before anything is staged. Raises CorruptTable for a partition value that is not one of its type, and
-    CorruptDeletionVector.
+    `time_zone` and `instants` read partition values without a zone (`parse_partition_values`). Deletion vectors are
+    read here, on the driver, and checked before anything is staged. Raises CorruptTable for a partition value that is
+    not one of its type, and CorruptDeletionVector.
     """
     partition_columns = snapshot.partition_columns
-    typed = typed_partition_columns(files, snapshot.delta_schema, partition_columns, time_zone=time_zone)
+    typed = typed_partition_columns(
+        files, snapshot.delta_schema, partition_columns, time_zone=time_zone, instants=instants
+    )
     rows = files.select(["path", "size", "stats", "partition_values"]).to_pylist()
     values = [dict(row["partition_values"] or []) for row in rows]
     columns = {

@@ -49,6 +49,9 @@ MEANING = {
 # What every job runs under, besides its time zone. Fewer and larger batches between the JVM and Python.
 _JOB_SETTINGS = {
     **MEANING,
+    # A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of
+    # the session's zone: an instant in the hour that a clock repeats becomes the one an hour before.
+    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }

@@ -44,9 +44,6 @@ NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
 
-# From this day on every calendar of the JVM is the same.
-_GREGORIAN = dt.date(1582, 10, 15)
-_GREGORIAN_INSTANT = dt.datetime(1582, 10, 16, tzinfo=dt.UTC)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _FOREIGN_CODE = frozenset({"java_method", "reflect", "try_reflect"})
@@ -280,21 +277,21 @@ class SqlGate:
 def _exact(spark: SparkSession, value: Any) -> Any:
     """The value as Spark is to bind it.
 
-    Classic PySpark hands dates and timestamps over as `java.sql` types, which count in the Julian calendar before
-    1582-10-15: an instant then moves by days, and a year of three digits is refused. A time without a zone would become
-    an instant in the zone of the driver's machine, whatever the job's is. `java.time` has them as they are.
+    Classic PySpark hands dates and timestamps over as `java.sql` types, which go through the zone and the calendars of
+    the driver's machine: an instant before 1900 moves by the offsets of old clocks, one before 1582 by days, and a day
+    that the zone left out becomes the next one. `java.time` has them as they are.
     """
+    if isinstance(value, list):
+        return [_exact(spark, each) for each in value]
     if not is_classic(spark) or not isinstance(value, dt.date):
         return value
     java: Any = spark._jvm
     if not isinstance(value, dt.datetime):
-        return java.java.time.LocalDate.of(value.year, value.month, value.day) if value < _GREGORIAN else value
+        return java.java.time.LocalDate.of(value.year, value.month, value.day)
     if value.tzinfo is None:
         day = java.java.time.LocalDate.of(value.year, value.month, value.day)
         nanoseconds = value.microsecond * 1000
         return day.atTime(value.hour, value.minute, value.second, nanoseconds)
-    if value >= _GREGORIAN_INSTANT:
-        return value
     microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
     return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
 

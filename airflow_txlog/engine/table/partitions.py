@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import datetime
 import re
-import zoneinfo
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +36,9 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?", re.ASCII)
 _SPECIAL_FLOATS = {"nan": "nan", "infinity": "inf", "inf": "inf"}
 _FIXED_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
 _EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
-_EPOCH = datetime.datetime(1970, 1, 1)
+
+# The instants at which the clocks of some zone show these times, all in microseconds since 1970; None where unknown.
+Instants: TypeAlias = Callable[[Sequence[int]], Sequence[int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,13 @@ def typed_partition_columns(
     only: Iterable[str] | None = None,
     *,
     time_zone: str | None = None,
+    instants: Instants | None = None,
 ) -> dict[str, PartitionValues]:
     """The partition columns of `files` (a FILES table) as typed values, keyed by the schema's spelling of the name.
 
     `only` limits the work to the columns named, in any case; names in it that are no partition column are skipped.
-    `time_zone` is what timestamps without a zone are read in; without it they are not known. Raises UnknownColumn
-    when a partition column is not in the schema. Called for a million files, parses each distinct string once.
+    `time_zone` and `instants` are those of `parse_partition_values`. Raises UnknownColumn when a partition column is
+    not in the schema. Called for a million files, parses each distinct string once.
     """
     wanted = None if only is None else {name.lower() for name in only}
     typed: dict[str, PartitionValues] = {}
@@ -85,46 +87,57 @@ def typed_partition_columns(
             )
         if wanted is None or member.name.lower() in wanted:
             strings = _strings_of(files.column("partition_values"), member, name)
-            typed[member.name] = parse_partition_values(strings, member.type, time_zone=time_zone)
+            typed[member.name] = parse_partition_values(strings, member.type, time_zone=time_zone, instants=instants)
     return typed
 
 
 def parse_partition_values(
-    strings: pa.Array | pa.ChunkedArray, data_type: DataType, *, time_zone: str | None = None
+    strings: pa.Array | pa.ChunkedArray,
+    data_type: DataType,
+    *,
+    time_zone: str | None = None,
+    instants: Instants | None = None,
 ) -> PartitionValues:
     """Partition strings as values of `data_type`. Null and "" are null; text that is no such value is not known.
 
-    A timestamp without a zone is read in `time_zone` (as Spark does: the earlier instant where a clock was set back,
-    the later one where it was set forward), and is not known without one, or when the zone has no such name.
+    A timestamp without a zone is read in `time_zone`. Where that is a fixed offset from UTC, it is known; where it is a
+    named zone, its rules are another's to apply: `instants` does, and without it the value is not known.
     """
     encoded = strings.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
-    parse = _parser(data_type, time_zone)
-    plain: list[Any] = []
-    known: list[bool] = []
-    for text in encoded.dictionary.to_pylist():
-        value = parse(text) if text else None
-        plain.append(value)
-        known.append(not text or value is not None)
+    texts = encoded.dictionary.to_pylist()
+    zone = None if time_zone is None else fixed_zone(time_zone)
+    if data_type is Primitive.TIMESTAMP and zone is None and instants is not None:
+        plain = _by_instants(texts, instants)
+    else:
+        parse = _parser(data_type, zone)
+        plain = [parse(text) if text else None for text in texts]
+    known = [not text or value is not None for text, value in zip(texts, plain, strict=True)]
     distinct = array_of(plain, data_type)
     indices = encoded.indices
     # A null string has no index: its value is null, and that is known.
     return PartitionValues(distinct.take(indices), pc.fill_null(pa.array(known, pa.bool_()).take(indices), True))
 
 
-def session_zone(name: str) -> datetime.tzinfo | None:
-    """The zone that Spark means by `name` (a region, or an offset such as `+08:00` or `UTC+8`), or None."""
+def fixed_zone(name: str) -> datetime.timezone | None:
+    """The fixed offset from UTC that Spark means by `name`, such as `UTC`, `+08:00` or `UTC+8`; None for other zones.
+
+    The rules of a named zone change with every release of the zone data, and Java and Python come with different
+    releases: only Spark converts a time in such a zone.
+    """
     if name.upper() in ("Z", "UTC", "GMT", "UT"):
         return datetime.UTC
     offset = _FIXED_OFFSET.fullmatch(name)
-    if offset is not None and int(offset[2]) <= 18:
-        size = datetime.timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
-        return datetime.timezone(-size if offset[1] == "-" else size)
-    try:
-        return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+    if offset is None or int(offset[2]) > 18:
         return None
+    size = datetime.timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
+    return datetime.timezone(-size if offset[1] == "-" else size)
+
+
+def at_offset(wall_us: int, zone: datetime.timezone) -> int:
+    """Microseconds since 1970 UTC when a clock with this offset shows `wall_us`."""
+    return wall_us - zone.utcoffset(None) // datetime.timedelta(microseconds=1)
 
 
 def _strings_of(column: pa.ChunkedArray, member: StructField, spelled: str) -> pa.ChunkedArray:
@@ -155,7 +168,7 @@ def _looked_up_in(maps: pa.MapArray, name: str) -> pa.Array:
 # --- one string ------------------------------------------------------------------------------------------------------
 
 
-def _parser(data_type: DataType, time_zone: str | None) -> Callable[[str], Any]:
+def _parser(data_type: DataType, zone: datetime.timezone | None) -> Callable[[str], Any]:
     """The function from a string that is not empty to its value as Python (dates and timestamps as integers), or None
     where it is no such value."""
     match data_type:
@@ -178,7 +191,6 @@ def _parser(data_type: DataType, time_zone: str | None) -> Callable[[str], Any]:
         case Primitive.TIMESTAMP_NTZ:
             return _wall_us
         case Primitive.TIMESTAMP:
-            zone = None if time_zone is None else session_zone(time_zone)
             return lambda text: _instant_us(text, zone)
     # void and nested types: no partition column has them, so no text is one of their values.
     return lambda text: None
@@ -220,24 +232,26 @@ def _wall_us(text: str) -> int | None:
     return None if parsed is None or parsed[1] is not None else _in_range(parsed[0])
 
 
-def _instant_us(text: str, zone: datetime.tzinfo | None) -> int | None:
+def _instant_us(text: str, zone: datetime.timezone | None) -> int | None:
     parsed = parse_timestamp(text)
     if parsed is None:
         return None
     wall_us, offset_s = parsed
-    if offset_s is None:
-        offset_us = None if zone is None else _offset_us(wall_us, zone)
-        return None if offset_us is None else _in_range(wall_us - offset_us)
-    return _in_range(wall_us - offset_s * SECOND_US)
+    if offset_s is not None:
+        return _in_range(wall_us - offset_s * SECOND_US)
+    return None if zone is None else _in_range(at_offset(wall_us, zone))
 
 
-def _offset_us(wall_us: int, zone: datetime.tzinfo) -> int | None:
-    try:
-        # Fold 0, as Java: the earlier instant of two; inside a gap the offset before it, hence the later wall time.
-        offset = (_EPOCH + datetime.timedelta(microseconds=wall_us)).replace(tzinfo=zone).utcoffset()
-    except OverflowError:
-        return None
-    return None if offset is None else offset // datetime.timedelta(microseconds=1)
+def _by_instants(texts: Sequence[str | None], instants: Instants) -> list[int | None]:
+    """The instants of timestamps, those without a zone converted by `instants`."""
+    parsed = [parse_timestamp(text) if text else None for text in texts]
+    local = {each[0] for each in parsed if each is not None and each[1] is None}
+    walls = [wall_us for wall_us in local if _in_range(wall_us) is not None]
+    converted = dict(zip(walls, instants(walls), strict=True)) if walls else {}
+    return [
+        converted.get(each[0]) if each is not None and each[1] is None else _instant_us(text or "", None)
+        for text, each in zip(texts, parsed, strict=True)
+    ]
 
 
 def _in_range(microseconds: int) -> int | None:

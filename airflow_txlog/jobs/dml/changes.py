@@ -64,7 +64,7 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
     files = prepared.candidates.take(pa.array(touched, pa.int64()))
     tables = [found.removed.plan(found.plan, touched).table]
     if prepared.whole.num_rows:
-        tables.append(plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone).table)
+        tables.append(plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.instants).table)
         files = pa.concat_tables([files, prepared.whole])
     plan = FilePlan(table=pa.concat_tables(tables), schema=found.plan.schema)
     return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())

@@ -78,7 +78,7 @@ class RowRounds:
     def _find(self, prepared: Prepared) -> Found:
         """The verdicts on all candidates: recalled, or found by looking."""
         context, memory = self._context, self._memory
-        plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone)
+        plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.instants)
         files = _live_files(context, plan, prepared.candidates)
         known = {number: memory.recall(file) for number, file in enumerate(files)}
         unknown = [number for number, rows in known.items() if rows is None]

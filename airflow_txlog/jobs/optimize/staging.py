@@ -53,7 +53,7 @@ def stage_bins(
         return []
     files = pa.concat_tables([each.files for each in bins])
     numbers = [number for number, each in enumerate(bins) for _ in range(each.files.num_rows)]
-    plan = plan_files(snapshot, files, context.spec.time_zone).with_column("segment", numbers)
+    plan = plan_files(snapshot, files, context.spec.time_zone, context.instants).with_column("segment", numbers)
     ids = carried_ids(snapshot, files)
     work = _Work(
         plan=plan if ids is None else with_base_ids(plan, files),

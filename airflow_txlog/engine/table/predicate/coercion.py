@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 
-from airflow_txlog.datafiles.text import date_text
+from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text
 from airflow_txlog.engine.table.predicate.constants import (
     INTEGER_BITS,
     INTEGER_TEXT,
@@ -24,7 +25,7 @@ from airflow_txlog.engine.table.predicate.constants import (
     as_double,
     as_timestamp,
     as_timestamp_ntz,
-    instant,
+    at_clock,
     midnight,
 )
 from airflow_txlog.engine.table.predicate.tree import (
@@ -36,7 +37,9 @@ from airflow_txlog.engine.table.predicate.tree import (
     NullTest,
     Operator,
     Prefix,
+    Unknown,
     Value,
+    all_of,
     any_of,
 )
 from airflow_txlog.engine.table.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
@@ -44,6 +47,7 @@ from airflow_txlog.engine.table.types import MAX_DECIMAL_PRECISION, DataType, De
 # Digits that Spark gives a whole number when it stands beside a decimal.
 _INTEGER_DIGITS = {Primitive.BYTE: 3, Primitive.SHORT: 5, Primitive.INTEGER: 10, Primitive.LONG: 20}
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
+_LOCAL_TIME = "a time of a named zone, which only Spark converts: write it with its offset from UTC"
 _WIDE = Context(prec=2 * MAX_DECIMAL_PRECISION)
 
 
@@ -52,6 +56,8 @@ def comparison(column: Column, operator: Operator, constant: Constant, time_zone
     if constant.type is Primitive.VOID:
         return FALSE
     value = _in_domain(column.type, constant, time_zone)
+    if isinstance(value, Constant):
+        return _within_a_day(column, operator, [value])
     if isinstance(value, Fraction):
         return _on_grid(column, operator, value, _same_type(column, constant))
     if isinstance(value, float):
@@ -78,6 +84,10 @@ def membership(column: Column, constants: list[Constant], time_zone: str, negate
         return FALSE
     _check_one_kind(column, given)
     operator = Operator.NE if negated else Operator.EQ
+    if column.type is Primitive.TIMESTAMP:
+        moments = [_in_domain(column.type, constant, time_zone) for constant in given]
+        if any(isinstance(moment, Constant) for moment in moments):
+            return _within_a_day(column, operator, moments)
     # Each member alone first: it drops what the column cannot hold, and puts the rest into the column's type.
     members = [comparison(column, operator, constant, time_zone) for constant in given]
     exact = [member for member in members if isinstance(member, Comparison)]
@@ -114,8 +124,11 @@ def _same_type(column: Column, constant: Constant) -> bool:
     return constant.type == column.type
 
 
-def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction:
-    """The constant where the column's values are: a fraction beside exact numbers, else a value of the type itself."""
+def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction | Constant:
+    """The constant where the column's values are: a fraction beside exact numbers, else a value of the type itself.
+
+    A time of a named zone stays a constant, because it is not known as an instant.
+    """
     value = constant.value
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
@@ -200,19 +213,41 @@ def _is_single(number: float) -> bool:
     return rounded == number or math.isnan(number)
 
 
-def _beside_time(data_type: Primitive, constant: Constant, time_zone: str) -> int:
+def _beside_time(data_type: Primitive, constant: Constant, time_zone: str) -> int | Constant:
     value = constant.value
-    if constant.type is data_type and isinstance(value, int):
-        return value
     if constant.type is Primitive.STRING and isinstance(value, str):
         if data_type is Primitive.DATE:
             return as_date(value)
-        return as_timestamp(value, time_zone) if data_type is Primitive.TIMESTAMP else as_timestamp_ntz(value)
-    if constant.type is Primitive.DATE and isinstance(value, int):
+        if data_type is Primitive.TIMESTAMP_NTZ:
+            return as_timestamp_ntz(value)
+        constant = as_timestamp(value, time_zone)
+    elif constant.type is Primitive.DATE and isinstance(value, int) and data_type is not Primitive.DATE:
         start = midnight(value)
-        return instant(start, time_zone) if data_type is Primitive.TIMESTAMP else start
+        if data_type is Primitive.TIMESTAMP_NTZ:
+            return start
+        constant = at_clock(start, time_zone)
+    if constant.type is data_type and isinstance(constant.value, int):
+        return constant if constant.is_local else constant.value
     # A date beside a timestamp, or one kind of timestamp beside the other: Spark casts the column by its zone.
     raise _unlike(data_type, constant)
+
+
+def _within_a_day(column: Column, operator: Operator, moments: Sequence[object]) -> Node:
+    """A comparison with times of a named zone (for more than one, with whether the column is one of them).
+
+    No zone's clock is more than 18 hours off UTC, so the instants lie within a day of what the clocks show. That
+    bounds the rows for which it is true, and decides none of them.
+    """
+    if operator is Operator.NE:
+        raise OutsideGrammar(_LOCAL_TIME)
+    known = [moment.value if isinstance(moment, Constant) else moment for moment in moments]
+    values = [value for value in known if isinstance(value, int)]
+    bounds: list[Node] = [Unknown(_LOCAL_TIME)]
+    if operator in (Operator.EQ, Operator.GE, Operator.GT):
+        bounds.append(Comparison(column, Operator.GE, max(min(values) - DAY_S * SECOND_US, -(1 << 63))))
+    if operator in (Operator.EQ, Operator.LE, Operator.LT):
+        bounds.append(Comparison(column, Operator.LE, min(max(values) + DAY_S * SECOND_US, (1 << 63) - 1)))
+    return all_of(bounds)
 
 
 def _unlike(data_type: DataType, constant: Constant) -> OutsideGrammar:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from airflow_txlog.datafiles.text import DAY_S, SECOND_US, parse_date, parse_timestamp
-from airflow_txlog.engine.table.partitions import session_zone
+from airflow_txlog.engine.table.partitions import at_offset, fixed_zone
 from airflow_txlog.engine.table.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive
 from airflow_txlog.errors import InvalidPredicate
 
@@ -26,10 +26,14 @@ class OutsideGrammar(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value and its type in Spark. VOID is null; DATE is days, the timestamps are microseconds since 1970."""
+    """A value and its type in Spark. VOID is null; DATE is days, the timestamps are microseconds since 1970.
+
+    `is_local`: a TIMESTAMP of which only is known what the clocks of a named zone show at it.
+    """
 
     type: Primitive | DecimalType
     value: bool | int | float | Decimal | str | bytes | None
+    is_local: bool = False
 
 
 NULL = Constant(Primitive.VOID, None)
@@ -152,13 +156,15 @@ def as_date(text: str) -> int:
     return days
 
 
-def as_timestamp(text: str, time_zone: str) -> int:
-    """Microseconds since 1970 UTC of a text that Spark casts to a timestamp in the session's zone."""
+def as_timestamp(text: str, time_zone: str) -> Constant:
+    """The timestamp that Spark casts a text to, in the session's zone where the text has none."""
     parsed = parse_timestamp(text)
     if parsed is None:
         raise OutsideGrammar(f"{text!r} as a timestamp")
     wall_us, offset_s = parsed
-    return instant(wall_us, time_zone) if offset_s is None else _in_range(wall_us - offset_s * SECOND_US)
+    if offset_s is None:
+        return at_clock(wall_us, time_zone)
+    return Constant(Primitive.TIMESTAMP, _in_range(wall_us - offset_s * SECOND_US))
 
 
 def as_timestamp_ntz(text: str) -> int:
@@ -179,23 +185,15 @@ def midnight(days: int) -> int:
     return _in_range(days * DAY_S * SECOND_US)
 
 
-def instant(wall_us: int, time_zone: str) -> int:
-    """Microseconds since 1970 UTC when clocks of the zone show `wall_us`.
+def at_clock(wall_us: int, time_zone: str) -> Constant:
+    """The timestamp at which the clocks of the zone show `wall_us`, microseconds since 1970 as they count them.
 
-    Of two such instants the earlier; where no clock shows it, the one after the gap, as Java has it. Before 1970 the
-    zone databases of Java and Python tell different stories of some regions, so only fixed offsets are followed there.
+    The rules of a named zone are Spark's to apply, whose zone data is another than Python's: the time stays local.
     """
-    zone = session_zone(time_zone)
+    zone = fixed_zone(time_zone)
     if zone is None:
-        raise OutsideGrammar(f"the time zone {time_zone!r}")
-    if not isinstance(zone, dt.timezone) and wall_us < 0:
-        raise OutsideGrammar(f"a time before 1970 in {time_zone}")
-    try:
-        wall = dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=wall_us)
-    except OverflowError:
-        raise OutsideGrammar("a time outside the years 1 to 9999") from None
-    offset = wall.utcoffset() or dt.timedelta(0)
-    return wall_us - offset // dt.timedelta(microseconds=1)
+        return Constant(Primitive.TIMESTAMP, _in_range(wall_us), is_local=True)
+    return Constant(Primitive.TIMESTAMP, _in_range(at_offset(wall_us, zone)))
 
 
 def _in_range(microseconds: int) -> int:
@@ -214,7 +212,7 @@ def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) ->
             case Primitive.DATE:
                 return Constant(target, as_date(value))
             case Primitive.TIMESTAMP:
-                return Constant(target, as_timestamp(value, time_zone))
+                return as_timestamp(value, time_zone)
             case Primitive.TIMESTAMP_NTZ:
                 return Constant(target, as_timestamp_ntz(value))
             case Primitive.DOUBLE | Primitive.FLOAT:

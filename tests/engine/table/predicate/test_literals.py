@@ -132,14 +132,14 @@ def _times(draw: random.Random) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Australia/Lord_Howe", "+05:30"])
+@pytest.mark.parametrize("zone", ["UTC", "-03:30", "+05:30"])
 def test_texts_become_the_dates_and_times_that_spark_makes_of_them(spark: SparkSession, zone: str) -> None:
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         texts = _times(random.Random(zone))
         _compare_casts(spark, texts, "DATE", constants.as_date, 110)
-        _compare_casts(spark, texts, "TIMESTAMP", lambda text: constants.as_timestamp(text, zone), 40)
+        _compare_casts(spark, texts, "TIMESTAMP", lambda text: constants.as_timestamp(text, zone).value, 40)
         _compare_casts(spark, texts, "TIMESTAMP_NTZ", constants.as_timestamp_ntz, 40)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
