@@ -216,8 +216,8 @@ FAULTS = (
         name="empty-partition-value-is-not-null",
         breaks="rows of the null partition are missed where a writer spelled it as an empty string",
         file="airflow_txlog/engine/table/partitions.py",
-        old="value = parse(text) if text else None",
-        new="value = None if text is None else parse(text)",
+        old="plain = [parse(text) if text else None for text in texts]",
+        new="plain = [None if text is None else parse(text) for text in texts]",
         tests=(PARTITIONS,),
     ),
     Fault(
