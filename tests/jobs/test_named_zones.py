@@ -86,7 +86,7 @@ def test_a3_a_parameter_is_the_instant_that_was_given_also_in_an_hour_that_a_clo
     hour = 3_600_000_000
     table = make_table(tmp_path / "t", row(1, at), row(2, at - hour), row(3, at - hour // 2))
     zone = "America/New_York"
-    result = committed(run(spark, "delete", table, predicate="ts >= :p", parameters={"p": given}, time_zone=zone))
+    result = committed(run(spark, "delete", table, predicate="ts = :p", parameters={"p": given}, time_zone=zone))
     assert (ids(table), result.metrics["numDeletedRows"]) == ([2, 3], 1)
 
 
