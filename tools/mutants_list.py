@@ -420,8 +420,8 @@ FAULTS = (
         name="staged-files-deleted-when-the-outcome-is-unknown",
         breaks="a commit that landed after all names files that are gone",
         file=_ROUNDS,
-        old="            self.fate_is_known = False\n",
-        new="",
+        old="                self.fate_is_known = False\n            raise\n",
+        new="                pass\n            raise\n",
         tests=(ATTEMPTS,),
     ),
     Fault(

@@ -206,9 +206,13 @@ class _Rounds:
 
     def _commit(self, tx: Transaction, change: Change) -> bool:
         try:
-            return commit_change(self._context, tx, change)
+            is_committed = commit_change(self._context, tx, change)
         except BaseException as error:
             # The files at paths that are live already may be the very ones that we staged: another copy's commit.
             if isinstance(error, DuplicateActions) or not isinstance(error, _PROVES_UNCOMMITTED):
                 self.fate_is_known = False
             raise
+        if is_committed:
+            # Whatever fails from here on, a log line among it: the staged files are the table's.
+            self.fate_is_known = False
+        return is_committed

@@ -115,7 +115,10 @@ class TxlogOperator(BaseOperator):
         that no row has, a table of that name, or a key that all work shares.
         """
         if not isinstance(content, str):
-            return super().render_template(content, context, jinja_env, seen_oids)
+            value = super().render_template(content, context, jinja_env, seen_oids)
+            if value is None and hasattr(content, "resolve"):
+                return self._null_of(content, "is another task's output, which is None", is_all_null=True)
+            return value
         is_null = False
         env = jinja_env or self.get_template_env()
 
@@ -129,13 +132,17 @@ class TxlogOperator(BaseOperator):
         rendered = super().render_template(content, context, env.overlay(finalize=look), seen_oids)
         if not is_null:
             return rendered
+        found = f"has the template {content!r}, which renders to None"
+        return self._null_of(content, found, is_all_null=str(rendered) in ("None", ""))
+
+    def _null_of(self, content: Any, found: str, *, is_all_null: bool) -> None:
+        """None where all places of the content are parameters that may be null; else raises InvalidJobSpec."""
         places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
         may_be_null = {f"parameters.{name}" for name in self.nullable_parameters}
-        if str(rendered) in ("None", "") and places and may_be_null.issuperset(places):
-            return None
+        if is_all_null and places and may_be_null.issuperset(places):
+            return
         place = next((place for place in places if place not in may_be_null), "an argument")
-        refusal = null_refusal(place, f"has the template {content!r}, which renders to None")
-        return raise_for_airflow(InvalidJobSpec(refusal, argument=place))
+        raise_for_airflow(InvalidJobSpec(null_refusal(place, found), argument=place))
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
         """The application transaction of this try; None for operations that carry none (soundness B5)."""
@@ -285,15 +292,15 @@ class DataChangingOperator(ExactlyOnceOperator):
         }
 
 
-def _places(name: str, value: Any, text: str) -> Iterator[str]:
-    """Where a text stands in an argument: `parameters.day`, `keys[2]`."""
+def _places(name: str, value: Any, content: Any) -> Iterator[str]:
+    """Where a text, or another task's output, stands in an argument: `parameters.day`, `keys[2]`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _places(f"{name}.{key}", item, text)
+            yield from _places(f"{name}.{key}", item, content)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _places(f"{name}[{index}]", item, text)
-    elif isinstance(value, str) and value == text:
+            yield from _places(f"{name}[{index}]", item, content)
+    elif value is content or (isinstance(value, str) and isinstance(content, str) and value == content):
         yield name
 
 

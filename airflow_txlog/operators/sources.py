@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from airflow_txlog.operators.given import text_map
+from airflow_txlog.operators.given import path_text, text_map
 
 
 def files(
@@ -28,7 +28,7 @@ def files(
     """
     return {
         "format": format,
-        "path": str(path) if isinstance(path, str | PurePath) else [str(item) for item in path],
+        "path": path_text(path) if isinstance(path, str | PurePath) else [path_text(item) for item in path],
         "options": text_map("options", options),
         "schema": schema,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,25 @@ def run(dag_of: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.M
     return lambda dag_id: dag_of("nulls_and_events", dag_id).test()
 
 
-@pytest.mark.parametrize("dag_id", ["null_from_an_xcom", "null_from_another_task"])
-def test_a_delete_whose_parameter_is_null_fails_on_its_first_try(run: Callable[[str], Any], dag_id: str) -> None:
+@pytest.mark.parametrize("dag_id", ["null_from_an_xcom", "null_from_another_task", "null_predicate_from_another_task"])
+def test_a_delete_that_is_given_null_fails_on_its_first_try(run: Callable[[str], Any], dag_id: str) -> None:
     dag_run = run(dag_id)
     (ti,) = [ti for ti in dag_run.get_task_instances() if ti.task_id == "forget"]
     assert (ti.state, ti.try_number) == ("failed", 1)
+    assert Table.open(os.environ["TXLOG_TEST_TABLE"]).to_arrow().num_rows == 1
+
+
+def test_a_path_among_others_that_another_task_gives_is_waited_for() -> None:
+    from airflow.sdk import DAG, task
+
+    with DAG("paths", schedule=None):
+
+        @task
+        def path() -> str:
+            return "/in/a"
+
+        write = DeltaWriteOperator(task_id="w", table_uri="/t", source=files([path(), Path("/in/b")]))
+    assert write.upstream_task_ids == {"path"}
 
 
 def test_a_task_that_finds_nothing_to_do_emits_no_asset_event(run: Callable[[str], Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
-from tests.helpers.jobs import application, committed, rows
-from tests.helpers.rows import make_table
+from tests.helpers.jobs import application, committed, live_files, rows
+from tests.helpers.rows import append, make_table
 
 
 def test_a11_an_attempt_after_a_conflict_looks_for_the_application_transaction_again(tmp_path: Path) -> None:
@@ -38,20 +39,8 @@ def test_a11_an_attempt_after_a_conflict_looks_for_the_application_transaction_a
     assert (found.status, found.version) == ("already_done", copies[0].version)
 
 
-@pytest.mark.parametrize(
-    ("error", "is_kept"),
-    [
-        (CommitStateUnknown("the put was not answered", has_application_transaction=False), True),
-        (CommitContention("lost every race", attempts=3), False),
-    ],
-    ids=["outcome unknown", "proved uncommitted"],
-)
-def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TxlogError, is_kept: bool
-) -> None:
-    table: Table = make_table(tmp_path / "t", rows(3))
-    staged = tmp_path / "t" / "staged.parquet"
-    memory = Memory()
+def plan_of(staged: Path, memory: Memory) -> Callable[[Transaction], Change]:
+    """A plan that stages this one file, and appends it."""
 
     def plan(tx: Transaction) -> Change:
         staged.write_bytes(b"PAR1")
@@ -67,6 +56,24 @@ def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
         memory.add([Segment(kind=ROWS, inputs=frozenset(), files=(file,))])
         return Change(operation="WRITE", parameters={}, staged=[file])
 
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        (CommitStateUnknown("the put was not answered", has_application_transaction=False), True),
+        (CommitContention("lost every race", attempts=3), False),
+    ],
+    ids=["outcome unknown", "proved uncommitted"],
+)
+def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TxlogError, is_kept: bool
+) -> None:
+    table: Table = make_table(tmp_path / "t", rows(3))
+    staged = tmp_path / "t" / "staged.parquet"
+    memory = Memory()
+
     def ends_so(tx: Transaction, *args: Any, **kwargs: Any) -> int:
         raise error
 
@@ -74,5 +81,25 @@ def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
     arguments = {"source": {"sql": "SELECT 1"}}
     spec = JobSpec(operation="write", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
     with pytest.raises(type(error)):
-        run_rounds(LogContext(spec=spec, root=table.uri, log=lambda line: None), plan, memory=memory)
+        run_rounds(LogContext(spec=spec, root=table.uri, log=lambda line: None), plan_of(staged, memory), memory=memory)
     assert staged.exists() is is_kept
+
+
+def test_a17_files_of_a_commit_that_landed_stay_whatever_fails_after_it(tmp_path: Path) -> None:
+    table: Table = make_table(tmp_path / "t", rows(3))
+    staged, memory = tmp_path / "t" / "staged.parquet", Memory()
+    plan = plan_of(staged, memory)
+
+    def overtaken(tx: Transaction) -> Change:
+        append(table, rows(1, start=10))
+        return plan(tx)
+
+    def broken_pipe(line: str) -> None:
+        if "rebased" in line:
+            raise BrokenPipeError
+
+    spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
+    with pytest.raises(BrokenPipeError):
+        run_rounds(LogContext(spec=spec, root=table.uri, log=broken_pipe), overtaken, memory=memory)
+    assert staged.name in live_files(table)
+    assert staged.exists()

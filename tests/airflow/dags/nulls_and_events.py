@@ -30,6 +30,15 @@ with DAG("null_from_another_task", schedule=None, default_args=DEFAULTS):
 
     DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate="email = :e", parameters={"e": nobody()})
 
+with DAG("null_predicate_from_another_task", schedule=None, default_args=DEFAULTS):
+
+    @task
+    def no_predicate() -> None:
+        return None
+
+    # None as a predicate would be every row.
+    DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate=no_predicate())
+
 with DAG("events", schedule=None, default_args=DEFAULTS):
     empty = DeltaTruncateOperator(task_id="changes", table_uri=TABLE, outlets=[Asset("changed", uri="file:///a")])
     look = VacuumOperator(
