@@ -136,13 +136,16 @@ def _earlier_work(
         return None
     configured, started = deployment_id(), _run_started(context)
     started_ms = _epoch_ms(started)
+    has_store = "task_state_store" in context
     for work in recorded_work(app_id_of(ti, "")):
-        if configured and work.app_id != app_id_of(ti, configured):
-            continue
-        if _number(work, "try_number", 0) >= ti.try_number or _number(work, "max_tries", ti.max_tries) != ti.max_tries:
-            continue
         tagged = work.tags.get(ANNOTATION_TAG_PREFIX + "run_started")
         is_of_this_run = tagged is not None and tagged == _iso(started)
+        if configured and work.app_id != app_id_of(ti, configured) and not is_of_this_run:
+            continue
+        # Without a state store the number is the `max_tries` of its try, also where the commit's tags are lost.
+        its_max_tries = _number(work, "max_tries", ti.max_tries if has_store else work.version)
+        if _number(work, "try_number", 0) >= ti.try_number or its_max_tries != ti.max_tries:
+            continue
         if not is_of_this_run and started_ms is not None and (work.recorded_ms or 0) < started_ms:
             raise IdempotencyKeyReused(
                 f"The application transaction {work.app_id!r} was recorded before this run began. It may be an earlier "

@@ -129,6 +129,25 @@ def test_a_retry_finds_the_commit_of_a_release_with_other_app_ids(table: Table, 
     assert do(table, spec_of(table, ti.retried(), make_store())) == "already_done"
 
 
+@pytest.mark.parametrize("make_store", [StateStore, no_store], ids=["lost", "before 3.3"])
+def test_a_retry_finds_its_commit_after_the_deployment_was_given_an_id(
+    table: Table, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = TryOfAirflow()
+    assert do(table, spec_of(table, ti, make_store())) == "committed"
+    monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", "production")
+    assert do(table, spec_of(table, ti.retried(), make_store())) == "already_done"
+
+
+def test_a_clear_before_3_3_is_new_work_where_the_tags_of_the_first_commit_are_lost(table: Table) -> None:
+    """Log cleanup deletes commits, and their tags with them; the number stays in the table."""
+    ti = TryOfAirflow()
+    spec = spec_of(table, ti, no_store())
+    assert do(table, spec.replace(annotations={})) == "committed"
+    assert do(table, spec_of(table, ti.retried(), no_store())) == "already_done"
+    assert do(table, spec_of(table, ti.cleared(retries=4), no_store())) == "committed"
+
+
 def test_a_number_that_an_earlier_release_kept_is_used(table: Table) -> None:
     ti, store = TryOfAirflow(), StateStore()
     store.set("txlog.transaction", {"app_id": "old", "version": 7, "max_tries": ti.max_tries})
