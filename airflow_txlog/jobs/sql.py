@@ -41,6 +41,11 @@ from airflow_txlog.jobs.session import is_classic
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
 # What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
 NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+# Of the facts of Spark's errors those that are names, types and counts.
+_FACTS_WITHOUT_VALUES = (
+    *("objectName", "proposal", "relationName", "routineName", "functionName", "dataType", "requiredType", "inputType"),
+    *("inputDataType", "left", "right", "srcType", "targetType", "actualNum", "expectedNum"),
+)
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
 
@@ -145,7 +150,7 @@ class SqlGate:
         except PySparkException as error:
             refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
             raise refusal(
-                f"The source's SQL is not a query that Spark can run: {first_lines(error)}. Nothing was read.",
+                f"The source's SQL is not a query that Spark can run: {self._reason(error)}. Nothing was read.",
                 argument="source",
             ) from error
         return frame
@@ -232,8 +237,17 @@ class SqlGate:
                 columns=columns,
             )
         return InvalidPredicate(
-            f"Spark does not accept the text {text!r} here: {first_lines(error)}. Nothing was read.", predicate=text
+            f"Spark does not accept the text {text!r} here: {self._reason(error)}. Nothing was read.", predicate=text
         )
+
+    def _reason(self, error: PySparkException) -> str:
+        """Spark's message; where parameters are bound, only what of it holds no expression: those show their values."""
+        condition = condition_of(error)
+        if not self._parameters or condition is None or condition.startswith("PARSE"):
+            return first_lines(error)
+        facts = error.getMessageParameters() or {}
+        known = ", ".join(f"{name}: {facts[name]}" for name in _FACTS_WITHOUT_VALUES if name in facts)
+        return f"{condition}{f' ({known})' if known else ''}. Expressions are not shown, because parameters are bound"
 
     def _check_clocks(self, text: str, relation: str) -> None:
         """Refuses a name that the job took for a clock and that is a column here: its author may mean either."""

@@ -46,6 +46,26 @@ def test_a_cast_that_fails_names_the_parameter_and_the_column_and_no_value(tmp_p
 
 
 @pytest.mark.spark
+def test_a_text_that_spark_does_not_accept_is_refused_without_the_values_bound_to_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    source = {"sql": "SELECT id FROM range(5) WHERE id IN (:ids)"}
+    clauses = [{"when": "matched", "then": "delete"}]
+    for operation, arguments, value in [
+        ("delete", {"predicate": "name IN (:ids)"}, [SECRET, "b"]),
+        ("delete", {"predicate": "map(name, 1) = :ids"}, SECRET),
+        ("update", {"set": {"amount": "abs(array(:ids))"}, "predicate": None}, SECRET),
+        ("merge", {"source": source, "on": "t.id = s.id", "clauses": clauses}, [SECRET]),
+    ]:
+        error = error_of(run(spark, operation, table, **arguments, parameters={"ids": value}))
+        assert error["type"] in ("InvalidPredicate", "InvalidJobSpec"), error
+        assert "DATATYPE_MISMATCH" in error["message"]
+        assert "Expressions are not shown" in error["message"]
+        assert SECRET not in json.dumps(error)
+
+
+@pytest.mark.spark
 def test_the_first_line_names_the_cause_of_a_failure_of_spark(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(3))
     (tmp_path / "folder").write_text("a file")
