@@ -282,7 +282,7 @@ def latest_metadata(store: Store) -> Metadata:
 def _checked(snapshot: Snapshot) -> Snapshot:
     """The snapshot, where its rows can be read here. Raises UnsupportedFeature, CorruptTable."""
     metadata = snapshot.metadata
-    # Without a schema only the log can be looked at; whoever asks for the schema is told.
+    # Without a schema only the log can be read; asking for the schema raises.
     schema = delta.StructType(()) if metadata.schema_string is None else snapshot.delta_schema
     check_readable(snapshot.protocol, metadata, schema, snapshot.uri)
     return snapshot

@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Asset, task
 
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
+from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 
 TABLE = os.environ.get("TXLOG_TEST_TABLE", "/nowhere")
@@ -37,7 +38,7 @@ with DAG("null_predicate_from_another_task", schedule=None, default_args=DEFAULT
         return None
 
     # None as a predicate would be every row.
-    DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate=no_predicate())
+    DeltaUpdateOperator(task_id="forget", table_uri=TABLE, set={"email": "'gone'"}, predicate=no_predicate())
 
 with DAG("events", schedule=None, default_args=DEFAULTS):
     empty = DeltaTruncateOperator(task_id="changes", table_uri=TABLE, outlets=[Asset("changed", uri="file:///a")])

@@ -14,6 +14,7 @@ from airflow_txlog import errors
 from airflow_txlog.datafiles.conversion import VARIANT
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema import parse_schema, schema_to_json
+from tests.helpers.rows import append
 
 # The object {"a": 1} as Spark encodes it, and null.
 OBJECT = {"metadata": b"\x01\x01\x00\x01a", "value": b"\x02\x01\x00\x00\x02\x0c\x01"}
@@ -107,3 +108,12 @@ def test_a_table_that_lists_the_feature_and_has_no_variant_is_written(tmp_path: 
     tx = table.begin()
     tx.remove(tx.read_whole_table())
     assert tx.commit("TRUNCATE") == 1
+
+
+def test_a_struct_with_the_members_of_a_variant_is_read_under_its_physical_names(tmp_path: Path) -> None:
+    """Arrow does not tell the two types apart, and the files of a mapped struct do not have those names."""
+    schema = pa.schema([pa.field("s", VARIANT)])
+    table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    rows = [{"s": {"metadata": b"m", "value": b"v"}}]
+    append(table, rows)
+    assert table.to_arrow().to_pylist() == rows
