@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints import (
@@ -17,6 +18,7 @@ from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.features import reader_features
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.engine.table.typed_columns import TypedColumns
+from airflow_txlog.errors import InvalidProperty
 
 
 def is_due(version: int, interval: int) -> bool:
@@ -50,8 +52,19 @@ def state_of(snapshot: Snapshot, now_ms: int) -> CheckpointState:
         removes=kept_tombstones(
             snapshot.state.tombstones, now_ms - snapshot.table_properties.deleted_file_retention_ms
         ),
-        parquet=snapshot.table_properties.parquet,
+        parquet=_format_of(snapshot),
     )
+
+
+def _format_of(snapshot: Snapshot) -> ParquetFormat:
+    """How the table wants its Parquet files; the usual one where it wants what this engine cannot write.
+
+    A checkpoint is read the same whatever its codec is, and a table must not go without one for it.
+    """
+    try:
+        return snapshot.table_properties.parquet
+    except InvalidProperty:
+        return DEFAULT_FORMAT
 
 
 def _form_of(snapshot: Snapshot) -> AddForm:

@@ -57,6 +57,8 @@ class _Prepared(Prepared):
 class DeleteByKeys(RowOperation):
     """DELETE of a job with `keys`."""
 
+    writes_rows = False
+
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._gate = SqlGate(context)

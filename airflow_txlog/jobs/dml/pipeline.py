@@ -53,8 +53,9 @@ class RowRounds:
         """Find, stage, and say what the commit shall be."""
         context, memory, snapshot = self._context, self._memory, tx.snapshot
         assert snapshot is not None
-        # A table whose files cannot be written here is refused before the source's rows are staged.
-        layout_of(context, snapshot)
+        if self._operation.writes_rows:
+            # A table whose files cannot be written here is refused before the source's rows are staged.
+            layout_of(context, snapshot)
         if not memory.begin(rules_at(snapshot)):
             context.log("the table's rules have changed: nothing that was found or staged may be kept")
         prepared = self._operation.prepare(tx, snapshot, memory)
