@@ -81,7 +81,15 @@ def application_transaction(
         recorded = recorded_version(app_id)
         before, kept = kept, _kept(store)
         if kept == before:
-            chosen = _earlier_work(context, recorded_work) if kept is None else None
+            chosen = None
+            if kept is None or (kept.get("refused") and kept.get("max_tries") == max_tries):
+                try:
+                    chosen = _earlier_work(context, recorded_work)
+                except IdempotencyKeyReused:
+                    # By this a clear, which changes `max_tries`, is known as one: it is new work, whatever is recorded.
+                    refused = {"app_id": app_id, "max_tries": max_tries, "refused": True}
+                    store.set(STATE_KEY, refused, retention=NEVER_EXPIRE)
+                    raise
             if chosen is None:
                 version = FIRST_VERSION if recorded is None else recorded + 1
                 chosen = ApplicationTransaction(app_id=app_id, version=version, first_tried_ms=clock.now_ms())
@@ -117,7 +125,9 @@ def _kept(store: Any) -> dict[str, Any] | None:
 
 def _is_of_this_work(kept: dict[str, Any] | None, max_tries: int) -> TypeGuard[dict[str, Any]]:
     """Whether what is kept belongs to a try that this one retries, and not to one before a clear."""
-    return kept is not None and kept.get("max_tries") == max_tries and not kept.get("succeeded")
+    if kept is None or kept.get("max_tries") != max_tries:
+        return False
+    return not kept.get("succeeded") and not kept.get("refused")
 
 
 def _earlier_work(

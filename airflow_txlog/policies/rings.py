@@ -98,7 +98,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.AmbiguousMerge: (Ring.NONE, "the same source rows match the same target row again"),
     errors.MatchNotFound: (Ring.NONE, "what was asked to match is missing again"),
     errors.KeysNotFound: (Ring.NONE, "the same keys are missing again"),
-    errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs to other work"),
+    errors.IdempotencyKeyReused: (Ring.NONE, "the key belongs to other work, or may: a person must look"),
     errors.TransactionExpired: (Ring.NONE, "the table has forgotten whether the work was done: a person must look"),
 }
 

@@ -178,6 +178,22 @@ def test_a_retry_refuses_to_guess_about_a_commit_from_before_its_run(table: Tabl
     assert do(table, spec_of(table, TryOfAirflow(id="recreated"), StateStore(), later)) == "committed"
 
 
+def test_a_clear_after_that_refusal_is_new_work_also_where_the_tags_are_lost(table: Table) -> None:
+    """As the refusal advises. Without tags nothing else shows that the commit is from before the clear."""
+    ti, store = TryOfAirflow(), StateStore()
+    spec = spec_of(table, ti, no_store(), STARTED)
+    assert do(table, spec.replace(annotations={})) == "committed"
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=1)
+    refused = ti.retried()
+    for _ in range(2):
+        with pytest.raises(IdempotencyKeyReused, match="clear the task"):
+            spec_of(table, refused, store, later)
+        refused = refused.retried()
+    cleared = refused.cleared(retries=4)
+    assert do(table, spec_of(table, cleared, store, later)) == "committed"
+    assert do(table, spec_of(table, cleared.retried(), store, later)) == "already_done"
+
+
 def test_two_copies_of_a_cleared_try_hold_one_number(table: Table) -> None:
     """The second copy reads what is kept, then the first one keeps its number and commits, then the second goes on."""
     ti, store = TryOfAirflow(), StateStore()
