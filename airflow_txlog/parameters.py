@@ -15,13 +15,13 @@ from typing import Any
 from airflow_txlog.errors import InvalidJobSpec
 
 
-def encode_parameter(value: Any) -> Any:
+def encode_parameter(value: Any, name: str = "parameters") -> Any:
     """A parameter as JSON: scalars and lists of scalars as they are, the rest as a one-key object naming the type.
 
     `{"$date": "2013-01-31"}`, `{"$timestamp": "2013-01-31T10:00:00+00:00"}`, `{"$decimal": "1.50"}`,
     `{"$binary": base64}`. A naive datetime stays naive (Spark: TIMESTAMP_NTZ).
 
-    Raises InvalidJobSpec for any other type.
+    Raises InvalidJobSpec, which calls the value `name`, for any other type.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -36,19 +36,21 @@ def encode_parameter(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return {"$binary": base64.b64encode(value).decode()}
     if isinstance(value, list | tuple):
-        return [encode_parameter(item) for item in value]
+        return [encode_parameter(item, f"{name}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, dict) and is_parameter(value):
         return dict(value)
     raise InvalidJobSpec(
-        "A parameter must be a text, a boolean, a finite number, a date, a datetime, a Decimal, bytes or a list of "
-        f"these; found {type(value).__name__}.",
-        argument="parameters",
+        f"{name} must be a text, a boolean, a finite number, a date, a datetime, a Decimal, bytes or a list of these; "
+        f"found {type(value).__name__}. Nothing was read.",
+        argument=name,
     )
 
 
 def encode_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Named parameters as JSON; see `encode_parameter`. None stays None."""
-    return None if parameters is None else {name: encode_parameter(value) for name, value in parameters.items()}
+    if parameters is None:
+        return None
+    return {name: encode_parameter(value, f"parameters.{name}") for name, value in parameters.items()}
 
 
 def decode_parameter(value: Any) -> Any:

@@ -99,8 +99,13 @@ class TxlogOperator(BaseOperator):
             self._spec(uri, text_map("spark_conf", self.spark_conf))
         except InvalidJobSpec as error:
             argument = str(error.facts.get("argument")).removeprefix("arguments.").split(".")[0].split("[")[0]
-            if argument not in self.template_fields or not has_template(getattr(self, argument)):
+            fields = [name for name in self.fields_of(argument) if name in self.template_fields]
+            if not any(has_template(getattr(self, name)) for name in fields):
                 raise
+
+    def fields_of(self, argument: str) -> Collection[str]:
+        """The arguments of this operator that make an argument of the job."""
+        return (argument,)
 
     def render_template(
         self,

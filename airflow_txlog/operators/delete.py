@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.errors import InvalidJobSpec
@@ -60,6 +60,9 @@ class DeltaDeleteOperator(DataChangingOperator):
         self.require_match = require_match
         self.check_literals()
 
+    def fields_of(self, argument: str) -> Collection[str]:
+        return ("keys", "key_column", "source_column") if argument == "keys" else (argument,)
+
     def job_arguments(self) -> dict[str, Any]:
         """`predicate` or `keys`, `require_match`, and the shared ones.
 
@@ -92,4 +95,4 @@ def _described(column: str | None, keys: Any, source_column: str | None) -> dict
             "list needs render_template_as_native_obj=True, or an XComArg. Nothing was read.",
             argument="keys",
         )
-    return {"column": column, "values": [encode_parameter(key) for key in keys]}
+    return {"column": column, "values": encode_parameter(keys, "keys")}

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_txlog.arguments import FORMATS
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.parameters import encode_parameter
+from airflow_txlog.parameters import encode_parameters
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
@@ -27,6 +27,11 @@ def has_template(value: Any) -> bool:
         return any(map(has_template, value.values()))
     if isinstance(value, list | tuple | set):
         return any(map(has_template, value))
+    return _is_output(value)
+
+
+def _is_output(value: Any) -> bool:
+    """Whether the value is another task's output, which Airflow resolves when the task runs (XComArg)."""
     return not isinstance(value, PurePath) and hasattr(value, "resolve")
 
 
@@ -48,29 +53,33 @@ def column_list(name: str, value: Any) -> list[str] | None:
     return list(value)
 
 
-def text_map(name: str, value: Any) -> dict[str, str]:
-    """Settings as texts: `True` is "true", and a number is its text."""
+def text_map(name: str, value: Any) -> Any:
+    """Settings as texts: `True` is "true", and a number is its text. Another task's output stays as it is."""
     if value is None:
         return {}
+    if _is_output(value):
+        return value
     if not isinstance(value, Mapping):
         raise _refused(name, f"{_kind(value)}; write a mapping of names to values")
     return {str(key): _setting(f"{name}.{key}", item) for key, item in value.items()}
 
 
-def _setting(name: str, value: Any) -> str:
-    if isinstance(value, str):
+def _setting(name: str, value: Any) -> Any:
+    if isinstance(value, str) or _is_output(value):
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     raise _refused(name, f"{_kind(value)}; write a text, a number or a boolean")
 
 
-def expression_map(name: str, value: Any) -> dict[str, str]:
-    """SQL expressions by column."""
+def expression_map(name: str, value: Any) -> Any:
+    """SQL expressions by column. A template or another task's output stays as it is."""
+    if _is_output(value) or (isinstance(value, str) and has_template(value)):
+        return value
     if not isinstance(value, Mapping):
         raise _refused(name, f'{_kind(value)}; write a mapping of columns to SQL, such as {{"email": "NULL"}}')
     for column, expression in value.items():
-        if not isinstance(expression, str):
+        if not isinstance(expression, str) and not _is_output(expression):
             raise _refused(
                 f"{name}.{column}",
                 f'{_kind(expression)}; write SQL as a text, such as "NULL" or "1", or ":name" with the value in '
@@ -129,7 +138,7 @@ def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] 
     for name, item in value.items():
         if name not in nullable and (item is None or (isinstance(item, list | tuple) and None in item)):
             raise InvalidJobSpec(null_refusal(f"parameters.{name}", "is None"), argument="parameters")
-    return {name: encode_parameter(item) for name, item in value.items()}
+    return encode_parameters(value)
 
 
 def null_refusal(place: str, found: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from airflow_txlog.operators.given import path_text, text_map
+from airflow_txlog.operators.given import has_template, path_text, text_map
 
 
 def files(
@@ -44,4 +44,4 @@ def query(sql: str, **views: Mapping[str, Any]) -> dict[str, Any]:
 
     Values go through the operator's `parameters`, as `:name`.
     """
-    return {"sql": sql, "views": {name: dict(view) for name, view in views.items()}}
+    return {"sql": sql, "views": {name: view if has_template(view) else dict(view) for name, view in views.items()}}
