@@ -121,13 +121,19 @@ def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_m
         f"Table {snapshot.uri} does not know the application transaction {wanted.app_id!r}, but it forgets them after "
         f"{retention_ms / 86_400_000:g} days (delta.setTransactionRetentionDuration), and this work was first tried "
         f"{(now_ms - wanted.first_tried_ms) / 86_400_000:.1f} days ago: it may be done or not. Nothing was done now. "
-        "Look into the table's history for the run; where its work is missing, clear the task to have it done.",
+        f"Look into the table's history for the run; where its work is missing, {how_to_repeat(wanted)} to have it "
+        "done.",
         table=snapshot.uri,
         app_id=wanted.app_id,
         version=wanted.version,
         first_tried_ms=wanted.first_tried_ms,
         retention_ms=retention_ms,
     )
+
+
+def how_to_repeat(application: ApplicationTransaction) -> str:
+    """How work becomes new work, as an advice: an author's key names it whatever happens to the task."""
+    return "give it another idempotency_key" if application.check_digest else "clear the task"
 
 
 def _commit_of(store: Store, head: int, wanted: ApplicationTransaction) -> Commit | None:

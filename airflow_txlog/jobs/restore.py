@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any
 
-from airflow_txlog.application import done_in
-from airflow_txlog.contract import JobResult
+from airflow_txlog.application import done_in, how_to_repeat
+from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.store import Store, open_store
@@ -42,12 +43,15 @@ def restore(context: LogContext) -> Outcome:
         if application is not None:
             tx.read_application(application.app_id)
             tx.set_application(application.app_id, application.version)
-            _check_head(context, table.store, snapshot)
         try:
+            if application is not None:
+                _check_head(context, application, table.store, snapshot)
             restored = _commit(context, table, tx)
         except ConcurrentWrite as error:
             # What landed may be our own: the late commit of an earlier try, or another copy's.
             done = _done(context, table, table.snapshot())
+            if done is None and not error.retryable:
+                raise
             if done is None:
                 told = f"{error.message} It is not tried again: that would undo, unseen, what landed. Look at it first."
                 raise ConcurrentWrite(told, **(error.facts | {"retryable": False})) from error
@@ -102,14 +106,12 @@ def _head_path(context: LogContext) -> str:
     return f"{context.work_folder}/restore-head"
 
 
-def _check_head(context: LogContext, store: Store, head: Snapshot) -> None:
+def _check_head(context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot) -> None:
     """Note the version that the first try of this work meets, and let no later try restore on top of another one.
 
     Raises ConcurrentWrite, not retryable, where commits have landed since, or may have: a try that was killed cannot
     tell. TableReplaced where the table was made again.
     """
-    application = context.spec.application
-    assert application is not None
     path = _head_path(context)
     try:
         first = json.loads(store.read(path))
@@ -119,10 +121,10 @@ def _check_head(context: LogContext, store: Store, head: Snapshot) -> None:
         if tried_ms is not None and SYSTEM_CLOCK.now_ms() - tried_ms >= _KNOWN_FOR_MS:
             hours = (SYSTEM_CLOCK.now_ms() - tried_ms) / 3_600_000
             what = f"was first tried {hours:.0f} hours ago, and which version it met then is not known any more"
-            raise _landed(context, head, None, what) from None
+            raise _landed(context, application, head, None, what) from None
         if not store.put_if_absent(path, json.dumps(first).encode()):
             # Another copy of this work has just noted what it met.
-            first = json.loads(store.read(path))
+            first = _noted(context, application, store, head)
     if first["table"] != head.metadata.id:
         raise TableReplaced(
             f"{context.root} was dropped and created again since this RESTORE was first tried. Nothing was committed. "
@@ -133,14 +135,25 @@ def _check_head(context: LogContext, store: Store, head: Snapshot) -> None:
         landed = range(first["version"] + 1, head.version + 1)
         shown = ", ".join(map(str, landed[:_EXAMPLES])) + (", …" if len(landed) > _EXAMPLES else "")
         what = f"met version {first['version']} when it was first tried, and since then landed: version {shown}"
-        raise _landed(context, head, first["version"], what)
+        raise _landed(context, application, head, first["version"], what)
 
 
-def _landed(context: LogContext, head: Snapshot, first: int | None, what: str) -> ConcurrentWrite:
+def _noted(context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot) -> Any:
+    try:
+        return json.loads(store.read(_head_path(context)))
+    except FileNotFoundError:
+        # A copy deletes it when the work is done; the caller looks for its commit.
+        what = "was tried at the same time by another copy of it, which has ended"
+        raise _landed(context, application, head, None, what) from None
+
+
+def _landed(
+    context: LogContext, application: ApplicationTransaction, head: Snapshot, first: int | None, what: str
+) -> ConcurrentWrite:
     return ConcurrentWrite(
         f"CommitConflict (ConcurrentWrite): the RESTORE of {context.root} {what}. To restore now would undo, unseen, "
         "what others have committed. Nothing was committed. Look at the table's history; to restore all the same, "
-        "clear the task, or give it another idempotency_key.",
+        f"{how_to_repeat(application)}.",
         table=context.root,
         read_version=head.version if first is None else first,
         winning_version=None if first is None else first + 1,

@@ -27,6 +27,7 @@ from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
 
 STATE_KEY = "txlog.transaction"
+KEY_STATE_KEY = "txlog.idempotency_key"
 FIRST_VERSION = 1
 
 # Airflow tells "never" by this very object; the constant is its own where it exists.
@@ -57,7 +58,12 @@ def application_transaction(
     if idempotency_key is not None:
         if not idempotency_key.strip():
             raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
-        return ApplicationTransaction(app_id=idempotency_key, version=FIRST_VERSION, check_digest=True)
+        return ApplicationTransaction(
+            app_id=idempotency_key,
+            version=FIRST_VERSION,
+            check_digest=True,
+            first_tried_ms=_key_first_tried_ms(context, idempotency_key, clock),
+        )
     ti = context["ti"]
     max_tries = int(ti.max_tries)
     if "task_state_store" not in context:
@@ -116,6 +122,22 @@ def keep_success(context: Mapping[str, Any]) -> None:
     kept = None if store is None else _kept(store)
     if store is not None and kept is not None:
         store.set(STATE_KEY, {**kept, "succeeded": True}, retention=NEVER_EXPIRE)
+
+
+def _key_first_tried_ms(context: Mapping[str, Any], key: str, clock: Clock) -> int:
+    """When this task first tried the work of an author's key, or an earlier moment where that is not kept.
+
+    It stays the same over a clear, which does not repeat such work.
+    """
+    store = context.get("task_state_store")
+    kept = None if store is None else store.get(KEY_STATE_KEY)
+    if isinstance(kept, dict) and kept.get("key") == key:
+        return int(kept["first_tried_ms"])
+    started_ms = _epoch_ms(_run_started(context)) if context["ti"].try_number > 1 else None
+    first_tried_ms = clock.now_ms() if started_ms is None else started_ms
+    if store is not None:
+        store.set(KEY_STATE_KEY, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
+    return first_tried_ms
 
 
 def _kept(store: Any) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ follow Airflow 3.3.2 as observed: the state store goes with its DagRun, a clear 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -372,3 +373,26 @@ def test_b4_a_table_that_never_forgets_is_believed(memory_uri: str, clock: Any) 
     spec = JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
     old = ApplicationTransaction(app_id="a", version=1, first_tried_ms=0)
     assert looked_up(table, spec, old, clock) is None
+
+
+# --- an author's key -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make_store", [StateStore, lambda: None], ids=["3.3", "before 3.3"])
+def test_the_first_try_of_an_authors_key_is_known_to_its_retries_and_over_a_clear(
+    table: Table, make_store: Callable[[], StateStore | None]
+) -> None:
+    clock = ManualClock(NOW.now_ms())
+    started = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
+    ti, store = Try(), make_store()
+
+    def first_tried(ti: Try, key: str = "key") -> int | None:
+        return identity(table, ti, store, key=key, run_started=started, clock=clock).first_tried_ms
+
+    first = first_tried(ti)
+    assert first == clock.now_ms()
+    clock.time_ms += 3_600_000
+    assert first_tried(ti.retried()) == first
+    assert first_tried(ti.retried().cleared()) == first
+    if store is not None:
+        assert first_tried(ti, key="another") == clock.now_ms()

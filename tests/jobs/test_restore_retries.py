@@ -12,6 +12,7 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.store.local import LocalStore
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import application, committed, error_of, ids, rows
 from tests.helpers.rows import append, make_table
@@ -92,6 +93,37 @@ def test_a_late_try_that_no_longer_knows_the_version_of_the_first_one_restores_n
     result = restore(table, identity)
     assert (None if result.error is None else result.error["type"]) == kind
     assert table.snapshot().version == (4 if kind is None else 3)
+
+
+def test_a_restore_whose_other_copy_ended_between_two_looks_at_its_note_is_done(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other copy noted the version first, so ours could not; then it committed and deleted its note."""
+    identity, put, ended = application(), LocalStore.put_if_absent, []
+
+    def overtaken(store: LocalStore, path: str, data: bytes) -> bool:
+        if path.endswith("restore-head") and not ended:
+            ended.append(True)
+            committed(restore(table, identity))
+            return False
+        return put(store, path, data)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", overtaken)
+    result = restore(table, identity)
+    assert (result.status, result.version) == ("already_done", 4)
+
+
+def test_the_advice_to_restore_all_the_same_is_one_that_works(table: Table) -> None:
+    for identity, advice in (
+        (application(), "clear the task."),
+        (application(check_digest=True), "give it another idempotency_key."),
+    ):
+        with pytest.raises(Killed):
+            restore(table, identity, kill)
+        append(table, rows(1, start=300))
+        assert advice in error_of(restore(table, identity))["message"]
+        # The other identity starts afresh.
+        committed(restore(table, dataclasses.replace(identity, app_id=f"{identity.app_id} again")))
 
 
 def test_a_restore_of_a_table_that_was_made_again_is_refused(table: Table, tmp_path: Path) -> None:
