@@ -233,7 +233,7 @@ class TimestampOutOfRange(TableError):
 
 
 class FilesMissing(TableError):
-    """Files of an earlier version are gone, so that it cannot be restored whole, or its changes cannot be read.
+    """Files of an earlier version are gone, so that it cannot be read or restored whole, or its changes not be read.
 
     Nothing was committed.
     """

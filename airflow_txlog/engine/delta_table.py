@@ -24,6 +24,7 @@ from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.table.change_rows import change_rows
 from airflow_txlog.engine.table.column_mapping import partition_keys
+from airflow_txlog.engine.table.missing import is_missing_from
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.recent import RecentTable
 from airflow_txlog.engine.table.scan import read_rows
@@ -47,6 +48,8 @@ from airflow_txlog.engine.upkeep.vacuum import (
     vacuum,
 )
 from airflow_txlog.errors import (
+    CorruptTable,
+    FilesMissing,
     InvalidInput,
     ProtocolChanged,
     TableAlreadyExists,
@@ -181,14 +184,34 @@ class Table:
     ) -> pa.Table:
         """The rows that satisfy the predicate, with these columns, in no order, read in this process.
 
+        Where neither version nor timestamp is given, and files of the version are removed and vacuumed while they are
+        read, the version that removed them is read.
+
         Raises what `snapshot` raises, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
-        UnknownColumn, CorruptDataFile.
+        UnknownColumn, CorruptDataFile; FilesMissing where a VACUUM has taken files of the version that was asked for.
         """
         snapshot = self.snapshot(version, timestamp)
-        read = None
-        if predicate is not None:
-            read = snapshot.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
-        return read_rows(snapshot, read, columns)
+        while True:
+            read = None
+            if predicate is not None:
+                read = snapshot.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
+            try:
+                return read_rows(snapshot, read, columns)
+            except CorruptTable as error:
+                newest = self.snapshot()
+                if not is_missing_from(snapshot, error) or is_missing_from(newest, error):
+                    raise
+                if version is not None or timestamp is not None:
+                    raise FilesMissing(
+                        f"FilesMissing: version {snapshot.version} of {self.uri} cannot be read any more: {error.path} "
+                        f"is not there. A later version removed it and a VACUUM has deleted it; the latest version is "
+                        f"{newest.version}.",
+                        table=self.uri,
+                        version=snapshot.version,
+                        count=1,
+                        examples=[str(error.path)],
+                    ) from error
+                snapshot = newest
 
     def changes(self, start: int, end: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows that the versions `start` to `end` (both inclusive; None: the latest) inserted, deleted and updated.
