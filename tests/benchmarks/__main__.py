@@ -49,6 +49,9 @@ CASES = (
     "memory",
     "ten-million",
 )
+# Run where they are asked for, each alone or all as "heavy": they take minutes.
+HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-half")
+HEAVY = "heavy"
 OPEN_FILES = 300_000
 CHECKPOINT_FILES = 1_000_000
 MOST_FILES = 10_000_000
@@ -93,6 +96,10 @@ class Bench:
 
     def run(self, case: str) -> list[dict[str, Any]]:
         """The lines of one case, ready to be printed."""
+        if case in HEAVY_CASES:
+            from tests.benchmarks.heavy_cases import measure_heavy
+
+            return measure_heavy(case, self.folder, rounds=min(self.rounds, 3), scale=self.scale)
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
         cases: dict[str, Callable[[], list[Line]]] = {
@@ -352,7 +359,7 @@ def equal_tables(expected: Any) -> Callable[[str, Any], None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES], default=list(CASES))
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="where the tables are made")
@@ -363,7 +370,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     lines = []
     with contextlib.closing(bench):
-        for case in options.cases:
+        for case in [each for asked in options.cases for each in (HEAVY_CASES if asked == HEAVY else (asked,))]:
             for line in bench.run(case):
                 lines.append(json.dumps(line))
                 print(lines[-1], flush=True)

@@ -112,26 +112,30 @@ class PlainSpark(RowSide):
         return self.events.in_order(read_parquet_files([str(path) for path in self.files()], names))
 
 
+@dataclass(kw_only=True)
 class PlainDelete(PlainSpark):
     """One pass: read, keep what the condition does not select, write."""
 
     name = "pyspark"
+    condition: str = CONDITION
 
     def run(self) -> None:
-        self.write(self.target().where(f"NOT coalesce({CONDITION}, false)"))
+        self.write(self.target().where(f"NOT coalesce({self.condition}, false)"))
 
 
+@dataclass(kw_only=True)
 class PlainUpdate(PlainSpark):
     """One pass: read, change what the condition selects, write."""
 
     name = "pyspark"
+    condition: str = CONDITION
 
     def run(self) -> None:
         target = self.target()
         for column, value in CHANGES.items():
             target = target.selectExpr(
                 *(
-                    f"CASE WHEN {CONDITION} THEN {value} ELSE {name} END AS {name}" if name == column else name
+                    f"CASE WHEN {self.condition} THEN {value} ELSE {name} END AS {name}" if name == column else name
                     for name in target.columns
                 )
             )

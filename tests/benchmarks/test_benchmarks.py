@@ -77,3 +77,12 @@ def test_benchmarks_of_optimize_leave_the_same_rows_on_every_side(tmp_path: Path
     assert [(line["case"], line["peer"]) for line in lines] == [
         (case, peer) for case in ("optimize", "z-order") for peer in peers
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.long("four cases, each with two processes and a Spark of their own")
+def test_heavy_benchmarks_measure_the_memory_of_both_sides(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "heavy")
+    kinds = ["delete-all", "delete-half", "delete-half-masking", "update-half"]
+    assert [(line["case"], line["peer"]) for line in lines] == [(f"heavy-{kind}", "pyspark") for kind in kinds]
+    assert all(set(line[side]) >= {"driver", "jvm"} for line in lines for side in ("ours_peak_mb", "peer_peak_mb"))

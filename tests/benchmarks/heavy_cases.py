@@ -1,0 +1,203 @@
+"""Jobs that change very many rows: seconds and the most memory of driver, worker and JVM, beside plain PySpark.
+
+Every measurement is a process of its own with a Spark of its own, of the default heap, warmed up by the same work on a
+small table: what a process holds is then what this work took. The rows are compared by their number and their sums.
+
+As a program (`python -m tests.benchmarks.heavy_cases CASE SIDE FOLDER SCALE`) this is the child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tests.benchmarks.events import Events
+from tests.benchmarks.peaks import peaks_mb, set_back
+from tests.benchmarks.row_cases import CHANGES, OurJob, PlainDelete, PlainUpdate, RowSide
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = 80
+WARM_UP_FILES = 4
+COMPARED = ["event_id", "customer_id", "amount"]
+# Both are of data columns, and neither can be answered by statistics alone.
+EVERY_ROW, HALF = "customer_id * 2 >= 0", "customer_id < 500"
+
+
+@dataclass(frozen=True)
+class HeavyEvents(Events):
+    """20 million events in 80 files; results are not sorted, because only sums are taken of them."""
+
+    files: int = FILES
+
+    @property
+    def compared(self) -> list[str]:
+        return COMPARED
+
+    def in_order(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self.compared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeavyCase:
+    """One kind of work. `sides` gives ours first; `expected` takes the table's rows to those that must be left."""
+
+    sides: Callable[[Events, Path, SparkSession], list[RowSide]]
+    expected: Callable[[pa.Table], pa.Table]
+
+
+def _deletes(condition: str, *, masking: bool = False) -> Callable[[Events, Path, SparkSession], list[RowSide]]:
+    def sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+        arguments: dict[str, object] = {"predicate": condition}
+        return [
+            OurJob(events=events, folder=folder, spark=spark, operation="delete", arguments=arguments, masking=masking),
+            PlainDelete(events=events, folder=folder, spark=spark, condition=condition),
+        ]
+
+    return sides
+
+
+def _updates(condition: str) -> Callable[[Events, Path, SparkSession], list[RowSide]]:
+    def sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+        arguments: dict[str, object] = {"predicate": condition, "set": CHANGES}
+        return [
+            OurJob(events=events, folder=folder, spark=spark, operation="update", arguments=arguments),
+            PlainUpdate(events=events, folder=folder, spark=spark, condition=condition),
+        ]
+
+    return sides
+
+
+def _without_half(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.greater_equal(rows["customer_id"], 500))
+
+
+def _with_half_changed(rows: pa.Table) -> pa.Table:
+    amount = rows["amount"]
+    changed = pc.if_else(pc.less(rows["customer_id"], 500), pc.add(amount, 1.0), amount)
+    return rows.set_column(rows.schema.get_field_index("amount"), "amount", changed)
+
+
+CASES = {
+    "heavy-delete-all": HeavyCase(sides=_deletes(EVERY_ROW), expected=lambda rows: rows.slice(0, 0)),
+    "heavy-delete-half": HeavyCase(sides=_deletes(HALF), expected=_without_half),
+    "heavy-delete-half-masking": HeavyCase(sides=_deletes(HALF, masking=True), expected=_without_half),
+    "heavy-update-half": HeavyCase(sides=_updates(HALF), expected=_with_half_changed),
+}
+
+
+def measure_heavy(case: str, folder: Path, *, rounds: int, scale: float) -> list[dict[str, Any]]:
+    """Medians of the seconds and the largest peaks of our side, with one line for each peer; the sides in turn."""
+    events = _events(folder, scale)
+    expected = sums(CASES[case].expected(_rows(events)))
+    names = side_names(case, events, folder)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names[:: 1 if number % 2 else -1]:
+            run = _measure_child(case, name, folder, scale)
+            assert run["sums"] == expected, f"{case}: {name} left rows with {run['sums']}, not {expected}"
+            found[name].append(run)
+            told = ", ".join(f"{kind} {peak} MB" for kind, peak in run["peak_mb"].items())
+            progress = f"  {case}: round {number + 1}/{rounds}: {name} {run['seconds']:.3g} s ({told}){run['told']}"
+            print(progress, file=sys.stderr, flush=True)
+    seconds = {name: statistics.median(run["seconds"] for run in runs) for name, runs in found.items()}
+    return [
+        {
+            "case": case,
+            "ours_s": round(seconds["ours"], 3),
+            "peer": peer,
+            "peer_s": round(seconds[peer], 3),
+            "ratio": round(seconds["ours"] / seconds[peer], 3),
+            "ours_peak_mb": _largest(found["ours"]),
+            "peer_peak_mb": _largest(found[peer]),
+            "rounds": rounds,
+            "scale": scale,
+        }
+        for peer in names
+        if peer != "ours"
+    ]
+
+
+def sums(rows: pa.Table) -> list[int]:
+    """How many rows there are, and what their ids, customers and amounts in cents come to."""
+    cents = pc.cast(pc.round(pc.multiply(rows["amount"], 100.0)), pa.int64())
+    totals = (pc.sum(column).as_py() or 0 for column in (rows["event_id"], rows["customer_id"], cents))
+    return [rows.num_rows, *totals]
+
+
+def side_names(case: str, events: Events, folder: Path) -> list[str]:
+    """Of the sides of a case, ours first. No Spark is needed to say what they are called."""
+    spark: Any = None
+    return [side.name for side in CASES[case].sides(events, folder, spark)]  # type: ignore[attr-defined]
+
+
+def _events(folder: Path, scale: float) -> HeavyEvents:
+    events = HeavyEvents(folder / f"heavy-{scale}", scale)
+    events.make()
+    return events
+
+
+def _rows(events: Events) -> pa.Table:
+    paths = sorted(events.table.rglob("part-*.parquet"))
+    return pa.concat_tables([pq.read_table(path, columns=COMPARED, partitioning=None) for path in paths])
+
+
+def _largest(runs: list[dict[str, Any]]) -> dict[str, int]:
+    kinds = sorted({kind for run in runs for kind in run["peak_mb"]})
+    return {kind: max(run["peak_mb"].get(kind, 0) for run in runs) for kind in kinds}
+
+
+def _measure_child(case: str, side: str, folder: Path, scale: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.benchmarks.heavy_cases", case, side, str(folder), str(scale)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{side} of {case} failed:\n{done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _child(case: str, name: str, folder: Path, scale: float) -> None:
+    from airflow_txlog.jobs.session import local_session
+
+    settings = {
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    }
+    spark = local_session(settings)
+
+    def side_of(events: Events) -> Any:
+        sides = CASES[case].sides(events, folder / f"{case}-{name}", spark)
+        return next(side for side in sides if side.name == name)  # type: ignore[attr-defined]
+
+    small = HeavyEvents(folder / "heavy-warm-up", 0.01, WARM_UP_FILES)
+    small.make()
+    warm_up = side_of(small)
+    warm_up.prepare()
+    warm_up.run()
+    side = side_of(_events(folder, scale))
+    side.prepare()
+    set_back()
+    began = time.perf_counter()
+    side.run()
+    seconds = time.perf_counter() - began
+    peaks, told = peaks_mb(), getattr(side, "told", "")
+    print(json.dumps({"seconds": seconds, "peak_mb": peaks, "told": told, "sums": sums(side.result())}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _child(sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]))
