@@ -1,8 +1,8 @@
-"""Bitmaps of masked rows being written: the portable format that every reader of deletion vectors knows.
+"""Bitmaps of rows being written, and sets of rows made of others: in the portable format of deletion vectors.
 
-The invariants: what is written, `masks.MaskedRows` reads back to exactly the same rows; and each part of 65,536 rows
-takes the smallest of the format's three forms. Memory is bounded by one part, besides the positions that were given and
-the bytes that come out.
+The invariants: what is written, `masks.MaskedRows` reads back to exactly the same rows; each part of 65,536 rows takes
+the smallest of the format's three forms, unless it is copied as it came. Memory is bounded by one part, besides what
+was given and the bytes that come out.
 Source: protocol, "Deletion Vector Format"; the RoaringBitmap format specification (32-bit portable, 64-bit extension).
 """
 
@@ -12,7 +12,9 @@ import array
 import struct
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate, groupby, islice
 
 import pyarrow as pa
@@ -27,63 +29,107 @@ from airflow_txlog.datafiles.masks import (
     FEWEST_WITH_OFFSETS,
     PORTABLE_MAGIC,
     MaskedRows,
+    kept_by_both,
 )
 
 
-def encode_bitmap(positions: pa.Array, also: MaskedRows | None = None) -> bytes:
-    """The serialized bitmap, magic number included, of these positions and of those that `also` masks.
+def encode_bitmap(positions: pa.Array) -> bytes:
+    """The serialized bitmap, magic number included, of these positions.
 
-    `positions`: int64, ascending, distinct, without nulls; else ValueError. Raises CorruptDeletionVector for `also`.
+    `positions`: int64, ascending, distinct, without nulls; else ValueError.
     """
     _check(positions)
-    bitmaps = [
-        (key, [_Part(base >> 16 & 0xFFFF, low) for base, low in parts])
-        for key, parts in groupby(_parts(positions, also), lambda part: part[0] >> 32)
-    ]
-    encoded = [struct.pack("<I", key) + _bitmap32(parts) for key, parts in bitmaps]
-    return struct.pack("<IQ", PORTABLE_MAGIC, len(encoded)) + b"".join(encoded)
+    return _serialized(_parts(positions))
 
 
+def union(bitmaps: Sequence[MaskedRows]) -> bytes:
+    """The serialized bitmap of the rows that any of these names. Raises CorruptDeletionVector."""
+    holders: dict[int, list[MaskedRows]] = {}
+    for bitmap in bitmaps:
+        for base in bitmap.bases:
+            holders.setdefault(base, []).append(bitmap)
+    return _serialized(_united(base, holders[base]) for base in sorted(holders))
+
+
+def difference(rows: MaskedRows, without: MaskedRows) -> bytes:
+    """The serialized bitmap of the rows that `rows` names and `without` does not. Raises CorruptDeletionVector."""
+    others = set(without.bases)
+    parts = (
+        _copied(base, rows) if base not in others else _named(base, _only_in(base, rows, without))
+        for base in rows.bases
+    )
+    return _serialized(part for part in parts if part is not None)
+
+
+def covers(rows: MaskedRows, some: MaskedRows) -> bool:
+    """Whether `rows` names every row that `some` names. Raises CorruptDeletionVector."""
+    return not any(_only_in(base, some, rows).true_count for base in some.bases)
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
-    """One container, in the form that takes fewest bytes."""
+    """One container, from `base` on, serialized in one of the format's forms."""
 
-    def __init__(self, key: int, low: pa.UInt16Array) -> None:
-        self.key = key
-        self.count = len(low)
-        breaks = _breaks(low)
-        self.is_runs = 2 + 4 * (len(breaks) + 1) < min(2 * self.count, BITMAP_BYTES)
-        if self.is_runs:
-            self.body = _runs(low, breaks)
-        elif self.count <= ARRAY_MOST:
-            self.body = _little_endian(low)
-        else:
-            self.body = _bits(low)
+    base: int
+    count: int
+    is_runs: bool
+    body: bytes
 
 
-def _parts(positions: pa.Array, also: MaskedRows | None) -> Iterator[tuple[int, pa.UInt16Array]]:
-    """The base of each container that has a row, ascending, and its rows counted from there."""
+def _parts(positions: pa.Array) -> Iterator[_Part]:
+    """The containers that have a position, ascending."""
     view = _view(positions)
-    bases = set() if also is None else set(also.bases)
     start = 0
     while start < len(view):
         base = view[start] - view[start] % CONTAINER_ROWS
-        bases.add(base)
-        start = bisect_left(view, base + CONTAINER_ROWS, start)
-    end = 0
-    for base in sorted(bases):
-        start, end = end, bisect_left(view, base + CONTAINER_ROWS, end)
-        found = positions.slice(start, end - start)
-        if also is not None:
-            before = also.positions(base, base + CONTAINER_ROWS)
-            found = _union(found, before)
-        yield base, pc.subtract(found, pa.scalar(base, pa.int64())).cast(pa.uint16())
+        end = bisect_left(view, base + CONTAINER_ROWS, start)
+        low = pc.subtract(positions.slice(start, end - start), pa.scalar(base, pa.int64())).cast(pa.uint16())
+        yield _part(base, low)
+        start = end
 
 
-def _union(one: pa.Array, other: pa.Array) -> pa.Array:
-    if not len(one) or not len(other):
-        return one if len(one) else other
-    values = pc.unique(pa.concat_arrays([one, other]))
-    return values.take(pc.sort_indices(values))
+def _part(base: int, low: pa.UInt16Array) -> _Part:
+    """The rows `low`, counted from `base`, in the form that takes fewest bytes."""
+    count = len(low)
+    breaks = _breaks(low)
+    if 2 + 4 * (len(breaks) + 1) < min(2 * count, BITMAP_BYTES):
+        return _Part(base, count, True, _runs(low, breaks))
+    return _Part(base, count, False, _little_endian(low) if count <= ARRAY_MOST else _bits(low))
+
+
+def _named(base: int, flags: pa.BooleanArray) -> _Part | None:
+    """The rows from `base` on that the flags name; None where there are none."""
+    low = pc.indices_nonzero(flags).cast(pa.uint16())
+    return _part(base, low) if len(low) else None
+
+
+def _copied(base: int, rows: MaskedRows) -> _Part:
+    kind, count, body = rows.part(base)
+    return _Part(base, count, kind == "runs", body)
+
+
+def _united(base: int, bitmaps: Sequence[MaskedRows]) -> _Part:
+    if len(bitmaps) == 1:
+        return _copied(base, bitmaps[0])
+    kept = reduce(kept_by_both, (bitmap.keep(base, CONTAINER_ROWS) for bitmap in bitmaps))
+    part = _named(base, pc.invert(kept))
+    assert part is not None
+    return part
+
+
+def _only_in(base: int, rows: MaskedRows, without: MaskedRows) -> pa.BooleanArray:
+    """Which of the rows of one container `rows` names and `without` does not; `rows` names some."""
+    named = pc.invert(rows.keep(base, CONTAINER_ROWS))
+    kept = without.keep(base, CONTAINER_ROWS)
+    return named if kept is None else pc.and_(named, kept)
+
+
+def _serialized(parts: Iterable[_Part]) -> bytes:
+    """The parts, ascending, as 32-bit bitmaps, each behind the upper half of its positions."""
+    encoded = [
+        struct.pack("<I", key) + _bitmap32(list(of_key)) for key, of_key in groupby(parts, lambda part: part.base >> 32)
+    ]
+    return struct.pack("<IQ", PORTABLE_MAGIC, len(encoded)) + b"".join(encoded)
 
 
 def _bitmap32(parts: list[_Part]) -> bytes:
@@ -97,7 +143,7 @@ def _bitmap32(parts: list[_Part]) -> bytes:
         header = struct.pack("<I", COOKIE_WITH_RUNS | (count - 1) << 16) + bytes(flags)
     else:
         header = struct.pack("<II", COOKIE_WITHOUT_RUNS, count)
-    header += b"".join(struct.pack("<HH", part.key, part.count - 1) for part in parts)
+    header += b"".join(struct.pack("<HH", part.base >> 16 & 0xFFFF, part.count - 1) for part in parts)
     if not with_runs or count >= FEWEST_WITH_OFFSETS:
         at = len(header) + 4 * count
         ends = accumulate((len(part.body) for part in parts), initial=at)
@@ -119,10 +165,12 @@ def _runs(low: pa.UInt16Array, breaks: pa.Array) -> bytes:
 
 
 def _bits(low: pa.UInt16Array) -> bytes:
-    flags = pc.is_in(_ALL_ROWS, value_set=low)
-    data = flags.buffers()[1].to_pybytes()
-    assert flags.offset == 0
-    return bytes(data[:BITMAP_BYTES])
+    if hasattr(pc, "inverse_permutation"):
+        # Arrow 20 and later, ten times as fast: which places of the permutation are taken is a bit for each row.
+        bits = pc.inverse_permutation(low.cast(pa.int32()), max_index=CONTAINER_ROWS - 1).buffers()[0]
+    else:
+        bits = pc.is_in(_ALL_ROWS, value_set=low).buffers()[1]
+    return bytes(bits.to_pybytes()[:BITMAP_BYTES])
 
 
 _ALL_ROWS = pa.array(range(CONTAINER_ROWS), pa.uint16())

@@ -15,6 +15,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -61,6 +62,7 @@ class MaskedRows:
         self.source = source
         self._containers = list(_Headers(data, source).containers())
         self._bases = [container.base for container in self._containers]
+        self._before: list[int] | None = None
         self._latest: tuple[_Container, pa.BooleanArray] | None = None
 
     @property
@@ -76,12 +78,7 @@ class MaskedRows:
     def check(self, num_records: int | None = None) -> None:
         """Decodes everything once, a container at a time; every position must lie in a file of `num_records` rows."""
         for container in self._containers:
-            if container.kind == "array":
-                self._values(container)
-            elif container.kind == "bitmap":
-                self._bits(container)
-            else:
-                self._runs(container)
+            self._check(container)
         if num_records is not None:
             self.check_inside(num_records)
 
@@ -91,6 +88,24 @@ class MaskedRows:
             last = self._containers[-1].base + self._values(self._containers[-1])[-1].as_py()
             if last >= num_records:
                 self._refuse(f"it masks row {last} of a file that has {num_records} rows")
+
+    def num_before(self, end: int) -> int:
+        """How many of the positions lie before `end`."""
+        if self._before is None:
+            self._before = list(accumulate((container.count for container in self._containers), initial=0))
+        number = bisect_left(self._bases, end)
+        if not number or end >= self._bases[number - 1] + CONTAINER_ROWS:
+            return self._before[number]
+        container = self._containers[number - 1]
+        return self._before[number - 1] + int(self._kept(container).slice(0, end - container.base).false_count)
+
+    def part(self, base: int) -> tuple[str, int, bytes]:
+        """The form (`array`, `bitmap` or `runs`), the number of rows and the checked bytes of the part at `base`."""
+        container = self._containers[bisect_left(self._bases, base)]
+        self._check(container)
+        # In front of the runs stands how many there are.
+        start = container.start - 2 * (container.kind == "runs")
+        return container.kind, container.count, self.data[start : container.end]
 
     def positions(self, start: int = 0, end: int | None = None) -> pa.Array:
         """The masked positions from `start` up to `end` (None: all the rest), ascending, as int64."""
@@ -120,6 +135,14 @@ class MaskedRows:
         if not parts:
             return None
         return pa.concat_arrays([*parts, _all_true(end - at)])
+
+    def _check(self, container: _Container) -> None:
+        if container.kind == "array":
+            self._values(container)
+        elif container.kind == "bitmap":
+            self._bits(container)
+        else:
+            self._runs(container)
 
     def _kept(self, container: _Container) -> pa.BooleanArray:
         """For each of the container's 65,536 rows: whether it is not masked."""

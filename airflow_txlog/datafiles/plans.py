@@ -19,7 +19,8 @@ from airflow_txlog.datafiles.reading import DataFile
 
 # One row a data file. `masked` is the bitmap of the rows that its deletion vector masks, as `masks.MaskedRows` reads
 # it: spelled out, a billion masked rows would not fit a driver. `positions` is `positions.pack`, of rows that are not
-# masked; `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them one by one. `segment` is the number of
+# masked. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them one by one; one value alone belongs to
+# them all, and where there are no `row_ids`, none of them met a source row. `segment` is the number of
 # the segment that new images of the file's rows belong to. Columns named `constant:<column>` follow: the partition
 # values, typed.
 PLAN_FIELDS = [

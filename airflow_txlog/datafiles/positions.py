@@ -1,43 +1,38 @@
-"""Positions of rows in a file as they travel: sorted 32-bit numbers, and a row's address as one 64-bit number.
+"""Positions of rows in a file as they travel: a bitmap for each file, and a row's address as one 64-bit number.
 
-`address = (file index << 40) | position`, so that one int64 column says where a row lives. The invariant: packed
-positions are ascending and distinct, which is what lets a reader walk a file and its positions side by side.
+`address = (file index << 40) | position`, so that one int64 column says where a row lives. The invariant: memory is
+bounded by the bitmaps and by one batch, however many rows they name.
 """
 
 from __future__ import annotations
 
-import array
-import sys
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.masks import MaskedRows
 
 POSITION_BITS = 40
 MAX_POSITION = (1 << 32) - 1
 
 
 def pack(positions: Iterable[int] | pa.Array) -> bytes:
-    """Ascending distinct positions as little-endian unsigned 32-bit numbers."""
-    if isinstance(positions, pa.Array):
-        # Cast in C: a position beyond 32 bits fails instead of wrapping.
-        values = positions.cast(pa.uint32())
-        start = values.offset * 4
-        return memoryview(values.buffers()[1])[start : start + len(values) * 4].tobytes() if len(values) else b""
-    packed = array.array("I", positions)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    """Ascending distinct positions as a bitmap, as `masks.MaskedRows` reads it; ValueError for one beyond 32 bits."""
+    array = positions if isinstance(positions, pa.Array) else pa.array(positions, pa.int64())
+    if len(array) and array[-1].as_py() > MAX_POSITION:
+        raise ValueError(f"A file has no row {array[-1].as_py()}: positions have 32 bits.")
+    return encode_bitmap(array)
 
 
-def unpack(packed: bytes) -> memoryview:
-    """The positions as a read-only sequence of integers."""
-    if sys.byteorder == "big":
-        swapped = array.array("I", packed)
-        swapped.byteswap()
-        return memoryview(swapped)
-    return memoryview(packed).cast("I")
+def unpack(packed: bytes | None) -> MaskedRows:
+    """The rows that a plan names; no row for None."""
+    return MaskedRows(packed or _NO_ROWS, "of the plan")
+
+
+_NO_ROWS = pack([])
 
 
 def addresses(file_index: int, start: int, length: int) -> pa.Array:
@@ -48,32 +43,30 @@ def addresses(file_index: int, start: int, length: int) -> pa.Array:
     return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), length), start=pa.scalar(base - 1, pa.int64()))
 
 
-class PositionCursor:
-    """Walks packed positions beside the batches of their file. Batches must come in file order."""
+def packed_by_file(found: pa.Array) -> Iterator[tuple[int, bytes]]:
+    """Distinct addresses, in any order, as the index of each file and the bitmap of its positions; files ascend."""
+    if len(found) > 1 and not pc.all(pc.less(found[:-1], found[1:])).as_py():
+        found = found.sort()
+    start = 0
+    while start < len(found):
+        index = found[start].as_py() >> POSITION_BITS
+        end = start + _num_below(found[start:], (index + 1) << POSITION_BITS)
+        yield index, pack(pc.subtract(found[start:end], pa.scalar(index << POSITION_BITS, pa.int64())))
+        start = end
 
-    def __init__(self, packed: bytes) -> None:
-        self._positions = unpack(packed)
-        self._next = 0
 
-    def inside(self, start: int, length: int) -> tuple[int, int]:
-        """The half-open range of indexes into the positions that fall into rows `start` to `start + length`."""
-        first = bisect_left(self._positions, start, self._next)
-        end = bisect_left(self._positions, start + length, first)
-        self._next = end
-        return first, end
+def _num_below(ascending: pa.Int64Array, limit: int) -> int:
+    view = memoryview(ascending.buffers()[1]).cast("q")[ascending.offset : ascending.offset + len(ascending)]
+    return bisect_left(view, limit)
 
-    def keep(self, start: int, length: int) -> pa.BooleanArray | None:
-        """Which of the `length` rows from `start` on no position names; None where all of them are kept."""
-        first, end = self.inside(start, length)
-        if first == end:
-            return None
-        keep = bytearray(b"\x01") * length
-        for position in self._positions[first:end]:
-            keep[position - start] = 0
-        return pa.Array.from_buffers(pa.uint8(), length, [None, pa.py_buffer(keep)]).cast(pa.bool_())
 
-    def only(self, start: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
-        """The rows of the batch that a position names, in order, and the range of their indexes (see `inside`)."""
-        first, end = self.inside(start, batch.num_rows)
-        indices = pa.array([position - start for position in self._positions[first:end]], pa.int64())
-        return batch.take(indices), first, end
+def named_rows(rows: MaskedRows, start: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
+    """The rows of the batch, which begins at position `start`, that are named, in order.
+
+    And the half-open range of their numbers among all that are named.
+    """
+    first, end = rows.num_before(start), rows.num_before(start + batch.num_rows)
+    if end - first == batch.num_rows:
+        return batch, first, end
+    keep = rows.keep(start, batch.num_rows)
+    return batch.slice(0, 0) if keep is None else batch.filter(pc.invert(keep)), first, end

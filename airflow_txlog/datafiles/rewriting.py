@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.dictionaries import dictionary_columns, holds_dicti
 from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
 from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter
 from airflow_txlog.datafiles.physical import FileFields
-from airflow_txlog.datafiles.positions import PositionCursor
+from airflow_txlog.datafiles.positions import unpack
 from airflow_txlog.datafiles.reading import DataFile, corrupt_column, open_data_file, read_batches
 
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
@@ -45,17 +45,17 @@ def copy_without(
 ) -> int:
     """Write to `writer` the rows of the file, or of these row groups, that neither names; the number of rows left out.
 
-    `positions`: ascending, distinct, as `positions.pack` gives them. `writer` must have been made with `copy_schema`
+    `positions` are as `positions.pack` gives them. `writer` must have been made with `copy_schema`
     and `copy_options` of the same file. Raises what `read_batches` raises, and CorruptDataFile for a column that does
     not fit.
     """
     schema = writer.schema
-    cursor = PositionCursor(positions)
+    leaving = unpack(positions)
     group_ends = set(_row_group_ends(parquet))
     dropped = 0
     for start, batch in read_batches(file, parquet, row_groups=row_groups):
         # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
-        keep = cursor.keep(start, batch.num_rows)
+        keep = leaving.keep(start, batch.num_rows)
         if masked is not None:
             keep = kept_by_both(keep, masked.keep(start, batch.num_rows))
         kept = batch if keep is None else batch.filter(keep)

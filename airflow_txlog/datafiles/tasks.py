@@ -19,11 +19,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file
-from airflow_txlog.datafiles.masks import masked_rows
+from airflow_txlog.datafiles.masks import MaskedRows, masked_rows
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.positions import PositionCursor, addresses, unpack
+from airflow_txlog.datafiles.positions import addresses, named_rows, packed_by_file, unpack
 from airflow_txlog.datafiles.reading import (
     corrupt_column,
     names_in_file,
@@ -42,9 +42,14 @@ ROW_ID_COLUMN = "_txlog_row"
 CLAUSE_COLUMN = "_txlog_clause"
 PART_COLUMN = "_txlog_part"
 RECORD_COLUMN = "record"
+FILE_COLUMN = "_txlog_file"
+POSITIONS_COLUMN = "_txlog_positions"
 RESERVED_PREFIX = "_txlog_"
 
 RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
+# The index of a file, and the bitmap of positions in it.
+PACKED_SCHEMA = pa.schema([pa.field(FILE_COLUMN, pa.int64()), pa.field(POSITIONS_COLUMN, pa.binary())])
+_PACKED_AT_ONCE = 1_000_000
 
 _MARK = re.compile(r"<txlog-error>(.*?)</txlog-error>", re.DOTALL)
 
@@ -111,19 +116,19 @@ class ScanTask:
         in_file = [field for field in self.schema if field.name not in planned.constants]
         if self.rows == "only" and not in_file:
             # Nothing of the file is wanted but which rows there are, and those are known.
-            count = len(unpack(planned.positions or b""))
+            count = unpack(planned.positions).num_rows
             yield self._output(planned, _rows_without_columns(count), None, (0, count))
             return
-        cursor = PositionCursor(planned.positions or b"")
+        asked = unpack(planned.positions)
         with open_data_file(planned.file) as parquet:
             groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
             if self.rows == "only":
-                groups = _groups_with_positions(planned, parquet, groups)
+                groups = _groups_with_positions(asked, parquet, groups)
             masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
             names = names_in_file(planned.file, parquet, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
-                    chosen, first, end = cursor.only(start, batch)
+                    chosen, first, end = named_rows(asked, start, batch)
                     if end > first:
                         yield self._output(planned, chosen, None, (first, end))
                 else:
@@ -164,6 +169,28 @@ class ScanTask:
         if self.with_segment:
             columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackTask:
+    """Rows of one column, distinct addresses, as bitmaps: a row PACKED_SCHEMA for each file of each million of them.
+
+    The bitmaps of one file are to be united.
+    """
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of bitmaps."""
+        use_one_thread()
+        waiting: list[pa.Array] = []
+        count = 0
+        for batch in batches:
+            waiting.append(batch.column(0))
+            count += batch.num_rows
+            if count >= _PACKED_AT_ONCE:
+                yield _packed(waiting)
+                waiting, count = [], 0
+        if count:
+            yield _packed(waiting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,15 +325,15 @@ def _numbered(batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _groups_with_positions(planned: PlannedFile, parquet: Any, groups: Sequence[int]) -> list[int]:
-    cursor = PositionCursor(planned.positions or b"")
+def _groups_with_positions(asked: MaskedRows, parquet: Any, groups: Sequence[int]) -> list[int]:
     starts = row_group_starts(parquet)
-    found = []
-    for group in groups:
-        first, end = cursor.inside(starts[group], starts[group + 1] - starts[group])
-        if end > first:
-            found.append(group)
-    return found
+    return [group for group in groups if asked.num_before(starts[group]) < asked.num_before(starts[group + 1])]
+
+
+def _packed(addresses: list[pa.Array]) -> pa.RecordBatch:
+    found = list(packed_by_file(pa.concat_arrays(addresses)))
+    columns = [pa.array([entry[number] for entry in found], PACKED_SCHEMA.field(number).type) for number in (0, 1)]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
 def _rows_without_columns(count: int) -> pa.RecordBatch:
@@ -315,10 +342,13 @@ def _rows_without_columns(count: int) -> pa.RecordBatch:
 
 
 def _slice(packed: bytes | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:
-    data = packed or b""
-    length = len(data) // (kind.bit_width // 8)
-    array = pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
-    return array.slice(chosen[0], chosen[1] - chosen[0])
+    """The values of the chosen positions; one value alone is that of them all, and none is -1."""
+    first, end = chosen
+    if packed is None:
+        return pa.repeat(pa.scalar(-1, kind), end - first)
+    length = len(packed) // (kind.bit_width // 8)
+    values = pa.Array.from_buffers(kind, length, [None, pa.py_buffer(packed)])
+    return pa.repeat(values[0], end - first) if length == 1 else values.slice(first, end - first)
 
 
 def task_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

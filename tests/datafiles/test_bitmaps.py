@@ -6,19 +6,20 @@ import random
 import tracemalloc
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.bitmaps import covers, difference, encode_bitmap, union
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.test_masks import SHAPES
 from tests.helpers.vectors import Kind, bitmap
 
 
-def encoded(positions: list[int], also: MaskedRows | None = None) -> MaskedRows:
-    return MaskedRows(encode_bitmap(pa.array(positions, pa.int64()), also), "ours")
+def encoded(positions: list[int]) -> MaskedRows:
+    return MaskedRows(encode_bitmap(pa.array(positions, pa.int64())), "ours")
 
 
 def read(masked: MaskedRows) -> list[int]:
@@ -54,9 +55,13 @@ def test_a_run_and_scattered_rows_are_kept_side_by_side() -> None:
     st.sets(st.integers(0, 3 * 65_536) | st.integers(1 << 33, (1 << 33) + 100), max_size=60),
 )
 @settings(max_examples=60, deadline=None)
-def test_rows_are_masked_besides_those_that_are(kind: Kind, new: set[int], old: set[int]) -> None:
-    also = MaskedRows(bitmap(old, kind), "theirs")
-    assert read(encoded(sorted(new), also)) == sorted(new | old)
+def test_sets_of_rows_are_joined_taken_away_and_compared(kind: Kind, new: set[int], old: set[int]) -> None:
+    ours, theirs = encoded(sorted(new)), MaskedRows(bitmap(old, kind), "theirs")
+    assert read(MaskedRows(union([ours, theirs]), "both")) == sorted(new | old)
+    assert read(MaskedRows(union([theirs, ours, theirs]), "both")) == sorted(new | old)
+    assert read(MaskedRows(difference(ours, theirs), "left")) == sorted(new - old)
+    assert covers(ours, theirs) == (old <= new)
+    assert covers(MaskedRows(union([ours, theirs]), "both"), theirs)
 
 
 @given(st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 70_000)), max_size=5))
@@ -86,7 +91,7 @@ def test_a_vector_that_is_broken_is_not_written_again() -> None:
     data = bytearray(bitmap([1, 2, 3, 70_000]))
     data[-8:-6] = b"\xff\xff"
     with pytest.raises(CorruptDeletionVector):
-        encode_bitmap(pa.array([9], pa.int64()), MaskedRows(bytes(data), "theirs"))
+        union([encoded([9]), MaskedRows(bytes(data), "theirs")])
 
 
 def test_a_slice_of_positions_is_what_is_written() -> None:
@@ -99,7 +104,7 @@ def test_a_hundred_million_masked_rows_grow_by_one_in_bounded_memory() -> None:
     many = MaskedRows(bitmap_of_whole_parts(1526), "theirs")
     tracemalloc.start()
     before = pa.total_allocated_bytes()
-    grown = encode_bitmap(pa.array([1526 * 65_536 + 5], pa.int64()), many)
+    grown = union([many, encoded([1526 * 65_536 + 5])])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert MaskedRows(grown, "ours").num_rows == many.num_rows + 1
@@ -124,3 +129,18 @@ def test_random_sets_of_every_density_are_read_back() -> None:
     for rows in (1, 100, 4095, 4096, 4097, 30_000, 65_535):
         positions = sorted(chance.sample(range(65_536), rows))
         assert read(encoded(positions)) == positions
+
+
+@given(st.sets(st.integers(0, 200_000), max_size=60), st.lists(st.integers(0, 200_100), max_size=10))
+@settings(max_examples=60, deadline=None)
+def test_rows_are_counted_up_to_any_position(rows: set[int], ends: list[int]) -> None:
+    found = encoded(sorted(rows))
+    assert [found.num_before(end) for end in ends] == [sum(row < end for row in rows) for end in ends]
+
+
+def test_parts_are_packed_alike_by_every_release_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list(range(0, 65_536, 3))
+    packed = encoded(rows).data
+    monkeypatch.delattr(pc, "inverse_permutation", raising=False)
+    assert encoded(rows).data == packed
+    assert read(encoded(rows)) == rows

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array, convert_columns, leaves
 from airflow_txlog.datafiles.locations import location_of
-from airflow_txlog.datafiles.positions import MAX_POSITION, PositionCursor, addresses, pack, unpack
+from airflow_txlog.datafiles.positions import MAX_POSITION, addresses, named_rows, pack, unpack
 from airflow_txlog.datafiles.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 
@@ -61,16 +61,16 @@ def test_columns_are_found_without_regard_to_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("positions", [[], [0], [4], [0, 1, 2, 3, 4], [1, 3], [7, 9]])
-def test_a_cursor_splits_batches_into_named_and_unnamed_rows(positions: list[int]) -> None:
+def test_positions_split_batches_into_named_and_unnamed_rows(positions: list[int]) -> None:
     rows = list(range(10))
-    without, only = PositionCursor(pack(positions)), PositionCursor(pack(pa.array(positions, pa.int64())))
+    packed = unpack(pack(positions))
     kept: list[int] = []
     named: list[int] = []
     for start in (0, 5):
         batch = pa.record_batch({"k": rows[start : start + 5]})
-        keep = without.keep(start, batch.num_rows)
+        keep = packed.keep(start, batch.num_rows)
         kept += (batch if keep is None else batch.filter(keep)).column(0).to_pylist()
-        chosen, first, end = only.only(start, batch)
+        chosen, first, end = named_rows(packed, start, batch)
         assert [positions[index] for index in range(first, end)] == chosen.column(0).to_pylist()
         named += chosen.column(0).to_pylist()
     assert named == positions
@@ -78,12 +78,12 @@ def test_a_cursor_splits_batches_into_named_and_unnamed_rows(positions: list[int
 
 
 def test_packed_positions_keep_the_slice_of_a_larger_array() -> None:
-    assert list(unpack(pack(pa.array([5, 6, 7, 8], pa.int64()).slice(1, 2)))) == [6, 7]
+    assert unpack(pack(pa.array([5, 6, 7, 8], pa.int64()).slice(1, 2))).positions().to_pylist() == [6, 7]
 
 
 def test_a_position_beyond_32_bits_fails_instead_of_wrapping() -> None:
-    assert list(unpack(pack(pa.array([MAX_POSITION], pa.int64())))) == [MAX_POSITION]
-    with pytest.raises(pa.ArrowInvalid):
+    assert unpack(pack(pa.array([MAX_POSITION], pa.int64()))).positions().to_pylist() == [MAX_POSITION]
+    with pytest.raises(ValueError, match="32 bits"):
         pack(pa.array([MAX_POSITION + 1], pa.int64()))
 
 

@@ -62,7 +62,7 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
     """All rows that leave their files in this round."""
     touched = sorted(found.removed.positions)
     files = prepared.candidates.take(pa.array(touched, pa.int64()))
-    tables = [found.removed.plan(found.plan, touched).table]
+    tables = [found.removed.plan_with_clauses(found.plan, touched).table]
     if prepared.whole.num_rows:
         tables.append(plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.instants).table)
         files = pa.concat_tables([files, prepared.whole])

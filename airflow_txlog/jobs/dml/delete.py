@@ -7,9 +7,6 @@ Source: delta-spark, DeleteCommand; soundness A9.
 
 from __future__ import annotations
 
-import pyarrow as pa
-
-from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.files import live_row_counts
 from airflow_txlog.errors import MatchNotFound
@@ -20,7 +17,7 @@ from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.pipeline import run_row_operation
-from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.dml.verdicts import Verdicts
 from airflow_txlog.jobs.find import find_rows
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome
@@ -69,12 +66,11 @@ class _Delete(RowOperation):
                 condition=condition_read,
             )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
         """Every row of which the predicate is TRUE is deleted, by the only clause there is."""
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
         found = find_rows(self._context, self._gate, plan, self._condition, columns, read=prepared.condition)
-        addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
-        return pa.table([addresses, pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(0, pa.int32()), count)], ADDRESSED)
+        return Verdicts.of_clause(0, found)
 
     def check(self, prepared: Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""

@@ -27,7 +27,7 @@ from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.pairs import join_hint
-from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.dml.verdicts import ADDRESSED, Verdicts
 from airflow_txlog.jobs.find import scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource, Source, build_source, pin, pinned_before
 from airflow_txlog.jobs.partitions import Partitions
@@ -157,12 +157,12 @@ class DeleteByKeys(RowOperation):
             self._values = collect(source.frame.select(KEY), "read the pinned keys").column(0).combine_chunks()
         return self._values
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
         assert isinstance(prepared, _Prepared)
         context, source, name = self._context, prepared.source, prepared.field.name
         if plan.num_files == 0 or source.num_rows == 0:
-            return ADDRESSED.empty_table()
+            return Verdicts()
         target_view, source_view = context.view_name(), context.view_name()
         assert prepared.condition is not None
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
@@ -174,7 +174,7 @@ class DeleteByKeys(RowOperation):
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
         )
-        return collect(context.spark.sql(query), "find the rows of the keys").cast(ADDRESSED)
+        return Verdicts(pairs=collect(context.spark.sql(query), "find the rows of the keys").cast(ADDRESSED))
 
     def check(self, prepared: Prepared, found: Found) -> None:
         """Raises KeysNotFound where every key must match and one does not."""

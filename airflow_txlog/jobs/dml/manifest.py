@@ -24,24 +24,28 @@ import pyarrow as pa
 
 import airflow_txlog
 from airflow_txlog.datafiles.locations import exists, open_output
+from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.dml.memory import VERDICTS, LiveFile, Memory, Scan, Segment
+from airflow_txlog.jobs.dml.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
 from airflow_txlog.jobs.schemas import is_ansi
 from airflow_txlog.jobs.stage import may_be_swept
 
-_FORMAT = 2
+_FORMAT = 3
 _PREFIX = "memory-"
 _HEADER = b"txlog"
 
-# One row a scanned file; the verdicts of all files lie one after another in three columns of lists.
+# One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs of all files lie one
+# after another in three columns of lists.
 _SCANS = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
         pa.field("vector", pa.string()),
         pa.field("masked", pa.large_binary()),
+        pa.field("clauses", pa.list_(pa.int32())),
+        pa.field("rows", pa.list_(pa.large_binary())),
         *(pa.field(name, pa.large_list(VERDICTS.field(name).type)) for name in VERDICTS.names),
     ]
 )
@@ -164,9 +168,13 @@ def _encode(header: dict[str, Any], memory: Memory) -> bytes:
         "path": [scan.file.path for scan in scans],
         "vector": [scan.file.vector for scan in scans],
         "masked": [scan.file.masked for scan in scans],
+        "clauses": [list(scan.verdicts.rows) for scan in scans],
+        "rows": [[rows.data for rows in scan.verdicts.rows.values()] for scan in scans],
     }
     arrays = [pa.array(columns[name], _SCANS.field(name).type) for name in columns]
-    arrays += [_lists([scan.verdicts.column(name) for scan in scans], VERDICTS.field(name)) for name in VERDICTS.names]
+    arrays += [
+        _lists([scan.verdicts.pairs.column(name) for scan in scans], VERDICTS.field(name)) for name in VERDICTS.names
+    ]
     text = json.dumps(header, sort_keys=True)
     table = pa.table(arrays, schema=_SCANS.with_metadata({_HEADER: text.encode()}))
     sink = pa.BufferOutputStream()
@@ -211,6 +219,8 @@ def _memory(header: dict[str, Any], table: pa.Table) -> Memory:
     files = table.select(["path", "vector", "masked"]).to_pylist()
     lists = [table.column(name).combine_chunks() for name in VERDICTS.names]
     for number, file in enumerate(files):
-        columns = [values[number].values for values in lists]
-        memory.scans[file["path"]] = Scan(file=LiveFile(**file), verdicts=pa.table(columns, schema=VERDICTS))
+        pairs = pa.table([values[number].values for values in lists], schema=VERDICTS)
+        bitmaps = zip(*(table.column(name)[number].as_py() for name in ("clauses", "rows")), strict=True)
+        rows = {clause: MaskedRows(data, "of saved work") for clause, data in bitmaps}
+        memory.scans[file["path"]] = Scan(file=LiveFile(**file), verdicts=FileVerdicts(rows=rows, pairs=pairs))
     return memory

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.bitmaps import union
 from airflow_txlog.datafiles.locations import location_of, size_and_time
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
@@ -79,11 +79,12 @@ def mask_rows(
     )
 
 
-def _masking(plan: FilePlan, row: int, positions: pa.Array) -> MaskedRows:
+def _masking(plan: FilePlan, row: int, leaving: MaskedRows) -> MaskedRows:
     location = plan.table.column("location")[row].as_py()
     before = plan.table.column("masked")[row].as_py()
-    also = None if before is None else MaskedRows(before, f"of {location}")
-    return MaskedRows(encode_bitmap(positions, also), f"of {location}")
+    if before is None:
+        return leaving
+    return MaskedRows(union([leaving, MaskedRows(before, f"of {location}")]), f"of {location}")
 
 
 def _row_counts(plan: FilePlan, rows: Sequence[int]) -> dict[int, int]:

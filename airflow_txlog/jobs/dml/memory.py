@@ -12,12 +12,13 @@ Pure: no Spark, no store. Source: soundness, section 0, A1, A17, B2.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.bitmaps import covers, difference
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.jobs.dml.sameness import TableRules, still_holds
@@ -26,8 +27,8 @@ POSITION = "position"
 SOURCE_ROW = "source_row"
 CLAUSE = "clause"
 
-# The verdicts on one file: the row's ordinal in the file; the source row that ON matched it with, null where there is
-# no source or where a clause acts because nothing matched; the clause that acts on the row, null where none does.
+# The pairs of one file: the row's ordinal in the file; the source row that ON matched it with; the clause that acts on
+# the row, null where none does.
 VERDICTS = pa.schema(
     [pa.field(POSITION, pa.int64(), nullable=False), pa.field(SOURCE_ROW, pa.int64()), pa.field(CLAUSE, pa.int32())]
 )
@@ -55,11 +56,23 @@ class LiveFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileVerdicts:
+    """Everything that one look at a file found.
+
+    `rows`: for each clause, the rows on which it acts and that met no source row, because there is no source or because
+    nothing matched. `pairs`: a table `VERDICTS`.
+    """
+
+    rows: Mapping[int, MaskedRows] = field(default_factory=dict)
+    pairs: pa.Table = field(default_factory=VERDICTS.empty_table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Everything that one look at a file found: `verdicts` is a table `VERDICTS`, without rows where nothing was."""
+    """One look at a file, and what it found."""
 
     file: LiveFile
-    verdicts: pa.Table
+    verdicts: FileVerdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +123,11 @@ class Memory:
         self._drop(self.segments)
         self.segments = []
 
-    def remember(self, file: LiveFile, verdicts: pa.Table) -> None:
+    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
         """The verdicts of a look at the whole file, without the rows that its vector masks."""
         self.scans[file.path] = Scan(file=file, verdicts=verdicts)
 
-    def recall(self, file: LiveFile) -> pa.Table | None:
+    def recall(self, file: LiveFile) -> FileVerdicts | None:
         """The verdicts that a look at the file would give now; None where it must be looked at (again)."""
         scan = self.scans.get(file.path)
         if scan is None:
@@ -163,15 +176,15 @@ def _covers(masked: bytes | None, before: bytes | None) -> bool:
         return True
     if masked is None:
         return False
-    earlier = MaskedRows(before, "of an earlier look").positions()
-    return bool(pc.all(pc.is_in(earlier, value_set=_positions(masked)), min_count=0).as_py())
+    return covers(MaskedRows(masked, "of the table"), MaskedRows(before, "of an earlier look"))
 
 
-def _without(verdicts: pa.Table, masked: bytes | None) -> pa.Table:
-    if masked is None or verdicts.num_rows == 0:
+def _without(verdicts: FileVerdicts, masked: bytes | None) -> FileVerdicts:
+    if masked is None:
         return verdicts
-    return verdicts.filter(pc.invert(pc.is_in(verdicts.column(POSITION), value_set=_positions(masked))))
-
-
-def _positions(masked: bytes) -> pa.Array:
-    return MaskedRows(masked, "of the table").positions()
+    gone = MaskedRows(masked, "of the table")
+    left = {number: MaskedRows(difference(rows, gone), rows.source) for number, rows in verdicts.rows.items()}
+    pairs = verdicts.pairs
+    if pairs.num_rows:
+        pairs = pairs.filter(pc.invert(pc.is_in(pairs.column(POSITION), value_set=gone.positions())))
+    return FileVerdicts(rows={number: rows for number, rows in left.items() if rows.num_rows}, pairs=pairs)

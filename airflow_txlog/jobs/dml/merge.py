@@ -172,17 +172,18 @@ class _Merge(RowOperation):
             lenient=True,
         )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
         """All pairs, and the rows on which a clause acts because nothing matched."""
         assert isinstance(prepared, _Prepared)
         schema = prepared.snapshot.delta_schema
-        return find_pairs(self._context, self._gate, plan, schema, prepared.sides, prepared.clauses, prepared.source)
+        sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
+        return Verdicts.of_addresses(find_pairs(self._context, self._gate, plan, schema, sides, clauses, source))
 
     def check(self, prepared: Prepared, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
         assert isinstance(prepared, _Prepared)
         context = self._context
-        check_unambiguous(context, found.verdicts.rows, found.plan, prepared.clauses)
+        check_unambiguous(context, found.verdicts.pairs, found.plan, prepared.clauses)
         given = prepared.source.num_rows
         matched = len(found.verdicts.matched_source_rows()) if context.arguments["require_match"] else given
         if matched < given:
@@ -234,7 +235,7 @@ class _Merge(RowOperation):
         context, clauses = self._context, prepared.clauses
 
         def count(of: tuple[Clause, ...], action: str) -> int:
-            return found.verdicts.acted([c.number for c in of if c.action == action]).num_rows
+            return found.verdicts.count([c.number for c in of if c.action == action])
 
         by_source = {a: count(clauses.not_matched_by_source, a) for a in ("update", "delete")}
         updated, deleted = found.updated.num_rows, found.removed.num_rows - found.updated.num_rows

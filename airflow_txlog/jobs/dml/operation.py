@@ -73,8 +73,8 @@ class RowOperation(ABC):
         """Pin inputs, check texts and rules, register the reads. `memory` is emptied where inputs are pinned afresh."""
 
     @abstractmethod
-    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
-        """The verdicts on all rows of the planned files, as a table `ADDRESSED`. One Spark job."""
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+        """The verdicts on all rows of the planned files. One Spark job."""
 
     def check(self, prepared: Prepared, found: Found) -> None:  # noqa: B027 (most operations forbid nothing)
         """Raises what the verdicts of all live files together forbid."""

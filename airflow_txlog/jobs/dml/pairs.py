@@ -89,7 +89,7 @@ def join_hint(size_bytes: int, alias: str) -> str:
 def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, clauses: Clauses) -> None:
     """Raises AmbiguousMerge where two source rows match a target row that a clause may act on.
 
-    `rows`: the verdicts on all files of the plan, a table `ADDRESSED`.
+    `rows`: all pairs in the files of the plan, a table `ADDRESSED`.
     """
     addresses = rows.column(ADDRESS_COLUMN)
     # Without a WHEN MATCHED clause it does not matter how often a row matches.

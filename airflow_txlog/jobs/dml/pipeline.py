@@ -22,7 +22,7 @@ from airflow_txlog.jobs.dml.memory import LiveFile, Memory
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation
 from airflow_txlog.jobs.dml.sameness import rules_at
 from airflow_txlog.jobs.dml.staging import stage_work
-from airflow_txlog.jobs.dml.verdicts import Verdicts, addressed, by_scanned_file
+from airflow_txlog.jobs.dml.verdicts import Verdicts
 from airflow_txlog.jobs.find import files_outside
 from airflow_txlog.jobs.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.scan import FilePlan, plan_files
@@ -83,13 +83,13 @@ class RowRounds:
         files = _live_files(context, plan, prepared.candidates)
         known = {number: memory.recall(file) for number, file in enumerate(files)}
         unknown = [number for number, rows in known.items() if rows is None]
-        recalled = addressed({number: rows for number, rows in known.items() if rows is not None})
         if len(unknown) < len(files):
             context.log(f"{len(files) - len(unknown)} files remembered, {len(unknown)} to look at")
-        looked = self._operation.find(prepared, plan.take(unknown)) if unknown else recalled.slice(0, 0)
-        for number, rows in by_scanned_file(looked, unknown).items():
+        looked = self._operation.find(prepared, plan.take(unknown)).by_file(unknown) if unknown else {}
+        for number, rows in looked.items():
             memory.remember(files[number], rows)
-        verdicts = Verdicts(rows=pa.concat_tables([recalled, looked.cast(recalled.schema)]))
+        recalled = {number: rows for number, rows in known.items() if rows is not None}
+        verdicts = Verdicts.of_files(recalled | looked)
         return Found(
             plan=plan,
             verdicts=verdicts,

@@ -179,7 +179,7 @@ def _new_rows(operation: RowOperation, prepared: Prepared, found: Found, missing
         frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
     if missing.images:
         segment_of = _numbered(missing.images, missing.first_image)
-        plan = found.updated.plan(found.plan, segment_of)
+        plan = found.updated.plan_with_clauses(found.plan, segment_of)
         numbers = [segment_of[row] for row in sorted(segment_of)]
         images = operation.images(prepared, plan.with_column("segment", numbers))
         frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))

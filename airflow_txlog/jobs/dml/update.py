@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.commit import Change, predicate_parameter
 from airflow_txlog.jobs.context import JobContext
@@ -23,7 +21,7 @@ from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.dml.pipeline import run_row_operation
-from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.dml.verdicts import Verdicts
 from airflow_txlog.jobs.find import find_rows
 from airflow_txlog.jobs.partitions import Partitions
 from airflow_txlog.jobs.rounds import Outcome
@@ -79,14 +77,12 @@ class _Update(RowOperation):
                 clauses=Clauses(matched=(clause,), not_matched=()),
             )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
         """Every row of which the predicate is TRUE is updated, by the only clause there is."""
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
         alias = self._context.arguments["target_alias"]
         found = find_rows(self._context, self._gate, plan, self._condition, columns, alias, prepared.condition)
-        addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
-        clauses = pa.repeat(pa.scalar(_CLAUSE, pa.int32()), count)
-        return pa.table([addresses, pa.nulls(count, pa.int64()), clauses], ADDRESSED)
+        return Verdicts.of_clause(_CLAUSE, found)
 
     def check(self, prepared: Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""

@@ -13,11 +13,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN
 from airflow_txlog.datafiles.violations import VIOLATION_COLUMN
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
@@ -27,7 +25,7 @@ from airflow_txlog.jobs.dml.changes import untold
 from airflow_txlog.jobs.dml.memory import Memory
 from airflow_txlog.jobs.dml.metrics import file_counts, file_metrics
 from airflow_txlog.jobs.dml.operation import Found, Prepared, RowOperation, StagedWork
-from airflow_txlog.jobs.dml.verdicts import ADDRESSED, Verdicts
+from airflow_txlog.jobs.dml.verdicts import Verdicts
 from airflow_txlog.jobs.evolution import evolved_by_source
 from airflow_txlog.jobs.find import find_rows
 from airflow_txlog.jobs.inputs import Source, build_source
@@ -122,12 +120,11 @@ class ReplaceRows(RowOperation):
                 staged_as=staged_as,
             )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> pa.Table:
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
         """Every row of which the predicate is TRUE leaves."""
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
         found = find_rows(self._context, self._gate, plan, self._condition, columns, read=prepared.condition)
-        addresses, count = found.column(ADDRESS_COLUMN), found.num_rows
-        return pa.table([addresses, pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(0, pa.int32()), count)], ADDRESSED)
+        return Verdicts.of_clause(0, found)
 
     def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
         """All rows of the source, in one bucket, whatever was found."""

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, VERDICTS, LiveFile, Memory, Segment
+from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, VERDICTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
 from tests.helpers.vectors import bitmap
 
@@ -174,16 +175,15 @@ class Worker:
             verdicts = self.memory.recall(file)
             if verdicts is None:
                 scanned.add(path)
-                verdicts = pa.Table.from_pylist(
+                verdicts = file_verdicts(
                     [
                         {"position": position, "source_row": source, "clause": clause}
                         for position, row in table.rows(path).items()
                         for source, clause in self.job.verdicts(row, table.rules)
-                    ],
-                    schema=VERDICTS,
+                    ]
                 )
                 self.memory.remember(file, verdicts)
-            found[path] = verdicts.to_pylist()
+            found[path] = one_by_one(verdicts)
         return scanned, found
 
     def _copies(self, table: Table, acted: Mapping[str, Mapping[int, tuple[int | None, int]]]) -> list[Segment]:
@@ -259,6 +259,27 @@ class Worker:
             for file in segment.files:
                 rows.update(self.written[file.path])
         return rows
+
+
+def file_verdicts(entries: Sequence[Mapping[str, int | None]]) -> FileVerdicts:
+    """The verdicts on rows of one file, each of them a row of VERDICTS whose source row may be null."""
+    alone: dict[int, list[int]] = {}
+    for entry in entries:
+        if entry["source_row"] is None:
+            alone.setdefault(entry["clause"], []).append(entry["position"])  # type: ignore[arg-type]
+    rows = {clause: MaskedRows(bitmap(positions), "found") for clause, positions in alone.items()}
+    pairs = [entry for entry in entries if entry["source_row"] is not None]
+    return FileVerdicts(rows=rows, pairs=pa.Table.from_pylist(pairs, schema=VERDICTS))
+
+
+def one_by_one(verdicts: FileVerdicts) -> list[dict[str, int]]:
+    """The other way round, in order of position."""
+    alone: list[dict[str, int]] = [
+        {"position": position, "source_row": None, "clause": clause}  # type: ignore[dict-item]
+        for clause, rows in verdicts.rows.items()
+        for position in rows.positions().to_pylist()
+    ]
+    return sorted([*verdicts.pairs.to_pylist(), *alone], key=lambda entry: entry["position"])
 
 
 def _acting(verdicts: Sequence[Mapping[str, int]]) -> dict[int, tuple[int | None, int]]:

@@ -10,15 +10,14 @@ import hashlib
 import os
 from collections.abc import Callable, Collection
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from airflow_txlog.jobs.dml import manifest
-from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, LiveFile, Memory, Segment
+from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
 from tests.helpers.depth import depth
-from tests.jobs.dml.histories import History, play
+from tests.jobs.dml.histories import History, one_by_one, play
 
 ONE = os.environ.get("TXLOG_SEED")
 SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(2000, 20_000))
@@ -89,16 +88,17 @@ def _paths(segment: Segment) -> set[str]:
 class TouchedFilesAlone(Memory):
     """What was found in a file on which no clause acts is forgotten: its matches look unmatched, and are inserted."""
 
-    def remember(self, file: LiveFile, verdicts: pa.Table) -> None:
-        touched = verdicts.column(CLAUSE).null_count < verdicts.num_rows
-        super().remember(file, verdicts if touched else verdicts.slice(0, 0))
+    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
+        touched = any(entry["clause"] is not None for entry in one_by_one(verdicts))
+        super().remember(file, verdicts if touched else FileVerdicts())
 
 
 class ActedPairsAlone(Memory):
     """Of the pairs that ON matches only those on which a clause acts are remembered."""
 
-    def remember(self, file: LiveFile, verdicts: pa.Table) -> None:
-        super().remember(file, verdicts.filter(pc.is_valid(verdicts.column(CLAUSE))))
+    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
+        pairs = verdicts.pairs.filter(pc.is_valid(verdicts.pairs.column(CLAUSE)))
+        super().remember(file, dataclasses.replace(verdicts, pairs=pairs))
 
 
 class InsertsForGood(Memory):
@@ -113,7 +113,7 @@ class InsertsForGood(Memory):
 class ScansUnmasked(Memory):
     """A scan survives a vector that grew, with the rows that it masks now."""
 
-    def recall(self, file: LiveFile) -> pa.Table | None:
+    def recall(self, file: LiveFile) -> FileVerdicts | None:
         found = super().recall(file)
         return None if found is None else self.scans[file.path].verdicts
 
@@ -121,7 +121,7 @@ class ScansUnmasked(Memory):
 class VectorsThatShrink(Memory):
     """A scan survives any vector: about rows that came back it says nothing, and it is believed."""
 
-    def recall(self, file: LiveFile) -> pa.Table | None:
+    def recall(self, file: LiveFile) -> FileVerdicts | None:
         found, scan = super().recall(file), self.scans.get(file.path)
         return scan.verdicts if found is None and scan is not None else found
 

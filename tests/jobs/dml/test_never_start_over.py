@@ -20,7 +20,7 @@ import pytest
 from airflow_txlog.contract import ApplicationTransaction, JobSpec, write_document
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.dml import staging
-from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, LiveFile, Memory, Segment
+from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
 from tests.helpers.racing import before_commit
@@ -128,7 +128,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     counts = Counts()
     remember, add = Memory.remember, Memory.add
 
-    def remembered(memory: Memory, file: LiveFile, verdicts: pa.Table) -> None:
+    def remembered(memory: Memory, file: LiveFile, verdicts: FileVerdicts) -> None:
         counts.looked[-1].append(file.path)
         remember(memory, file, verdicts)
 
