@@ -1,8 +1,8 @@
 """JobSpec and JobResult: everything that crosses from an operator to its job and back, as JSON.
 
 A spec says what to do to one table; a result says what was done, or which typed error forbade it. Neither knows of
-Airflow, Spark or the engine, and neither carries a secret: a spec holds URIs and SQL text, and credentials reach the
-job's process by that process's own identity. Standard library only.
+Airflow, Spark or the engine. A spec holds URIs and SQL text; credentials reach the job's process by that process's own
+identity. Its one secret is `saved_work_key`, which is in its JSON only where that is asked for. Standard library only.
 
 Invariant: a `JobSpec` or `JobResult` that exists is valid, and is equal to what its own JSON reads back to.
 
@@ -26,6 +26,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import tempfile
 import urllib.parse
 import urllib.request
@@ -54,6 +55,8 @@ ANNOTATION_TAG_PREFIX = "airflow."
 
 OPEN_FILES = "/dev/fd/"
 """The folder in which a process finds its own open files, by their numbers."""
+
+_KEY = re.compile("[0-9a-f]{64}")
 
 STATUSES = frozenset({"committed", "nothing_to_do", "already_done", "failed"})
 
@@ -129,6 +132,9 @@ class JobSpec:
     all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `result_uri` is where the job puts its JobResult; null: nowhere.
+    `saved_work_key` (64 hexadecimal digits) is what the tries of this work name and sign their saved work with; null:
+    the job trusts no work that another process saved, and saves none. A secret: it decides nothing about the work, so
+    specs that differ in it are equal, and it is neither in the `repr` nor, unless asked for, in the JSON.
 
     Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong.
     """
@@ -143,6 +149,7 @@ class JobSpec:
     annotations: dict[str, Any] = field(default_factory=dict)
     conflict_deadline_s: int = 3600
     strict_writers: bool = False
+    saved_work_key: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         want("operation", self.operation in OPERATIONS, f"one of {sorted(OPERATIONS)}", self.operation)
@@ -156,6 +163,9 @@ class JobSpec:
         valid_deadline = is_int(self.conflict_deadline_s) and self.conflict_deadline_s >= 0
         want("conflict_deadline_s", valid_deadline, "a whole number of seconds from 0 on", self.conflict_deadline_s)
         want("strict_writers", isinstance(self.strict_writers, bool), "true or false", self.strict_writers)
+        key = self.saved_work_key
+        is_key = key is None or (isinstance(key, str) and _KEY.fullmatch(key) is not None)
+        want("saved_work_key", is_key, "64 hexadecimal digits, or null")
         if self.application is not None:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
             changes_rows = OPERATIONS[self.operation].changes_rows
@@ -197,9 +207,15 @@ class JobSpec:
         """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
-    def to_json(self) -> str:
-        """One JSON object with every field."""
-        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+    def to_json(self, *, with_key: bool = False) -> str:
+        """One JSON object with every field but `saved_work_key`.
+
+        `with_key`: with that too. Only for what no other user can read and what does not outlive the job.
+        """
+        data = dataclasses.asdict(self)
+        if not with_key:
+            del data["saved_work_key"]
+        return json.dumps(data, indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> JobSpec:

@@ -35,8 +35,10 @@ OURS: dict[str, tuple[str, ...]] = {
     "engine": ("", "errors", "datafiles", "engine"),
     # Whether a task's work is in its table already: asked on both sides of the process boundary.
     "application": ("errors", *CONTRACT, "engine"),
-    "jobs": ("", "errors", *CONTRACT, "application", "datafiles", "engine", "jobs"),
-    **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "application", "engine", *AIRFLOW_SIDE)),
+    # The names and signatures of saved work: written by jobs, and cleared away from both sides.
+    "saved_work": CONTRACT,
+    "jobs": ("", "errors", *CONTRACT, "application", "saved_work", "datafiles", "engine", "jobs"),
+    **dict.fromkeys(AIRFLOW_SIDE, ("", "errors", *CONTRACT, "application", "saved_work", "engine", *AIRFLOW_SIDE)),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
     "cli": ("errors", *CONTRACT, "engine", "hooks", "cli"),
     "get_provider_info": (),
@@ -46,6 +48,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     **dict.fromkeys(CONTRACT, ()),
     "application": (),
+    "saved_work": (),
     "datafiles": ("pyarrow", "fsspec"),
     "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "fsspec", "pyspark", "py4j"),

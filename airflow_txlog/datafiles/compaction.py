@@ -91,7 +91,12 @@ class CompactTask:
         use_one_thread()
         attempt = str(uuid.uuid4())
         for number in task_numbers(batches):
-            for segment, files in itertools.groupby(self.bins.files(number), key=lambda planned: planned.segment):
+            try:
+                planned_files = self.bins.files(number)
+            except TxlogError as error:
+                yield error_record(error)
+                continue
+            for segment, files in itertools.groupby(planned_files, key=lambda planned: planned.segment):
                 yield from self._compact(segment or 0, list(files), attempt)
 
     def _compact(self, number: int, files: Sequence[PlannedFile], attempt: str) -> Iterator[pa.RecordBatch]:

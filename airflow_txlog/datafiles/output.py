@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles import locations
 from airflow_txlog.datafiles.dictionaries import without_spare_values
+from airflow_txlog.datafiles.digests import DigestingOutput
 from airflow_txlog.datafiles.statistics import StatisticsCollector
 
 # Counted in Arrow's memory, where a column takes more room than in the file.
@@ -59,7 +60,8 @@ class StagedFile:
 
     `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
     is a copy of, None for new rows. `segment` is the number of the segment that new rows belong to, where they came
-    with one. `is_change`: it holds change rows (see `changes`), and is no file of the table.
+    with one. `is_change`: it holds change rows (see `changes`), and is no file of the table. `digest` is the SHA-256 of
+    its bytes (hexadecimal) where its layout asked for it.
     """
 
     path: str
@@ -72,6 +74,7 @@ class StagedFile:
     source: int | None = None
     segment: int | None = None
     is_change: bool = False
+    digest: str | None = None
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -99,6 +102,7 @@ class RowGroupWriter:
         key_values: Mapping[bytes, bytes] | None = None,
         statistics: StatisticsCollector,
         row_group_bytes: int | None = None,
+        with_digest: bool = False,
     ) -> None:
         self.location = location
         self.pending_bytes = 0
@@ -110,6 +114,7 @@ class RowGroupWriter:
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
         self._statistics = statistics
+        self._with_digest = with_digest
         self._row_group_bytes = ROW_GROUP_BYTES if row_group_bytes is None else min(ROW_GROUP_BYTES, row_group_bytes)
 
     @property
@@ -139,6 +144,8 @@ class RowGroupWriter:
         self._pending, self.pending_bytes = [], 0
         if self._writer is None:
             self._sink = locations.open_output(self.location)
+            if self._with_digest:
+                self._sink = DigestingOutput(self._sink)
             # Arrow's own copy of the schema is left out: a reader that trusts it would not see what the columns are.
             self._writer = pq.ParquetWriter(self._sink, self.schema, store_schema=False, **self._options)
         self._writer.write_table(table, row_group_size=table.num_rows)
@@ -157,6 +164,10 @@ class RowGroupWriter:
         self._writer = None
         size_bytes, modification_time_ms = locations.size_and_time(self.location)
         return size_bytes, modification_time_ms, self._statistics.finish()
+
+    def digest(self) -> str | None:
+        """The SHA-256 of the bytes of a closed file, where it was asked for."""
+        return self._sink.digest() if self._with_digest and self._sink is not None else None
 
     def abandon(self) -> None:
         """Drop the file, begun or finished. For a record that was not handed to anyone yet."""

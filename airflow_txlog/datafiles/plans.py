@@ -8,6 +8,7 @@ they were, whatever their year or precision.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.locations import read_bytes
 from airflow_txlog.datafiles.reading import DataFile
+from airflow_txlog.errors import JobError
 
 # One row a data file. `masked` is the bitmap of the rows that its deletion vector masks, as `masks.MaskedRows` reads
 # it: spelled out, a billion masked rows would not fit a driver. `positions` is `positions.pack`, of rows that are not
@@ -70,18 +72,37 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """The work of each task: sent along, or left at a location when it is too large to be sent along."""
+    """The work of each task: sent along, or left at a location when it is too large to be sent along.
+
+    `digests` are the SHA-256 of what was left at each location: a plan names the files that a task opens with the
+    worker's credentials, so a task takes it from nothing but these bytes.
+    """
 
     inline: tuple[bytes, ...] = ()
     locations: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inline) or len(self.locations)
 
     def files(self, number: int) -> Iterator[PlannedFile]:
-        """The files of one bin, in the order of their index."""
-        data = self.inline[number] if self.inline else read_bytes(self.locations[number])
+        """The files of one bin, in the order of their index.
+
+        Raises JobError, retryable, where the file of a plan is not the one that the driver left.
+        """
+        data = self.inline[number] if self.inline else self._left(number)
         return planned_files(pa.ipc.open_stream(data).read_all())
+
+    def _left(self, number: int) -> bytes:
+        location = self.locations[number]
+        data = read_bytes(location)
+        if hashlib.sha256(data).hexdigest() != self.digests[number]:
+            raise JobError(
+                f"The plan {location} is not what this job has written: another process has replaced it. Nothing that "
+                "it names was opened, and nothing was committed. Find out who else writes to the table's folder.",
+                retryable=True,
+            )
+        return data
 
 
 def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:

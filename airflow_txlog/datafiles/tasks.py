@@ -209,7 +209,12 @@ class RewriteTask:
         use_one_thread()
         attempt = str(uuid.uuid4())
         for number in task_numbers(batches):
-            for planned in self.bins.files(number):
+            try:
+                files = self.bins.files(number)
+            except TxlogError as error:
+                yield error_record(error)
+                continue
+            for planned in files:
                 yield from self._copy(planned, attempt)
 
     def _copy(self, planned: PlannedFile, attempt: str) -> Iterator[pa.RecordBatch]:

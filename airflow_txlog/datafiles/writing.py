@@ -53,6 +53,7 @@ class Layout:
     `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
     `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
     `parquet`: codec and pages of the files. `is_change`: for files of change rows, as `for_changes` makes it.
+    `with_digests`: staged files come with the digest of their bytes.
     """
 
     root: str
@@ -65,6 +66,7 @@ class Layout:
     target_bytes: int = TARGET_BYTES_DEFAULT
     parquet: ParquetFormat = DEFAULT_FORMAT
     is_change: bool = False
+    with_digests: bool = False
 
     def for_changes(self) -> Layout:
         """The same for change rows: with their type as the last column, in `_change_data`, without statistics.
@@ -191,6 +193,7 @@ class PartitionedWriter:
                 statistics=self._layout.statistics_for(self._file_schema),
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,
+                with_digest=self._layout.with_digests,
             )
             self._writers[key] = (writer, path)
         return self._writers[key][0]
@@ -226,6 +229,7 @@ class PartitionedWriter:
                 stats=stats,
                 segment=key.segment,
                 is_change=self._layout.is_change,
+                digest=writer.digest(),
             )
         )
 

@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_txlog.arguments import is_absolute
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.runners import Runner, make_runner
 
 if TYPE_CHECKING:
@@ -157,14 +158,16 @@ class TxlogHook(BaseHook):
 
         Raises the job's typed error.
         """
+        application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
             operation=operation,
             table_uri=self.table_uri(table),
             arguments=dict(arguments),
-            application=ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True),
+            application=application,
             spark_conf={**self.spark_conf, **(spark_conf or {})},
             time_zone=time_zone,
             strict_writers=self.strict_writers,
+            saved_work_key=saved_work_key(application),
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner
         return chosen.run(spec, log=self.log.info)

@@ -6,7 +6,6 @@ The invariant: a job has one id, which stands in the name of everything it stage
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.jobs.clocks import PinnedTexts, instants_of, pin_clocks
 from airflow_txlog.jobs.progress import watched
 from airflow_txlog.jobs.session import default_parallelism
+from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 
 Log = Callable[[str], None]
 
@@ -28,10 +28,6 @@ Log = Callable[[str], None]
 def plural(count: int, noun: str) -> str:
     """`1 row`, `2 rows`: for people."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _folder_named(name: str) -> str:
-    return f"txlog-inputs-{name}"
 
 
 @dataclass(kw_only=True)
@@ -51,13 +47,14 @@ class LogContext:
         return self.spec.arguments
 
     @property
+    def seal(self) -> Seal | None:
+        """What the tries of this work sign with; None where no saved work is trusted."""
+        return seal_of(self.root, self.spec.application, self.spec.saved_work_key)
+
+    @property
     def work_folder(self) -> str | None:
-        """The folder, inside the table, that all tries of this work share; None without an application transaction."""
-        application = self.spec.application
-        if application is None:
-            return None
-        identity = f"{application.app_id}\0{application.version}"
-        return _folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])
+        """The folder, inside the table, that all tries of this work share; None where no saved work is trusted."""
+        return work_folder(self.root, self.spec.application, self.spec.saved_work_key)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -129,12 +126,12 @@ class JobContext(LogContext):
     def inputs_location(self) -> str:
         """The folder for what the job pins, for large plans, and for its memory.
 
-        Work with an application transaction has one for all its tries, so that a retry finds what the one before it
-        has done; any other has one of its own. Inside the table and not hidden by an underscore: another engine's
-        vacuum ignores hidden folders, and would never sweep what a killed job leaves behind. No log names anything in
-        it.
+        Work with an application transaction and a key has one for all its tries, so that a retry finds what the one
+        before it has done; any other has one of its own. No other process can know either name in advance. Inside the
+        table and not hidden by an underscore: another engine's vacuum ignores hidden folders, and would never sweep
+        what a killed job leaves behind. No log names anything in it.
         """
-        return f"{self.root_location}/{self.work_folder or _folder_named(self.job_id)}"
+        return f"{self.root_location}/{self.work_folder or folder_named(self.job_id)}"
 
     @property
     def parallelism(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import condition_of, first_lines
+from airflow_txlog.jobs.saved_files import from_saved, to_saved
 from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
 from airflow_txlog.jobs.source_files import canonical, reads_table
@@ -159,6 +160,7 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
         indexed_columns=(),
         # These files are read back at once and then deleted: small is not worth slow.
         parquet=ParquetFormat(codec="SNAPPY"),
+        with_digests=context.seal is not None,
     )
     rows = source.frame.select(*(source.frame[quoted(field.name)] for field in typed))
     # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
@@ -166,7 +168,7 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
     rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
     staged = collect_records(records_of(rows, layout, numbers_rows=True), "write down the source's rows")
     context.pinned_inputs["source"] = {
-        "files": [asdict(file) for file in staged],
+        "files": [to_saved(file) for file in staged],
         "schema": source.frame.schema.jsonValue(),
         "parameters": sorted(gate.used),
     }
@@ -184,7 +186,7 @@ def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
     if told is None or context.pinned_inputs.get("reads_target"):
         return None
     gate.used.update(told["parameters"])
-    files = [StagedFile(**file) for file in told["files"]]
+    files = [from_saved(file, context.inputs_location) for file in told["files"]]
     schema = StructType.fromJson(told["schema"])
     typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])

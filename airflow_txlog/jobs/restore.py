@@ -2,12 +2,16 @@
 
 It is never planned again, here or by a retry: whatever landed meanwhile is a change that the author of the restore has
 not seen, and would be undone unseen. So the first try notes the version that it meets, beside the saved work of other
-jobs, and a later try of the same work restores on top of that version or not at all. Source: soundness B11.
+jobs, and a later try of the same work restores on top of that version or not at all.
+
+The invariant: the note can only forbid. It is not signed as other saved work is, and any process that writes the table
+may have written it: so it names no file, and one that cannot be read forbids the restore. Source: soundness B11.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from typing import Any
 
@@ -24,6 +28,7 @@ from airflow_txlog.errors import ConcurrentWrite, TableReplaced
 from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import LogContext, plural
 from airflow_txlog.jobs.rounds import Outcome
+from airflow_txlog.saved_work import folder_named
 
 _EXAMPLES = 5
 
@@ -100,10 +105,34 @@ def _commit(context: LogContext, table: Table, tx: Transaction) -> Restored:
 # A VACUUM may delete the note of it once it is a day old, so a try that finds none is not believed to be the first one
 # after half of that.
 _KNOWN_FOR_MS = ORPHAN_RETENTION_FLOOR_MS // 2
+_LARGEST_NOTE_BYTES = 1024
+
+
+def _head_folder(context: LogContext) -> str:
+    """The folder of the note, which all tries of this work find, with a key or without."""
+    application = context.spec.application
+    assert application is not None
+    identity = f"{application.app_id}\0{application.version}"
+    return folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])
 
 
 def _head_path(context: LogContext) -> str:
-    return f"{context.work_folder}/restore-head"
+    return f"{_head_folder(context)}/restore-head"
+
+
+def _noted(store: Store, path: str) -> dict[str, Any] | None:
+    """What a note says; None for what is no note. Raises FileNotFoundError."""
+    info = store.stat(path)
+    if info is not None and info.size_bytes > _LARGEST_NOTE_BYTES:
+        return None
+    try:
+        found = json.loads(store.read(path))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("table"), str):
+        return None
+    version = found.get("version")
+    return found if type(version) is int and version >= 0 else None
 
 
 def _check_head(context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot) -> None:
@@ -114,7 +143,7 @@ def _check_head(context: LogContext, application: ApplicationTransaction, store:
     """
     path = _head_path(context)
     try:
-        first = json.loads(store.read(path))
+        first = _noted(store, path)
     except FileNotFoundError:
         first = {"table": head.metadata.id, "version": head.version}
         tried_ms = application.first_tried_ms
@@ -124,7 +153,10 @@ def _check_head(context: LogContext, application: ApplicationTransaction, store:
             raise _landed(context, application, head, None, what) from None
         if not store.put_if_absent(path, json.dumps(first).encode()):
             # Another copy of this work has just noted what it met.
-            first = _noted(context, application, store, head)
+            first = _note_of_other_copy(context, application, store, head)
+    if first is None:
+        what = f"was tried before, and its note of the version that it met then ({path}) cannot be read"
+        raise _landed(context, application, head, None, what)
     if first["table"] != head.metadata.id:
         raise TableReplaced(
             f"{context.root} was dropped and created again since this RESTORE was first tried. Nothing was committed. "
@@ -138,9 +170,11 @@ def _check_head(context: LogContext, application: ApplicationTransaction, store:
         raise _landed(context, application, head, first["version"], what)
 
 
-def _noted(context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot) -> Any:
+def _note_of_other_copy(
+    context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot
+) -> dict[str, Any] | None:
     try:
-        return json.loads(store.read(_head_path(context)))
+        return _noted(store, _head_path(context))
     except FileNotFoundError:
         # A copy deletes it when the work is done; the caller looks for its commit.
         what = "was tried at the same time by another copy of it, which has ended"
@@ -163,10 +197,10 @@ def _landed(
 
 def _forget_head(context: LogContext, store: Store) -> None:
     """The work is done. What cannot be deleted is left to a VACUUM."""
-    if context.work_folder is not None:
+    if context.spec.application is not None:
         with contextlib.suppress(Exception):
             store.delete(_head_path(context))
-            store.delete_empty_directory(context.work_folder)
+            store.delete_empty_directory(_head_folder(context))
 
 
 def _told(before: Snapshot, restored: Restored) -> Change:

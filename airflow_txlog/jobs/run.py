@@ -113,7 +113,7 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
                 ship(context.spark)
             outcome = _ROW_JOBS[spec.operation](context)
     except Exception as error:
-        if not (context.spec.application is not None and _may_be_retried(context.spec, error)):
+        if not (context.work_folder is not None and _may_be_retried(context.spec, error)):
             _remove_inputs(context, store)
         raise
     finally:

@@ -7,6 +7,7 @@ or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
         with open_output(location) as sink:
             sink.write(data)
         locations.append(location)
-    return Bins(locations=tuple(locations))
+    return Bins(locations=tuple(locations), digests=tuple(hashlib.sha256(data).hexdigest() for data in encoded))
 
 
 def task_count(parallelism: int, sizes: Sequence[int]) -> int:

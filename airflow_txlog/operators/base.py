@@ -175,6 +175,7 @@ class TxlogOperator(BaseOperator):
 
     def job_spec(self, context: Mapping[str, Any]) -> JobSpec:
         """The validated description of the job. Reads the connection, and for a data-changing job the table."""
+        from airflow_txlog.hooks.work_key import saved_work_key
         from airflow_txlog.operators.identity import annotations_of
 
         hook = self.hook
@@ -187,7 +188,8 @@ class TxlogOperator(BaseOperator):
         application = self.application(context, table_uri)
         if application is not None:
             self.log.info("application transaction %s, version %s", application.app_id, application.version)
-        return spec.replace(application=application)
+        key = None if application is None else saved_work_key(application)
+        return spec.replace(application=application, saved_work_key=key)
 
     def _spec(self, table_uri: str, spark_conf: dict[str, str]) -> JobSpec:
         return JobSpec(

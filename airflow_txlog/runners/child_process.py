@@ -41,7 +41,7 @@ class ChildProcessRunner:
         """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
         with tempfile.TemporaryFile() as spec_file, tempfile.TemporaryFile() as result_file:
             result_uri = spec.result_uri or _path_of(result_file)
-            spec_file.write(spec.replace(result_uri=result_uri).to_json().encode())
+            spec_file.write(spec.replace(result_uri=result_uri).to_json(with_key=True).encode())
             # The child may get the same open file, and not one of its own.
             spec_file.seek(0)
             exit_code, tail = self._run_child(spec_file, result_file, log)

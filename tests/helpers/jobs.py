@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string()), ("amount", pa.float64())])
 DAY = dt.date(2024, 1, 1)
 
+KEY = "5ec2e7" + 58 * "0"
+"""What the works of the tests sign their saved work with."""
+
 
 RANDOM_SCHEMA = pa.schema(
     [
@@ -101,9 +104,10 @@ def run(
     time_zone: str = "UTC",
     conflict_deadline_s: int = 3600,
     spark_conf: dict[str, str] | None = None,
+    key: str | None = KEY,
     **arguments: Any,
 ) -> JobResult:
-    """Run a job in this session; its result, failed or not."""
+    """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work."""
     if "parameters" in arguments:
         arguments["parameters"] = encode_parameters(arguments["parameters"])
     spec = JobSpec(
@@ -114,6 +118,7 @@ def run(
         time_zone=time_zone,
         conflict_deadline_s=conflict_deadline_s,
         spark_conf=spark_conf or {},
+        saved_work_key=key if application is not None else None,
     )
     return run_job(spec, spark, log=log)
 

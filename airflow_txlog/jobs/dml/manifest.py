@@ -1,40 +1,50 @@
 """The memory of a job written down, so that a retry or a restarted worker goes on where the last try ended.
 
 It lies in the job's inputs folder inside the table, beside the pinned inputs that it names, and is written after every
-staging and before the commit that may use it. A file appears under a name that holds the digest of its bytes, so a
-torn one is never believed; the newest whole one counts. Only work with an application transaction has one: that is
+staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is signed
+with the work's key (`saved_work`), so what is torn, too large or another process's is passed over unread; the newest
+file that this work has signed counts. Only work with an application transaction and a key has one: the transaction is
 what makes two tries the same work.
 
 The invariant: what is resumed was found and staged for the same spec, the same transaction, the same table, by the same
-release and in the same SQL dialect; and a file that a saved manifest names is deleted by nobody before its transaction
-is in the table. Source: soundness A17, B1, B2.
+release and in the same SQL dialect, and every path in it is confined again; and no process deletes a file that a saved
+manifest names before its transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
-import uuid
+import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 import airflow_txlog
+from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.locations import exists, open_output
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.store import Store, open_store
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.engine.store.base import FileInfo
+from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
+from airflow_txlog.jobs.saved_files import from_saved, to_saved
 from airflow_txlog.jobs.schemas import is_ansi
 from airflow_txlog.jobs.stage import may_be_swept
 
 _FORMAT = 3
-_PREFIX = "memory-"
+# memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
+_NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
+_KIND = "memory"
+_DIGESTS_AT_ONCE = 8
+# What decoding raises for content of another form than ours.
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, pa.ArrowException)
 _HEADER = b"txlog"
 
 # One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs of all files lie one
@@ -52,36 +62,35 @@ _SCANS = pa.schema(
 
 
 class Manifest:
-    """Where the memory of one job is kept. Does nothing for work without an application transaction."""
+    """Where the memory of one job is kept. Does nothing for work without an application transaction, or a key."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._store: Store = open_store(context.root)
         self._number = 0
         self._saved: list[str] = []
-        self._may_save = context.spec.application is not None
+        self._seal = context.seal
         self.is_published = False
         """Whether another try may know of what this job has staged."""
 
     def load(self) -> Memory:
         """The memory of an earlier try of the same work, or an empty one. What it had pinned is pinned so again."""
-        if not self._may_save:
-            return Memory()
         for path in self._saved_before():
             try:
-                found = _decode(self._store.read(path), path)
+                found = self._read(path)
             except FileNotFoundError:
                 # Another copy of the work has just written a newer one.
                 continue
-            if found is None or found[0]["identity"] != self._identity():
+            if found is None:
                 continue
-            header, table = found
-            memory = _memory(header, table)
-            if not (self._are_fresh(memory.staged_files()) and self._inputs_are_there(header["pinned"])):
-                self._context.log("what an earlier try had staged is too old, or no longer there; starting over")
+            if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(found.source_files)):
+                self._context.log(
+                    "what an earlier try had saved is too old, no longer there, or not as it was written; starting over"
+                )
                 break
-            self._context.pinned_inputs.update(header["pinned"])
-            self._context.pin_clocks(header["clocks"])
+            memory = found.memory
+            self._context.pinned_inputs.update(found.header["pinned"])
+            self._context.pin_clocks(found.header["clocks"])
             self.is_published = True
             self._saved.append(path)
             self._context.log(
@@ -92,7 +101,8 @@ class Manifest:
 
     def save(self, memory: Memory) -> None:
         """Write the memory down; earlier writings of this job go. A memory that cannot be saved is only a loss."""
-        if not self._may_save or self._context.pinned_inputs.get("reads_target"):
+        seal = self._seal
+        if seal is None or self._context.pinned_inputs.get("reads_target"):
             return
         header = {
             "format": _FORMAT,
@@ -101,12 +111,13 @@ class Manifest:
             "clocks": self._context.pinned.saved,
             "rules": None if memory.rules is None else memory.rules.to_plain(),
             "segments": [_plain_segment(segment) for segment in memory.segments],
-            "dropped": [dataclasses.asdict(file) for file in memory.dropped],
+            "dropped": [to_saved(file) for file in memory.dropped],
         }
         data = _encode(header, memory)
-        digest = hashlib.sha256(data).hexdigest()
         self._number += 1
-        name = f"{_PREFIX}{self._context.job_id}-{self._number:04d}-{uuid.uuid4().hex[:8]}-{digest}.arrow"
+        digest = hashlib.sha256(data).hexdigest()
+        signed = f"memory-{self._context.job_id}-{self._number:04d}-{len(data)}-{digest}"
+        name = f"{signed}-{seal.sign(_KIND, signed.encode())}.arrow"
         # Known to others from the moment that writing begins.
         self.is_published = True
         try:
@@ -125,11 +136,50 @@ class Manifest:
         return self._context.inputs_location.rsplit("/", 1)[-1]
 
     def _saved_before(self) -> list[str]:
-        """Newest first, by the store's clock."""
+        """What the tries of this work have saved, newest first by the store's clock."""
+        if self._seal is None:
+            return []
+        found: list[FileInfo] = []
         with contextlib.suppress(FileNotFoundError):
-            found = [info for info in self._store.list(self._folder) if info.path.split("/")[-1].startswith(_PREFIX)]
-            return [info.path for info in sorted(found, key=lambda info: (info.modified_ms, info.path), reverse=True)]
-        return []
+            found = [info for info in self._store.list(self._folder) if "/memory-" in info.path]
+        ours = [info for info in found if self._is_ours(info)]
+        if len(ours) < len(found):
+            self._context.log(
+                f"ignored {plural(len(found) - len(ours), 'file')} in {self._folder}: saved work, by the name, that no "
+                "try of this task has written in this form"
+            )
+        return [info.path for info in sorted(ours, key=lambda info: (info.modified_ms, info.path), reverse=True)]
+
+    def _is_ours(self, info: FileInfo) -> bool:
+        """Whether a try of this work gave the file its name, and the file has the size that the name says."""
+        name = _NAME.fullmatch(info.path.rsplit("/", 1)[-1])
+        if name is None or self._seal is None or int(name[2]) != info.size_bytes:
+            return False
+        return self._seal.is_signed(_KIND, name[1].encode(), name[4])
+
+    def _read(self, path: str) -> _Saved | None:
+        """What a file holds that a try of this work has named; None where it is not for this job, or was changed.
+
+        Raises FileNotFoundError.
+        """
+        data = self._store.read(path)
+        name = _NAME.fullmatch(path.rsplit("/", 1)[-1])
+        if name is None or hashlib.sha256(data).hexdigest() != name[3]:
+            self._context.log(f"ignored {path}: it does not hold what was saved under this name")
+            return None
+        try:
+            header, table = _decode(data)
+            if header["format"] != _FORMAT or header["identity"] != self._identity():
+                return None
+            source = header["pinned"].get("source") or {"files": []}
+            return _Saved(
+                header=header,
+                memory=_memory(header, table, self._context.root_location),
+                source_files=[from_saved(file, self._context.inputs_location) for file in source["files"]],
+            )
+        except _MALFORMED as error:
+            self._context.log(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
+            return None
 
     def _identity(self) -> dict[str, Any]:
         """What must agree for the memory of another process to be this job's."""
@@ -148,9 +198,19 @@ class Manifest:
         return not may_be_swept(files, self._store.now_ms()) and all(exists(file.location) for file in files)
 
     @staticmethod
-    def _inputs_are_there(pinned: dict[str, Any]) -> bool:
-        source = pinned.get("source")
-        return source is None or all(exists(file["location"]) for file in source["files"])
+    def _are_unchanged(files: Sequence[StagedFile]) -> bool:
+        """Whether the source rows are the bytes that the earlier try wrote down. Reads each file whole."""
+        with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
+            return all(pool.map(lambda file: has_digest(file.location, file.size_bytes, file.digest or ""), files))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Saved:
+    """What an earlier try of this work has saved, its paths confined."""
+
+    header: dict[str, Any]
+    memory: Memory
+    source_files: list[StagedFile]
 
 
 def _plain_segment(segment: Segment) -> dict[str, Any]:
@@ -158,7 +218,7 @@ def _plain_segment(segment: Segment) -> dict[str, Any]:
         "kind": segment.kind,
         "inputs": sorted(segment.inputs),
         "fingerprint": segment.fingerprint,
-        "files": [dataclasses.asdict(file) for file in segment.files],
+        "files": [to_saved(file) for file in segment.files],
     }
 
 
@@ -192,17 +252,14 @@ def _lists(columns: list[pa.ChunkedArray], field: pa.Field) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values.cast(field.type))
 
 
-def _decode(data: bytes, path: str) -> tuple[dict[str, Any], pa.Table] | None:
-    """The header and the scans; None for a file that was torn, or that another release wrote."""
-    digest = path.rsplit("-", 1)[-1].removesuffix(".arrow")
-    if hashlib.sha256(data).hexdigest() != digest:
-        return None
+def _decode(data: bytes) -> tuple[dict[str, Any], pa.Table]:
+    """The header and the scans."""
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     header: dict[str, Any] = json.loads((table.schema.metadata or {})[_HEADER])
-    return (header, table) if header["format"] == _FORMAT else None
+    return header, table
 
 
-def _memory(header: dict[str, Any], table: pa.Table) -> Memory:
+def _memory(header: dict[str, Any], table: pa.Table, folder: str) -> Memory:
     memory = Memory(
         rules=None if header["rules"] is None else TableRules.from_plain(header["rules"]),
         segments=[
@@ -210,11 +267,11 @@ def _memory(header: dict[str, Any], table: pa.Table) -> Memory:
                 kind=segment["kind"],
                 inputs=frozenset(segment["inputs"]),
                 fingerprint=segment["fingerprint"],
-                files=tuple(StagedFile(**file) for file in segment["files"]),
+                files=tuple(from_saved(file, folder) for file in segment["files"]),
             )
             for segment in header["segments"]
         ],
-        dropped=[StagedFile(**file) for file in header["dropped"]],
+        dropped=[from_saved(file, folder) for file in header["dropped"]],
     )
     files = table.select(["path", "vector", "masked"]).to_pylist()
     lists = [table.column(name).combine_chunks() for name in VERDICTS.names]

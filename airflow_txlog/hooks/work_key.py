@@ -1,0 +1,65 @@
+"""The key that the tries of one piece of work sign their saved work with, derived from a secret of this deployment.
+
+The secret is the Airflow Variable `txlog_saved_work_secret`. The first task that needs it makes it: 32 random bytes,
+in Airflow's own database, or wherever a secrets backend has a value of that name. Its name makes Airflow mask it in
+logs and in the UI. The invariant: the secret stays in the task's process. A job gets a key that fits one application
+transaction only, in the description that no other user can read, and its log shows neither.
+Source: docs/decisions/saved-work.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+
+from airflow.providers.common.compat.sdk import Variable, mask_secret
+
+from airflow_txlog.contract import ApplicationTransaction
+
+SECRET_VARIABLE = "txlog_saved_work_secret"
+_FEWEST_CHARACTERS = 32
+
+log = logging.getLogger(__name__)
+
+
+def saved_work_key(application: ApplicationTransaction) -> str | None:
+    """The key of the work that this transaction identifies; None where this process has no access to the secret.
+
+    Without a key the job works as ever, and a retry of it starts over. So nothing is raised here: what went wrong is
+    logged as a warning.
+    """
+    try:
+        secret = _secret()
+    except Exception as error:  # no Airflow behind this process, or one that does not answer or refuses
+        log.warning(
+            "the Variable %s can be neither read nor made (%s): the work of this job is not saved for a retry",
+            SECRET_VARIABLE,
+            type(error).__name__,
+        )
+        return None
+    if len(secret) < _FEWEST_CHARACTERS:
+        log.warning(
+            "the Variable %s has fewer than %s characters and is not used: the work of this job is not saved for a "
+            "retry. Give it a long random value, or delete it to have one made.",
+            SECRET_VARIABLE,
+            _FEWEST_CHARACTERS,
+        )
+        return None
+    mac = hmac.new(secret.encode(), digestmod=hashlib.sha256)
+    mac.update(b"airflow_txlog saved work key 1\0" + f"{application.version}\0{application.app_id}".encode())
+    key = mac.hexdigest()
+    mask_secret(key)
+    return key
+
+
+def _secret() -> str:
+    found = Variable.get(SECRET_VARIABLE, default=None)
+    if not found:
+        made = secrets.token_hex(32)
+        mask_secret(made)
+        Variable.set(SECRET_VARIABLE, made, description="Signs the saved work of airflow_txlog's jobs. Keep it secret.")
+        # Where several tasks made it at once, the last one counts.
+        found = Variable.get(SECRET_VARIABLE)
+    return str(found)
