@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.changes import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks import CLAUSE_COLUMN, ScanTask, error_record, records, task_numbers, use_one_thread
+from airflow_txlog.datafiles.tasks import (
+    CLAUSE_COLUMN,
+    ScanTask,
+    error_record,
+    records,
+    task_numbers,
+    use_one_thread,
+    without_values,
+)
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.errors import TxlogError
 
@@ -33,6 +41,7 @@ class ChangeTask:
     layout: Layout
     updates: frozenset[int] = frozenset()
 
+    @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()

@@ -35,7 +35,7 @@ from airflow_txlog.datafiles.reading import (
     read_batches,
 )
 from airflow_txlog.datafiles.rewriting import main_codec
-from airflow_txlog.datafiles.tasks import error_record, records, task_numbers, use_one_thread
+from airflow_txlog.datafiles.tasks import error_record, records, task_numbers, use_one_thread, without_values
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.errors import TxlogError
 
@@ -86,6 +86,7 @@ class CompactTask:
     row_ids: RowIds | None = None
     read_ahead: bool = False
 
+    @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, and of what went wrong."""
         use_one_thread()

@@ -9,16 +9,18 @@ Source: soundness B9, B10, A17.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file
+from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.masks import MaskedRows, masked_rows
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
@@ -35,7 +37,7 @@ from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, cop
 from airflow_txlog.datafiles.sieve import Sieve, passing
 from airflow_txlog.datafiles.violations import without_violations
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
-from airflow_txlog.errors import TxlogError, from_dict
+from airflow_txlog.errors import JobError, TxlogError, from_dict
 
 ADDRESS_COLUMN = "_txlog_address"
 ROW_ID_COLUMN = "_txlog_row"
@@ -51,7 +53,11 @@ RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
 PACKED_SCHEMA = pa.schema([pa.field(FILE_COLUMN, pa.int64()), pa.field(POSITIONS_COLUMN, pa.binary())])
 _PACKED_AT_ONCE = 1_000_000
 
-_MARK = re.compile(r"<txlog-error>(.*?)</txlog-error>", re.DOTALL)
+# As the last line of a traceback has it, at the margin: the text of another exception may hold a value that looks so.
+_MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
+
+_Task = TypeVar("_Task")
+_Batches = Iterator[pa.RecordBatch]
 
 
 class TaskFailed(Exception):
@@ -64,9 +70,26 @@ class TaskFailed(Exception):
 
 
 def error_in(text: str) -> TxlogError | None:
-    """The TxlogError that a worker raised, found in the text of Spark's exception; None where there is none."""
-    found = _MARK.search(text)
-    return None if found is None else from_dict(json.loads(found[1]))
+    """The TxlogError that a worker raised, found in the traceback that Spark brings back; None where there is none."""
+    found = _MARK.findall(text)
+    return from_dict(json.loads(found[-1])) if found else None
+
+
+def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Task, _Batches], _Batches]:
+    """A task's call whose exceptions are all TaskFailed: the text of another may quote a row's value."""
+
+    @functools.wraps(call)
+    def guarded(task: _Task, batches: _Batches) -> _Batches:
+        try:
+            yield from call(task, batches)
+        except TaskFailed:
+            raise
+        except TxlogError as error:
+            raise TaskFailed(error) from None
+        except Exception as error:
+            raise TaskFailed(JobError(text_of(error), cause_type=type(error).__name__)) from None
+
+    return guarded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +124,13 @@ class ScanTask:
         ]
         return pa.schema([*fields, *(pa.field(name, kind) for name, kind, asked in extra if asked)])
 
+    @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch for each batch of the files; raises TaskFailed."""
         use_one_thread()
-        try:
-            for number in task_numbers(batches):
-                for planned in self.bins.files(number):
-                    yield from self.rows_of(planned)
-        except TxlogError as error:
-            raise TaskFailed(error) from error
+        for number in task_numbers(batches):
+            for planned in self.bins.files(number):
+                yield from self.rows_of(planned)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file of the plan. Raises TxlogError."""
@@ -204,6 +225,7 @@ class RewriteTask:
     bins: Bins
     layout: Layout
 
+    @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, and of what went wrong."""
         use_one_thread()
@@ -277,6 +299,7 @@ class WriteTask:
     names: tuple[str, ...] | None = None
     numbers_rows: bool = False
 
+    @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()

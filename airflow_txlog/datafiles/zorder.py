@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.compaction import RowIds
 from airflow_txlog.datafiles.positions import POSITION_BITS
-from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, ScanTask, without_values
 from airflow_txlog.datafiles.writing import SEGMENT_COLUMN
 
 Z_COLUMN = "_txlog_z"
@@ -113,6 +113,7 @@ class ZOrderTask:
         schema = replace(self.scan, with_address=False).output_schema
         return schema.append(pa.field(SEGMENT_COLUMN, pa.int32())).append(pa.field(Z_COLUMN, pa.int64()))
 
+    @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch for each batch of the files; raises TaskFailed."""
         for batch in self.scan(batches):

@@ -29,8 +29,8 @@ from airflow_txlog.datafiles.tasks import PART_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.writing import Layout
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
+from airflow_txlog.jobs.causes import condition_of, describe
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.running import condition_of, first_lines
 from airflow_txlog.jobs.saved_files import from_saved, to_saved
 from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
@@ -206,7 +206,7 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
     except PySparkException as error:
         refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
         raise refusal(
-            f"{argument}: Spark cannot read {view['format']} at {', '.join(paths)}: {first_lines(error)}. Nothing was "
+            f"{argument}: Spark cannot read {view['format']} at {', '.join(paths)}: {describe(error)}. Nothing was "
             "changed.",
             argument=argument,
         ) from error
@@ -251,7 +251,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         return to_arrow_schema(schema, timezone="UTC")
     except (PySparkException, TypeError) as error:
         raise SchemaMismatch(
-            f"The source has a column of a type that no table can hold: {first_lines(error)}. Cast it in the source's "
+            f"The source has a column of a type that no table can hold: {describe(error)}. Cast it in the source's "
             "SQL. Nothing was staged.",
             columns=[],
         ) from error

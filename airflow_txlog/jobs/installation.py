@@ -40,11 +40,13 @@ def not_started(error: Exception) -> TxlogError:
     """The error of a job whose Spark did not start."""
     if isinstance(error, TxlogError):
         return error
-    cause = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError):
+        cause = f"{type(error).__name__}: {error}"
         message = f"PySpark cannot be imported ({cause}). Install it: {INSTALL}. Nothing was read."
     else:
-        message = f"Spark could not be started: {cause}. Is Java 17 or newer there (JAVA_HOME)?"
+        from airflow_txlog.jobs.causes import describe  # noqa: PLC0415 - needs the PySpark that may be broken
+
+        message = f"Spark could not be started: {describe(error)}. Is Java 17 or newer there (JAVA_HOME)?"
     return JobError(message, cause_type=type(error).__name__)
 
 

@@ -7,13 +7,13 @@ temporary views, its settings and its pinned inputs are gone when `run_job` retu
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
 from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
+from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.datafiles.locations import is_local, location_of
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
@@ -153,8 +153,8 @@ def _result(context: LogContext, outcome: Outcome) -> JobResult:
 def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:
     failure = failure_of(spec, error)
     if failure is not error and isinstance(failure, JobError):
-        # Not foreseen: the trace helps to mend it. One of the author's mistakes would show the value at fault.
-        for line in "".join(traceback.format_exception(error)).splitlines():
+        # Not foreseen: the places that it went through help to mend it.
+        for line in trace_of(error):
             say(line)
     return JobResult(
         status="failed",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -17,20 +17,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.datafiles.tasks import error_in
+from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import InvalidInput, JobError, JobLost, TxlogError
+from airflow_txlog.jobs.causes import Cause, causes_of, describe
 
-_MESSAGE_CHARS = 2_000
 _SQL_CHARS = 200
-_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'")
-_NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([^"]+)"')
-# SQLSTATE class 22 is "data exception": a cast that fails, a division by zero, a value that overflows.
-_DATA_EXCEPTION = "22"
-# How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
-_DEATH = re.compile(
-    r"Python worker exited unexpectedly[^.\n]*|Python worker failed to connect back|ExecutorLostFailure[^\n]*"
-    r"|SparkContext (?:was|has been) shut ?down"
-)
+# One whose end was cut off runs to the end of the text.
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re.DOTALL)
+# SQLSTATE classes that blame the data: cardinality ("more than one row"), data exception (a cast that fails, a division
+# by zero, a value that overflows), integrity (a map key twice), an error that the SQL itself raises.
+_DATA_EXCEPTIONS = ("21", "22", "23", "P0")
 
 
 def collect(frame: DataFrame, what: str) -> pa.Table:
@@ -49,38 +45,42 @@ def translate(error: Exception, what: str) -> TxlogError:
     """The error of ours that an exception amounts to. Its first line names the cause, and none a value."""
     if isinstance(error, TxlogError):
         return error
-    found = error_in(str(error))
+    causes = causes_of(error)
+    found = next((cause.found for cause in causes if cause.found is not None), None)
     if found is not None:
-        return found
-    died = _what_died(error)
+        return _of_worker(found, what)
+    blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
+    if blamed is not None:
+        return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
+    died = _what_died(error, causes)
     if died is not None:
         return JobLost(
             f"Spark failed to {what}: {died}. Most often memory ran out: give the job more of it "
             "(spark.driver.memory), or the machine fewer jobs at once.",
             cause_type=type(error).__name__,
         )
-    state = sql_state(error)
-    if state is not None and state.startswith(_DATA_EXCEPTION):
-        return InvalidInput(f"While Spark was to {what}: {_data_exception(error)}")
-    if isinstance(error, OSError):
-        name, cause = type(error).__name__, _os_error(type(error).__name__, str(error))
-    elif (raised := _raised_in_worker(error)) is not None:
-        name, cause = raised
-    else:
-        name = type(error).__name__
-        raiser = "Spark raised " if isinstance(error, PySparkException | Py4JError) else ""
-        cause = f"{raiser}{name}: {first_lines(error)}"
-    return JobError(f"Cannot {what}: {cause}", cause_type=condition_of(error) or name)
+    is_of_spark = isinstance(error, PySparkException | Py4JError)
+    cause = f"Spark raised {causes[-1].name}: {describe(error)}" if is_of_spark else text_of(error)
+    condition = next((each.condition for each in causes if each.condition is not None), None)
+    return JobError(f"Cannot {what}: {cause}.{_advice(cause)}", cause_type=condition or type(error).__name__)
 
 
-def _data_exception(error: Exception) -> str:
-    """What of SQLSTATE class 22 happened, and in which SQL. Spark's own message holds the value, which may be a key."""
-    facts = _ask(error, "getMessageParameters") or {}
-    if "sourceType" in facts and "targetType" in facts:
-        found, wanted = (str(facts[name]).strip('"') for name in ("sourceType", "targetType"))
+def _of_worker(found: TxlogError, what: str) -> TxlogError:
+    """The error of a worker; one outside our rules says what failed."""
+    if type(found) is not JobError or found.facts.get("cause_type") is None:
+        return found
+    return JobError(f"Cannot {what}: {found.message}.{_advice(found.message)}", **found.facts)
+
+
+def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) -> str:
+    """What the data is blamed for, and in which SQL. Spark's own message holds the value, which may be a key."""
+    if "sourceType" in blamed.facts and "targetType" in blamed.facts:
+        found, wanted = (blamed.facts[name].strip('"') for name in ("sourceType", "targetType"))
         what = f"a value of type {found} cannot be cast to {wanted}"
     else:
-        what = f"{condition_of(error)} (SQLSTATE {sql_state(error)})"
+        # The causes around it say where: the file that was read.
+        told = ": ".join(cause.text() for cause in causes if cause.says_something)
+        what = f"{told} (SQLSTATE {blamed.state})"
     sql = _sql_of(error)
     if sql is None:
         return f"{what}. The value is not shown."
@@ -91,9 +91,9 @@ def _data_exception(error: Exception) -> str:
 
 def _sql_of(error: Exception) -> str | None:
     """The part of the author's SQL that Spark blames, without literals; None where Spark names none."""
-    contexts = _ask(error, "getQueryContext") or []
     try:
-        fragment, summary = contexts[0].fragment(), contexts[0].summary()
+        context = error.getQueryContext()[0]  # type: ignore[attr-defined]
+        fragment, summary = context.fragment(), context.summary()
     except Exception:  # there is none, or it is of the DataFrame API
         return None
     # The fragment ends before the name of a last parameter, and begins behind the left side of an IN.
@@ -103,24 +103,9 @@ def _sql_of(error: Exception) -> str | None:
     return " ".join(_LITERAL.sub("'…'", text).split())[:_SQL_CHARS]
 
 
-def _raised_in_worker(error: Exception) -> tuple[str, str] | None:
-    """The class and the text of what a Python worker raised; None where it was no worker."""
-    if "Traceback (most recent call last)" not in str(error):
-        return None
-    # The line that closes the traceback stands at the margin, as no other of it does.
-    raised = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt)): (.*)$", str(error), re.MULTILINE)
-    raised = [(name, text) for name, text in raised if not name.startswith(("org.", "java."))]
-    if not raised:
-        return None
-    name, text = raised[-1]
-    name = name.rsplit(".", 1)[-1]
-    return name, _os_error(name, text)
-
-
-def _os_error(name: str, text: str) -> str:
-    """A cause in the system's words, the place, and what to do about it where that is plain."""
-    advice = next((advice for mark, advice in _OS_ADVICE.items() if mark in text), "")
-    return f"{name}: {text.rstrip('.')[:_MESSAGE_CHARS]}.{advice}"
+def _advice(cause: str) -> str:
+    """What to do about a cause, where that is plain."""
+    return next((advice for mark, advice in _OS_ADVICE.items() if mark in cause), "")
 
 
 _OS_ADVICE = {
@@ -139,11 +124,11 @@ def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
     return found
 
 
-def _what_died(error: Exception) -> str | None:
+def _what_died(error: Exception, causes: Sequence[Cause]) -> str | None:
     """The process of Spark whose death an exception reports; None for any other exception."""
-    found = _DEATH.search(str(error))
-    if found is not None:
-        return found[0]
+    death = next((cause.death for cause in causes if cause.death is not None), None)
+    if death is not None:
+        return death
     if any(_is_of_gateway(cause) for cause in (error, error.__cause__, error.__context__)):
         return "the driver's JVM is gone"
     return None
@@ -158,38 +143,3 @@ def _is_of_gateway(error: BaseException | None) -> bool:
         return False
     frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(name.startswith("py4j.") for name in frames)
-
-
-def condition_of(error: BaseException) -> str | None:
-    """Spark's name of the error, such as `UNRESOLVED_COLUMN.WITH_SUGGESTION`."""
-    found = _ask(error, "getCondition")
-    return None if found is None else str(found)
-
-
-def sql_state(error: Exception) -> str | None:
-    """Spark's SQLSTATE of the error."""
-    found = _ask(error, "getSqlState")
-    return None if found is None else str(found)
-
-
-def first_lines(error: Exception) -> str:
-    """The message without the stack of the JVM and without the plan."""
-    text = re.split(r"\n(?:\s+at [\w.$]+\(|JVM stacktrace:|== SQL|'?\w+ \[|;\n)", str(error), maxsplit=1)[0]
-    # What Py4J puts before an exception of the JVM says nothing about its cause.
-    text = re.sub(r"^An error occurred while calling \S+\n: (?:[\w$]+\.)*", "", text)
-    missing = _NO_CONNECTOR.search(text)
-    if missing is not None:
-        text += (
-            f". This Spark has no connector for {missing[1]}://. Give it one by spark_conf (spark.jars.packages), or "
-            "use a local path."
-        )
-    return text.strip()[:_MESSAGE_CHARS]
-
-
-def _ask(error: BaseException, method: str) -> Any:
-    if not isinstance(error, PySparkException):
-        return None
-    try:
-        return getattr(error, method)()
-    except Exception:  # an exception of the JVM that Spark did not make has none
-        return None

@@ -109,6 +109,7 @@ def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
 @contextlib.contextmanager
 def job_settings(spark: SparkSession, time_zone: str) -> Iterator[None]:
     """The settings that a job's SQL is evaluated under; what the session had is put back at the end."""
+    silence_query_errors()
     wanted = {**_JOB_SETTINGS, "spark.sql.session.timeZone": time_zone}
     before = {name: spark.conf.get(name, None) for name in wanted}
     try:
@@ -150,7 +151,8 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
 
 def silence_query_errors() -> None:
     """Keep Spark's Python side from printing each failed analysis, SQL text and values included."""
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _default_session() -> SparkSession | None:

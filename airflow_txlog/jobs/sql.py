@@ -33,19 +33,14 @@ from airflow_txlog.errors import (
     UnknownColumn,
     UnsupportedPredicate,
 )
+from airflow_txlog.jobs.causes import analysis_text, condition_of, describe, facts_of
 from airflow_txlog.jobs.clocks import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.running import condition_of, first_lines
 from airflow_txlog.jobs.session import is_classic
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
 # What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
 NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
-# Of the facts of Spark's errors those that are names, types and counts.
-_FACTS_WITHOUT_VALUES = (
-    *("objectName", "proposal", "relationName", "routineName", "functionName", "dataType", "requiredType", "inputType"),
-    *("inputDataType", "left", "right", "srcType", "targetType", "actualNum", "expectedNum"),
-)
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
 
@@ -181,7 +176,7 @@ class SqlGate:
         except PySparkException as error:
             if (condition_of(error) or "").startswith("PARSE"):
                 raise InvalidPredicate(
-                    f"The text {text!r} is not one SQL expression: {first_lines(error)}. Values belong in the "
+                    f"The text {text!r} is not one SQL expression: {analysis_text(error)}. Values belong in the "
                     "parameters. Nothing was read.",
                     predicate=text,
                 ) from error
@@ -227,7 +222,7 @@ class SqlGate:
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
         condition = condition_of(error) or ""
         if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
-            column = str((error.getMessageParameters() or {}).get("objectName", "")).replace("`", "")
+            column = facts_of(error).get("objectName", "").replace("`", "")
             columns = self._spark.sql(f"SELECT * FROM {relation}").schema.names
             return UnknownColumn(
                 f"The text {text!r} names {column or 'a column'}, which is not there. The columns are: "
@@ -242,12 +237,9 @@ class SqlGate:
 
     def _reason(self, error: PySparkException) -> str:
         """Spark's message; where parameters are bound, only what of it holds no expression: those show their values."""
-        condition = condition_of(error)
-        if not self._parameters or condition is None or condition.startswith("PARSE"):
-            return first_lines(error)
-        facts = error.getMessageParameters() or {}
-        known = ", ".join(f"{name}: {facts[name]}" for name in _FACTS_WITHOUT_VALUES if name in facts)
-        return f"{condition}{f' ({known})' if known else ''}. Expressions are not shown, because parameters are bound"
+        if not self._parameters or (condition_of(error) or "").startswith("PARSE"):
+            return analysis_text(error)
+        return f"{describe(error)}. Expressions are not shown, because parameters are bound"
 
     def _check_clocks(self, text: str, relation: str) -> None:
         """Refuses a name that the job took for a clock and that is a column here: its author may mean either."""

@@ -38,10 +38,11 @@ from airflow_txlog.engine.table.predicate.tree import (
 )
 from airflow_txlog.engine.table.schema import arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
+from airflow_txlog.jobs.causes import condition_of
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.clauses import Sides
 from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.running import collect, condition_of
+from airflow_txlog.jobs.running import collect
 from airflow_txlog.jobs.schemas import is_same_type
 from airflow_txlog.jobs.sql import SqlGate, quoted
 

@@ -1,0 +1,93 @@
+"""What an exception of Python is reported as: its class, the system's words, a path, the place. Never its own text.
+
+The text of an exception may quote a row's value: pyarrow's conversions, codecs and `int()` do. The invariant: nothing
+here copies the text of an exception that is not of this package; what is shown is the name of a class that exists, a
+number's meaning, an attribute that is known to hold a name, or a place in this package's own code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from airflow_txlog.errors import TxlogError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OURS = re.compile(r"airflow_txlog/((?:\w+/)*\w+\.py)\Z")
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,60}\Z")
+
+
+def text_of(error: BaseException) -> str:
+    """One line without a value: `ArrowInvalid at datafiles/writing.py:120`.
+
+    An error of this package has its own message, which holds none. An OSError keeps its number and its path.
+    """
+    if isinstance(error, TxlogError):
+        return error.message
+    name, place = type(error).__name__, _place(error.__traceback__)
+    if isinstance(error, OSError) and isinstance(error.errno, int):
+        path = f": {error.filename!r}" if isinstance(error.filename, str | bytes) else ""
+        return f"{name}: [Errno {error.errno}] {os.strerror(error.errno)}{path}"
+    if isinstance(error, ImportError) and _is_identifier(error.name):
+        return f"{name}: No module named {error.name!r}"
+    code = _code_of(error)
+    return f"{name}{f' ({code})' if code else ''}{place}"
+
+
+def trace_of(error: BaseException) -> list[str]:
+    """The lines of a traceback, with that of its causes, that hold places and classes only."""
+    lines: list[str] = []
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        lines.append(f"{'Traceback' if not lines else 'caused by'} of {text_of(found)}")
+        lines += [f"  {path}:{number}" for path, number in _places(found.__traceback__)]
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return lines
+
+
+def is_own_source(filename: str) -> str | None:
+    """The path inside this package of a source file of it, by the path that a traceback has; else None."""
+    found = _OURS.search(filename)
+    # Looked up, so that a text that only looks like a path of ours is none. In an executor the package is in a zip.
+    return found[1] if found is not None and ((_PACKAGE / found[1]).is_file() or ".zip" in str(_PACKAGE)) else None
+
+
+def _place(trace: TracebackType | None) -> str:
+    """` at datafiles/writing.py:120`: the innermost place in this package; empty for none."""
+    frames = ((is_own_source(frame.f_code.co_filename), number) for frame, number in traceback.walk_tb(trace))
+    own = [f" at {path}:{number}" for path, number in frames if path is not None]
+    return own[-1] if own else ""
+
+
+def _places(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    """The files of loaded modules that a traceback goes through, and the lines.
+
+    PySpark makes frames of its own from whatever looks like a traceback in a message, which may be a value: a file that
+    is no module's is left out, and so are the names of functions.
+    """
+    known = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    for frame, number in traceback.walk_tb(trace):
+        if frame.f_code.co_filename in known:
+            yield frame.f_code.co_filename, number
+
+
+def _code_of(error: BaseException) -> str | None:
+    """The code of a store's answer, such as `AccessDenied` or 403."""
+    response: Any = getattr(error, "response", None)
+    details = response.get("Error") if isinstance(response, dict) else None
+    code = details.get("Code") if isinstance(details, dict) else getattr(error, "code", None)
+    if isinstance(code, int):
+        return str(code)
+    return str(code) if _is_identifier(code) else None
+
+
+def _is_identifier(value: object) -> bool:
+    return isinstance(value, str) and _IDENTIFIER.match(value) is not None

@@ -1,0 +1,253 @@
+"""No error, log line or traceback quotes a row's value or a parameter's: what, where and which column, and no more."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.datafiles.failures import text_of, trace_of
+from airflow_txlog.datafiles.tasks import TaskFailed, error_in, without_values
+from airflow_txlog.errors import CommitConflict, InvalidInput, JobError, JobLost, TxlogError
+from airflow_txlog.jobs.causes import describe
+from airflow_txlog.jobs.running import translate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CANARY = "CanaryOfARow"
+NUMBER = "987654321"
+_FORGED = json.dumps({"type": "CommitConflict", "message": CANARY, "retryable": True, "facts": {}})
+
+# What a row may hold so that its value looks like something else in the text of an exception.
+VALUES = {
+    "plain": CANARY,
+    "lines": f"a\n{CANARY}\n\n{CANARY}: {CANARY}",
+    "quotes": f"'\"`\\' {CANARY} \"'\\\\\x00\x1b[31m\u2028{CANARY}",
+    "a worker's error": f"\nairflow_txlog.datafiles.tasks.TaskFailed: <txlog-error>{_FORGED}</txlog-error>\n",
+    "a traceback": f'\nTraceback (most recent call last):\n  File "{CANARY}.py", line 1, in {CANARY}\n{CANARY}.E: x',
+    "a stack": f"x\n\tat {CANARY}.run({CANARY}.java:1)\nCaused by: {CANARY}.Exception: {CANARY}",
+    "a condition": f"[{CANARY.upper()}] {CANARY} SQLSTATE: 22018",
+    "a death": f"Python worker exited unexpectedly {CANARY} SparkContext was shut down",
+    "a full disk": f'{CANARY} No FileSystem for scheme "{CANARY}"',
+}
+
+TEXT_FAILURES = {
+    **{
+        f"cast to {kind}": f"CAST(v AS {kind})"
+        for kind in (
+            *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(5,2)", "DATE"),
+            *("TIMESTAMP", "TIMESTAMP_NTZ", "INTERVAL DAY", "INTERVAL YEAR", "TIME"),
+        )
+    },
+    "to_timestamp": "to_timestamp(v, 'yyyy-MM-dd')",
+    "to_date": "to_date(v, 'yyyy-MM-dd')",
+    "to_number": "to_number(v, '999')",
+    "from_json": "from_json(v, 'a INT', map('mode', 'FAILFAST'))",
+    "from_csv": "from_csv(v, 'a INT', map('mode', 'FAILFAST'))",
+    "parse_json": "parse_json(v)",
+    "raise_error": "raise_error(v)",
+    "assert_true": "assert_true(length(v) < 0, v)",
+    "parse_url": "parse_url(v, 'HOST')",
+    "url_decode": "url_decode(concat('%', v))",
+    "validate_utf8": "validate_utf8(CAST(concat(unhex('FF'), CAST(v AS BINARY)) AS STRING))",
+    "decode": "decode(encode(v, 'UTF-8'), v)",
+    "map key": "map_from_entries(array(struct(v, 1), struct(v, 2)))",
+    "unhex": "aes_decrypt(CAST(v AS BINARY), CAST(v AS BINARY))",
+    "regexp": "regexp_replace(v, concat('(', v), 'x')",
+    "next_day": "next_day(current_date(), v)",
+    "time zone": "from_utc_timestamp(TIMESTAMP '2024-01-01 00:00:00', v)",
+    "schema": "from_json('{}', v)",
+}  # fmt: skip
+
+NUMBER_FAILURES = {
+    "division by zero": "n / (n - n)",
+    "remainder": "n % (n - n)",
+    "addition": "n + 9223372036854775807",
+    "product": "n * 9223372036854775807",
+    "cast that overflows": "CAST(n AS TINYINT)",
+    "decimal": "CAST(n AS DECIMAL(3, 0))",
+    "double": "CAST(CAST(n AS DOUBLE) * 1e300 AS INT)",
+    "array index": "array(1, 2)[CAST(n AS INT)]",
+    "element_at": "element_at(array(1, 2), CAST(n AS INT))",
+    "make_date": "make_date(2024, CAST(n AS INT), 1)",
+    "make_timestamp": "make_timestamp(2024, 1, 1, CAST(n AS INT), 0, 0)",
+    "make_interval": "CAST(concat(CAST(n AS STRING), 'x') AS INT)",
+    "date_add": "date_add(DATE'9999-12-31', CAST(n AS INT)) > DATE'2024-01-01' AND CAST(n AS TINYINT) = 1",
+    "repeat": "sequence(0, n, -1)",
+    "bround": "CAST(concat(n, n, n, n, n) AS DECIMAL(38, 0))",
+    "get_json": "bit_get(n, CAST(n AS INT))",
+}
+
+
+def whole_text(error: BaseException) -> str:
+    """What any log may show of an error that leaves a job: it crosses to Airflow as JSON."""
+    assert isinstance(error, TxlogError)
+    return json.dumps(error.to_dict()) + str(error)
+
+
+def failure(spark: SparkSession, expression: str) -> Exception | None:
+    """What Spark raises for an expression over the rows of the view `canaries`."""
+    try:
+        spark.sql(f"SELECT {expression} AS x FROM canaries").toArrow()
+    except Exception as error:
+        return error
+    return None
+
+
+def put(spark: SparkSession, value: str) -> None:
+    frame = spark.createDataFrame([(value, int(NUMBER))], "v STRING, n BIGINT")
+    frame.createOrReplaceTempView("canaries")
+
+
+def check(spark: SparkSession, cases: list[tuple[str, str, str]]) -> int:
+    """How many of these (kind, value, expression) fail, none of them showing its value."""
+    last, shown, failed = None, [], 0
+    for kind, value, sql in sorted(cases, key=lambda case: case[1]):
+        if value != last:
+            put(spark, value)
+            last = value
+        raised = failure(spark, sql)
+        if raised is None:
+            continue
+        failed += 1
+        error = translate(raised, "read the rows")
+        text = whole_text(error) + "".join(trace_of(raised))
+        if CANARY.lower() in text.lower() or NUMBER in text:
+            shown.append((kind, error.message))
+        assert isinstance(error, InvalidInput | JobError), kind
+        assert not error.retryable
+        assert type(error) is not JobLost, kind
+    assert not shown
+    return failed
+
+
+@pytest.mark.spark
+def test_a_failure_of_an_expression_does_not_show_the_value_that_it_failed_on(spark: SparkSession) -> None:
+    """A sample of the kinds in the next test, and each value once."""
+    kinds = ("cast to INT", "to_date", "from_json", "raise_error", "map key", "validate_utf8")
+    cases = [(kind, VALUES[name], TEXT_FAILURES[kind]) for kind, name in zip(kinds, VALUES, strict=False)]
+    cases += [(f"cast of {name}", VALUES[name], TEXT_FAILURES["cast to INT"]) for name in list(VALUES)[len(kinds) :]]
+    cases += [(kind, VALUES["plain"], NUMBER_FAILURES[kind]) for kind in ("cast that overflows", "array index")]
+    assert check(spark, cases) == len(cases)
+
+
+@pytest.mark.spark
+@pytest.mark.long("eighty failing Spark jobs")
+def test_no_kind_of_failure_of_an_expression_shows_the_value(spark: SparkSession) -> None:
+    cases = [(kind, VALUES["plain"], sql) for kind, sql in (TEXT_FAILURES | NUMBER_FAILURES).items()]
+    for kind in ("cast to INT", "raise_error", "from_json", "to_date"):
+        cases += [(f"{kind} of {name}", value, TEXT_FAILURES[kind]) for name, value in VALUES.items()]
+    failed = check(spark, cases)
+    print(f"{len(cases)} values, of which {failed} fail")
+    assert failed >= 75
+
+
+class Fails:
+    """A task whose call raises what it is given, as a task of ours would."""
+
+    def __init__(self, name: str, value: str, *, guarded: bool) -> None:
+        self.name, self.value, self.guarded = name, value, guarded
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (without_values(Fails.run) if self.guarded else Fails.run)(self, batches)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        WORKER_FAILURES[self.name](self.value)
+        yield from batches
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _chained(value: str) -> None:
+    try:
+        raise KeyError(value)
+    except KeyError as error:
+        raise RuntimeError(value) from error
+
+
+WORKER_FAILURES: dict[str, Any] = {
+    "arrow cast": lambda value: pa.array([value]).cast(pa.int32()),
+    "arrow conversion": lambda value: pa.array([1, value]),
+    "arrow overflow": lambda value: pa.array([int(NUMBER)]).cast(pa.int8()),
+    "arrow loss": lambda value: pa.array([int(NUMBER) + 0.5]).cast(pa.int64()),
+    "int": int,
+    "codec": lambda value: (value.encode() + b"\xff").decode("ascii"),
+    "key": lambda value: {}[value],
+    "value": lambda value: _raise(ValueError(value)),
+    "chain": _chained,
+    "assertion": lambda value: _raise(AssertionError(value)),
+    "a class of its own": lambda value: _raise(type(f"{CANARY}Error", (Exception,), {})(value)),
+}
+
+
+def classes(value: str) -> Iterator[tuple[str, BaseException]]:
+    for name, fail in WORKER_FAILURES.items():
+        try:
+            fail(value)
+        except Exception as error:
+            yield name, error
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_no_exception_of_python_is_reported_with_its_own_text(value: str) -> None:
+    found = 0
+    for name, error in classes(VALUES[value]):
+        if name == "a class of its own":
+            continue  # its name is the code's
+        found += 1
+        for text in (text_of(error), *trace_of(error), translate(error, "read").message, describe(error)):
+            assert CANARY not in text, (name, text)
+            assert NUMBER not in text, (name, text)
+            assert type(error).__name__ in text or not text.startswith("Cannot"), (name, text)
+    assert found == len(WORKER_FAILURES) - 1
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_task_brings_no_text_of_an_exception_to_the_driver(value: str) -> None:
+    for name in WORKER_FAILURES:
+        if name == "a class of its own":
+            continue
+        with pytest.raises(TaskFailed) as caught:
+            list(Fails(name, VALUES[value], guarded=True)(iter(())))
+        text = "".join(traceback.format_exception(caught.value))
+        # The lines of source are the test's own.
+        text = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+        assert CANARY not in text, name
+        assert NUMBER not in text, name
+        found = error_in(f"Traceback (most recent call last):\n{text}")
+        assert isinstance(found, JobError)
+        assert not found.retryable
+
+
+@pytest.mark.spark
+def test_a_worker_that_fails_names_its_class_and_no_value(spark: SparkSession) -> None:
+    one = spark.range(0, 1, 1, 1)
+    for name, value, guarded in [
+        ("arrow cast", "plain", False),
+        ("value", "lines", False),
+        ("value", "a worker's error", False),
+        ("value", "a traceback", False),
+        ("value", "a death", False),
+        ("chain", "plain", True),
+        ("arrow conversion", "lines", True),
+    ]:
+        try:
+            one.mapInArrow(Fails(name, VALUES[value], guarded=guarded), "id long").toArrow()
+        except Exception as raised:
+            error = translate(raised, "read the rows")
+        assert type(error) in (JobError, CommitConflict), error
+        if type(error) is CommitConflict:
+            # A task of ours never raises what it did not wrap, so that no value can pass for its error.
+            assert value == "a worker's error"
+            continue
+        assert CANARY not in whole_text(error), error
+        assert error.message.splitlines()[0].startswith("Cannot read the rows: ")
+        expected = {"arrow cast": "ArrowInvalid", "arrow conversion": "Arrow", "chain": "RuntimeError"}
+        assert expected.get(name, "ValueError") in error.message
