@@ -131,6 +131,7 @@ class JobSpec:
     `conflict_deadline_s` bounds how long the job itself goes on after its first conflict with another commit, keeping
     all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
+    `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
     `result_uri` is where the job puts its JobResult; null: nowhere.
     `saved_work_key` (64 hexadecimal digits) is what the tries of this work name and sign their saved work with; null:
     the job trusts no work that another process saved, and saves none. A secret: it decides nothing about the work, so
@@ -149,6 +150,7 @@ class JobSpec:
     annotations: dict[str, Any] = field(default_factory=dict)
     conflict_deadline_s: int = 3600
     strict_writers: bool = False
+    allow_absolute_paths: bool = False
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -162,7 +164,8 @@ class JobSpec:
         plain("annotations", self.annotations)
         valid_deadline = is_int(self.conflict_deadline_s) and self.conflict_deadline_s >= 0
         want("conflict_deadline_s", valid_deadline, "a whole number of seconds from 0 on", self.conflict_deadline_s)
-        want("strict_writers", isinstance(self.strict_writers, bool), "true or false", self.strict_writers)
+        for name in ("strict_writers", "allow_absolute_paths"):
+            want(name, isinstance(getattr(self, name), bool), "true or false", getattr(self, name))
         key = self.saved_work_key
         is_key = key is None or (isinstance(key, str) and _KEY.fullmatch(key) is not None)
         want("saved_work_key", is_key, "64 hexadecimal digits, or null")

@@ -15,7 +15,7 @@
     ├── CommitOverwritten              another writer replaced a commit that was acknowledged to us
     ├── OverwritingWriter              the table has a writer that replaces commits, and strict_writers is on
     ├── TableError
-    │   ├── TableNotFound · TableAlreadyExists · TableReplaced
+    │   ├── TableNotFound · TableAlreadyExists · TableReplaced · OutsideTable
     │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing · CannotVacuumLite
     │   └── CorruptTable               the log or a data file is not what the protocol demands
     │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile · CorruptDeletionVector
@@ -157,10 +157,7 @@ class ConcurrentWrite(CommitConflict):
 
 
 class ConcurrentLogCleanup(CommitConflict):
-    """Commits that landed since the read version were cleaned from the log, so nobody can check against them.
-
-    The table is the same one: a plan from its newest snapshot needs none of them.
-    """
+    """Commits since the read version were cleaned from the log, unchecked. A plan on the newest version needs none."""
 
 
 class CommitStateUnknown(TxlogError):
@@ -233,10 +230,7 @@ class TimestampOutOfRange(TableError):
 
 
 class FilesMissing(TableError):
-    """Files of an earlier version are gone, so that it cannot be read or restored whole, or its changes not be read.
-
-    Nothing was committed.
-    """
+    """Files of an earlier version are gone: it cannot be read or restored whole, or its changes not be read."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "version", "count", "examples")
 
@@ -245,6 +239,12 @@ class CannotVacuumLite(TableError):
     """The log no longer holds every commit since the last vacuum. A full vacuum can be run. Nothing was deleted."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "needed", "earliest")
+
+
+class OutsideTable(TableError):
+    """The log, or a symbolic link inside the table, leads out of the table's folder. What is there was not touched."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "link")
 
 
 class CorruptTable(TableError):

@@ -80,6 +80,12 @@ def _connection_type() -> dict[str, Any]:
                 "commits would replace ours on its store.",
                 "schema": {"type": ["boolean", "null"]},
             },
+            "allow_absolute_paths": {
+                "label": "Allow absolute paths",
+                "description": "Read rows of files that a table names outside of its own folder, as a shallow clone "
+                "does, with this worker's permissions. Only for tables whose writers are trusted with that.",
+                "schema": {"type": ["boolean", "null"]},
+            },
         },
     }
 

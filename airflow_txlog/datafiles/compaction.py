@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file, relabel
+from airflow_txlog.datafiles.locations import inside, readable
 from airflow_txlog.datafiles.masks import masked_rows
 from airflow_txlog.datafiles.output import DEFAULT_CODEC, RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
@@ -123,7 +124,7 @@ class CompactTask:
         for planned in files:
             with open_data_file(planned.file) as parquet:
                 output.follow(main_codec(parquet))
-                masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
+                masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
                 names = names_in_file(planned.file, parquet, table)
                 for start, batch in read_batches(planned.file, parquet, names):
                     keep = None if masked is None else masked.keep(start, batch.num_rows)
@@ -165,7 +166,7 @@ class _Output:
             name = self._name + file_suffix(options["compression"])
             self._path = f"{self._directory}/{name}" if self._directory else name
             self._writer = RowGroupWriter(
-                f"{self._layout.root}/{self._path}",
+                inside(self._layout.root, self._path),
                 self.schema,
                 options={**options, "use_dictionary": dictionary_columns(batch)},
                 statistics=self._layout.statistics_for(self.schema),

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.calendars import calendar_of
 from airflow_txlog.datafiles.conversion import ShreddedVariant
-from airflow_txlog.datafiles.locations import open_input
+from airflow_txlog.datafiles.locations import open_input, readable
 from airflow_txlog.datafiles.physical import FileFields, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 
@@ -38,6 +38,11 @@ class DataFile:
     location: str
     size_bytes: int | None = None
     num_records: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The location as people know it."""
+        return readable(self.location)
 
 
 @contextlib.contextmanager
@@ -103,7 +108,7 @@ def read_batches(
                 batch = next(batches, None)
             if batch is None:
                 break
-            calendar.check(batch, file.location)
+            calendar.check(batch, file.name)
             yield position, batch
             position += batch.num_rows
         expected = starts[group] + metadata.row_group(group).num_rows
@@ -141,11 +146,11 @@ def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | Unsupp
     """What to raise when a column of the file cannot be taken as the table's type."""
     if isinstance(error, ShreddedVariant):
         return UnsupportedFeature(
-            f"Data file {file.location}: {error}, which this engine does not read. Nothing was changed. Select other "
+            f"Data file {file.name}: {error}, which this engine does not read. Nothing was changed. Select other "
             "columns, or have the engine that wrote the file rewrite it without shredding.",
             feature="variantShredding",
             needed_to="read",
-            path=file.location,
+            path=file.name,
         )
     return _corrupt(file, str(error))
 
@@ -176,18 +181,18 @@ def _missing(file: DataFile) -> CorruptDataFile:
 
 def _corrupt(file: DataFile, reason: str, **facts: Any) -> CorruptDataFile:
     return CorruptDataFile(
-        f"Data file {file.location}: {reason}. Nothing was changed. Restore the file, or repair the table with the "
+        f"Data file {file.name}: {reason}. Nothing was changed. Restore the file, or repair the table with the "
         "engine that wrote it.",
-        path=file.location,
+        path=file.name,
         **facts,
     )
 
 
 def _encrypted(file: DataFile) -> UnsupportedFeature:
     return UnsupportedFeature(
-        f"Data file {file.location} is encrypted (Parquet modular encryption), which this engine does not read. "
+        f"Data file {file.name} is encrypted (Parquet modular encryption), which this engine does not read. "
         "Nothing was changed.",
         feature="modular encryption",
         needed_to="read",
-        path=file.location,
+        path=file.name,
     )

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.datafiles.locations import inside, readable
 from airflow_txlog.datafiles.masks import MaskedRows, masked_rows
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
@@ -145,7 +146,7 @@ class ScanTask:
             groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
             if self.rows == "only":
                 groups = _groups_with_positions(asked, parquet, groups)
-            masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
+            masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
             names = names_in_file(planned.file, parquet, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
@@ -243,12 +244,12 @@ class RewriteTask:
         writer: RowGroupWriter | None = None
         try:
             with open_for_copy(planned.file) as parquet:
-                masked = masked_rows(planned.masked, planned.file.location, parquet.metadata.num_rows)
+                masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
                 options = copy_options(parquet, self.layout.parquet)
                 path = self._path(planned, attempt, options["compression"])
                 schema = copy_schema(parquet, self.layout.schema)
                 writer = RowGroupWriter(
-                    f"{self.layout.root}/{path}",
+                    inside(self.layout.root, path),
                     schema,
                     options=options,
                     key_values=copy_key_values(parquet),

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.changes import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array, convert_columns, relabel
+from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
 from airflow_txlog.datafiles.physical import (
@@ -187,7 +188,7 @@ class PartitionedWriter:
             path = self._layout.new_path(self._attempt, self._files, key.partition)
             self._files += 1
             writer = RowGroupWriter(
-                f"{self._layout.root}/{path}",
+                inside(self._layout.root, path),
                 self._file_schema,
                 options=self._layout.parquet.options(),
                 statistics=self._layout.statistics_for(self._file_schema),

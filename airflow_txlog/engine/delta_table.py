@@ -96,15 +96,19 @@ class Table:
         clock: Clock = SYSTEM_CLOCK,
         policy: CommitPolicy | None = None,
         strict_writers: bool = False,
+        allow_absolute_paths: bool = False,
     ) -> Table:
         """The table at `uri`, which must hold one that can be read here.
 
         `strict_writers`: a transaction or a checkpoint is refused (OverwritingWriter), and not only warned about, where
         an engine that wrote the table lately would replace our commits on this store (docs/writers.md).
+        `allow_absolute_paths`: rows of files outside of the table, which a shallow clone names, can be read; without
+        it they are refused (OutsideTable). A `Store` has its own.
 
         Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
         """
-        table = Table(open_store(uri, storage_options), clock=clock, policy=policy, strict_writers=strict_writers)
+        store = open_store(uri, storage_options, allow_absolute_paths=allow_absolute_paths)
+        table = Table(store, clock=clock, policy=policy, strict_writers=strict_writers)
         table.snapshot()
         return table
 
@@ -188,7 +192,8 @@ class Table:
         read, the version that removed them is read.
 
         Raises what `snapshot` raises, InvalidPredicate, UnsupportedPredicate (outside the engine's closed grammar),
-        UnknownColumn, CorruptDataFile; FilesMissing where a VACUUM has taken files of the version that was asked for.
+        UnknownColumn, CorruptDataFile, OutsideTable; FilesMissing where a VACUUM has taken files of the version that
+        was asked for.
         """
         snapshot = self.snapshot(version, timestamp)
         while True:

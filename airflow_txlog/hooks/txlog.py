@@ -1,9 +1,9 @@
 """TxlogHook: tables by name under a connection's base, opened for reading, and jobs run with an explicit key.
 
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
-to, and in `extra` `spark_conf` (settings of every job), `runner` and `strict_writers` (see docs/writers.md). It holds
-no secret: credentials belong to the process that runs the job. Invariant: nothing is read, neither a connection nor a
-table, before a method is called.
+to, and in `extra` `spark_conf` (settings of every job), `runner`, `strict_writers` (see docs/writers.md) and
+`allow_absolute_paths`. It holds no secret: credentials belong to the process that runs the job. Invariant: nothing is
+read, neither a connection nor a table, before a method is called.
 A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
@@ -80,7 +80,15 @@ class TxlogHook(BaseHook):
     @property
     def strict_writers(self) -> bool:
         """Whether a table with a writer that would replace our commits is refused, and not only warned about."""
-        return str(self._extra.get("strict_writers", "")).lower() == "true"
+        return self._is_on("strict_writers")
+
+    @property
+    def allow_absolute_paths(self) -> bool:
+        """Whether rows are read from files that a table names outside of its own folder, as a shallow clone does."""
+        return self._is_on("allow_absolute_paths")
+
+    def _is_on(self, name: str) -> bool:
+        return str(self._extra.get(name, "")).lower() == "true"
 
     def table_uri(self, table: str) -> str:
         """The full URI of a table: as it is when it is absolute or a URI, else under the connection's base.
@@ -136,7 +144,8 @@ class TxlogHook(BaseHook):
 
         uri = self.table_uri(table)
         if uri not in self._tables:
-            self._tables[uri] = Table(open_store(uri), strict_writers=self.strict_writers)
+            store = open_store(uri, allow_absolute_paths=self.allow_absolute_paths)
+            self._tables[uri] = Table(store, strict_writers=self.strict_writers)
         return self._tables[uri]
 
     def run(
@@ -168,6 +177,7 @@ class TxlogHook(BaseHook):
             time_zone=time_zone,
             strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),
+            allow_absolute_paths=self.allow_absolute_paths,
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner
         return chosen.run(spec, log=self.log.info)

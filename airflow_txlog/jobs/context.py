@@ -15,8 +15,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.datafiles.locations import inside, outer_location
 from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine.store import open_store
 from airflow_txlog.jobs.clocks import PinnedTexts, instants_of, pin_clocks
 from airflow_txlog.jobs.progress import watched
 from airflow_txlog.jobs.session import default_parallelism
@@ -55,6 +56,11 @@ class LogContext:
     def work_folder(self) -> str | None:
         """The folder, inside the table, that all tries of this work share; None where no saved work is trusted."""
         return work_folder(self.root, self.spec.application, self.spec.saved_work_key)
+
+    def open_table(self) -> Table:
+        """The job's table, as its connection wants it opened; nothing is read yet."""
+        store = open_store(self.root, allow_absolute_paths=self.spec.allow_absolute_paths)
+        return Table(store, strict_writers=self.spec.strict_writers)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -120,7 +126,7 @@ class JobContext(LogContext):
     @property
     def root_location(self) -> str:
         """The table's folder as a location for executors."""
-        return location_of(self.root, "").rstrip("/")
+        return outer_location(self.root)
 
     @property
     def inputs_location(self) -> str:
@@ -131,7 +137,7 @@ class JobContext(LogContext):
         table and not hidden by an underscore: another engine's vacuum ignores hidden folders, and would never sweep
         what a killed job leaves behind. No log names anything in it.
         """
-        return f"{self.root_location}/{self.work_folder or folder_named(self.job_id)}"
+        return inside(self.root_location, self.work_folder or folder_named(self.job_id))
 
     @property
     def parallelism(self) -> int:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructType
 
-from airflow_txlog.datafiles.locations import is_local, open_input
+from airflow_txlog.datafiles.locations import is_local, open_input, readable
 from airflow_txlog.datafiles.output import ParquetFormat, StagedFile
 from airflow_txlog.datafiles.physical import may_be_inside
 from airflow_txlog.datafiles.positions import POSITION_BITS
@@ -215,7 +215,7 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
 
 def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
     try:
-        table = Table.open(view["table"])
+        table = Table.open(view["table"], allow_absolute_paths=context.spec.allow_absolute_paths)
     except TableNotFound as error:
         raise SourceNotFound(
             f"The source table {view['table']} does not exist (yet). Nothing was changed.", argument="source.table"
@@ -273,5 +273,5 @@ def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema,
 
 def _spark_path(location: str) -> str:
     """A location as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
-    literal = _GLOB.sub(r"\\\1", location)
+    literal = _GLOB.sub(r"\\\1", readable(location))
     return f"file://{literal}" if is_local(location) else literal

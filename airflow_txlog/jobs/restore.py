@@ -19,7 +19,7 @@ from airflow_txlog.application import done_in, how_to_repeat
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK
-from airflow_txlog.engine.store import Store, open_store
+from airflow_txlog.engine.store import Store
 from airflow_txlog.engine.table.time_travel import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
@@ -39,7 +39,7 @@ def restore(context: LogContext) -> Outcome:
     Raises what `engine.Table.restore` raises; a ConcurrentWrite is not retryable here.
     """
     with context.step("open"):
-        table = Table(open_store(context.root), strict_writers=context.spec.strict_writers)
+        table = context.open_table()
         tx = table.begin()
     snapshot, application = tx.snapshot, context.spec.application
     assert snapshot is not None

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from airflow_txlog.application import done_in
 from airflow_txlog.contract import JobResult
-from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.errors import (
     CommitConflict,
     CommitContention,
     CorruptTable,
     DuplicateActions,
     InvalidInput,
+    OutsideTable,
     TableAlreadyExists,
     TableNotFound,
     UnsupportedFeature,
@@ -40,7 +40,15 @@ LONGEST_PAUSE_S = 5.0
 
 # Errors of a commit that prove that no version of the table holds it: found before the put, by reading another's bytes
 # at every version that was tried, or by a store that refused the put and has nothing at that version.
-_PROVES_UNCOMMITTED = (CommitConflict, CommitContention, InvalidInput, UnsupportedFeature, UnsupportedStore, OSError)
+_PROVES_UNCOMMITTED = (
+    CommitConflict,
+    CommitContention,
+    InvalidInput,
+    OutsideTable,
+    OSError,
+    UnsupportedFeature,
+    UnsupportedStore,
+)
 _WORTH_ANOTHER_ROUND = (CommitConflict, CommitContention, TableAlreadyExists)
 
 Plan = Callable[[Transaction], Change]
@@ -117,7 +125,7 @@ class _Rounds:
         self._begin_absent = begin_absent
         self._clock = clock
         # One table for all rounds: the next one reads only the commits that it lost to.
-        self._table = Table(open_store(context.root), strict_writers=context.spec.strict_writers)
+        self._table = context.open_table()
         self.fate_is_known = True
         """Whether it is certain that no commit of these rounds is in the table."""
 

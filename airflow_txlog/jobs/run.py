@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
-from airflow_txlog.datafiles.locations import is_local, location_of
+from airflow_txlog.datafiles.locations import is_local, outer_location
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
 from airflow_txlog.jobs import maintenance
@@ -167,7 +167,7 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
 
 def _check_reachable(store: Store) -> None:
     """Raises UnsupportedStore for a table that lives in this process's memory: executors could not see it."""
-    location = location_of(store.root, "")
+    location = outer_location(store.root)
     if not is_local(location) and location.startswith("memory:"):
         raise UnsupportedStore(
             f"{store.root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",

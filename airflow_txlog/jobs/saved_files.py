@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_txlog.datafiles.changes import CHANGE_DIRECTORY
+from airflow_txlog.datafiles.local_files import inner_parts
+from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
-from airflow_txlog.engine.store.confine import inner_parts
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DATA_FILE = re.compile(rf"(part|cdc)-[0-9a-f]{{16}}-{_UUID}\.c\d+(?:-\d+)?(?:\.[a-z0-9_]+)?\.parquet")
@@ -48,4 +49,4 @@ def from_saved(saved: Mapping[str, Any], folder: str) -> StagedFile:
     is_ours = (kind is not None and (kind[1] == "cdc") == is_change) or (_VECTORS.fullmatch(name) and not is_change)
     if not is_ours or not all("=" in part or _PREFIX.fullmatch(part) for part in directories):
         raise ValueError("a path is none of a file that a job stages")
-    return dataclasses.replace(file, location=f"{folder}/{path}")
+    return dataclasses.replace(file, location=inside(folder, path))

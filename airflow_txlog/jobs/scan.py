@@ -18,14 +18,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.change_tasks import ChangeTask
-from airflow_txlog.datafiles.locations import location_of, open_output
+from airflow_txlog.datafiles.locations import inside, open_output
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.physical import is_mapped
 from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks import RECORD_SCHEMA, RewriteTask, ScanTask
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.rules import CHAR_VARCHAR_KEY
@@ -83,7 +82,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
 
     `time_zone` and `instants` read partition values without a zone (`parse_partition_values`). Deletion vectors are
     read here, on the driver, and checked before anything is staged. Raises CorruptTable for a partition value that is
-    not one of its type, and CorruptDeletionVector.
+    not one of its type, CorruptDeletionVector, and OutsideTable for a file that may not be read.
     """
     partition_columns = snapshot.partition_columns
     typed = typed_partition_columns(
@@ -93,7 +92,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     values = [dict(row["partition_values"] or []) for row in rows]
     columns = {
         "index": list(range(len(rows))),
-        "location": [location_of(snapshot.uri, store_path(row["path"], snapshot.uri)) for row in rows],
+        "location": [snapshot.location(row["path"]) for row in rows],
         "size_bytes": [row["size"] for row in rows],
         "num_records": [record_count(row["stats"]) for row in rows],
         "directory": [_directory(snapshot, value) for value in values],
@@ -178,7 +177,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     locations = []
     plan_id = uuid.uuid4().hex
     for number, data in enumerate(encoded):
-        location = f"{context.inputs_location}/plan-{plan_id}-{number}.arrow"
+        location = inside(context.inputs_location, f"plan-{plan_id}-{number}.arrow")
         with open_output(location) as sink:
             sink.write(data)
         locations.append(location)

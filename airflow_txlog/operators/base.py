@@ -183,7 +183,9 @@ class TxlogOperator(BaseOperator):
         spark_conf = {**hook.spark_conf, **text_map("spark_conf", self.spark_conf)}
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
         spec = self._spec(table_uri, spark_conf).replace(
-            annotations=annotations_of(context), strict_writers=hook.strict_writers
+            annotations=annotations_of(context),
+            strict_writers=hook.strict_writers,
+            allow_absolute_paths=hook.allow_absolute_paths,
         )
         application = self.application(context, table_uri)
         if application is not None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array, convert_columns, leaves
-from airflow_txlog.datafiles.locations import location_of
+from airflow_txlog.datafiles.locations import location_of, outer_location
 from airflow_txlog.datafiles.positions import MAX_POSITION, addresses, named_rows, pack, unpack
 from airflow_txlog.datafiles.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
@@ -145,7 +145,8 @@ def test_a_percent_sign_in_a_location_is_a_percent_sign(tmp_path: Path) -> None:
     assert location == f"{tmp_path}/a=x%3Ay/f.parquet"
     assert read(DataFile(location=location))[0][1].num_rows == 1
     assert location_of("s3://b/t", "f.parquet") == "s3://b/t/f.parquet"
-    assert location_of("file:///t", "file:///other/f.parquet") == "/other/f.parquet"
+    assert location_of("file:///t", "p=1/f.parquet") == "/t//p=1/f.parquet"
+    assert outer_location("file:///other/f.parquet") == "/other/f.parquet"
 
 
 # --- conversion -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles import dictionaries, output
+from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.output import RowGroupWriter
 from airflow_txlog.datafiles.positions import pack
 from airflow_txlog.datafiles.reading import DataFile
@@ -32,7 +33,7 @@ def copy(
     with open_for_copy(file) as parquet:
         schema = copy_schema(parquet, table_schema if table_schema is not None else parquet.schema_arrow)
         writer = RowGroupWriter(
-            str(target),
+            inside(str(target.parent), target.name),
             schema,
             options=copy_options(parquet),
             key_values=copy_key_values(parquet),

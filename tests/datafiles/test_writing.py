@@ -83,7 +83,7 @@ def test_rows_go_to_the_directory_of_their_partition_and_lose_its_columns(tmp_pa
         (4, "9999-12-31", "d"),
     ]
     for file in staged:
-        assert file.location == f"{target.root}/{unquote(file.path)}"
+        assert file.location == f"{target.root}//{unquote(file.path)}"
         assert os.path.getsize(file.location) == file.size_bytes
         assert json.loads(file.stats)["numRecords"] == file.num_records
         assert "day" not in json.loads(file.stats)["nullCount"]

@@ -192,9 +192,9 @@ def test_c4_a_link_that_reports_our_own_as_another_s_is_read_back(
     table = Table.create(tmp_path / "t", SCHEMA)
     link = os.link
 
-    def twice(source: str, target: str) -> None:
-        link(source, target)
-        link(source, target)
+    def twice(source: str, target: str, **how: Any) -> None:
+        link(source, target, **how)
+        link(source, target, **how)
 
     monkeypatch.setattr(os, "link", twice)
     assert append(table, [{"id": 1, "name": "a"}]) == 1

@@ -33,6 +33,7 @@ from airflow_txlog.errors import (
     CommitContention,
     CommitStateUnknown,
     ConcurrentLogCleanup,
+    OutsideTable,
     TableNotFound,
     TableReplaced,
     TxlogError,
@@ -271,6 +272,8 @@ def put_and_read_back(
                     return None
                 is_taken = True
         except Exception as error:
+            if isinstance(error, OutsideTable) and is_refused:
+                raise  # before anything was made
             failure = error
             # One put that was not answered may land later, whatever the next one is told.
             is_refused = is_refused and _is_refusal(error)

@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.locations import location_of, open_input
+from airflow_txlog.datafiles.locations import open_input
 from airflow_txlog.datafiles.masks import MaskedRows, corrupt_vector
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.paths import canonical_path, is_inside
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.errors import CorruptTable, UnsupportedStore
+from airflow_txlog.errors import CorruptTable
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -97,7 +97,7 @@ def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None
     checksums, the number of rows, their order, and that they lie in the data file.
 
     Raises CorruptDeletionVector (also where a file is missing), CorruptTable for one that lies nobody knows where,
-    UnsupportedStore for one in a file system that this installation does not know.
+    OutsideTable for one outside of the table that may not be read.
     """
     by_file: dict[str, set[_Range]] = {}
     for vector, _ in wanted:
@@ -209,21 +209,15 @@ def _open(store: Store, path: str, source: str) -> Any:
         if is_inside(path):
             return store.open_input(path)
         # A shallow clone names the vectors of its source, as it names its data files.
-        return open_input(location_of(store.root, path))[0]
+        return open_input(store.location(path))[0]
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "the table names its file, and it is not there"
         raise corrupt_vector(source, what, path=path, is_missing=True) from error
     except (OSError, ValueError) as error:
-        # What no file can be called: a folder, a name that is too long or leaves the table, an unknown scheme.
+        # What no file can be called: a folder, a name that is too long or leaves the table.
         if isinstance(error, OSError) and error.errno not in (None, *_NO_FILE):
             raise
         raise corrupt_vector(source, f"its file cannot be opened: {error}") from error
-    except ImportError as error:
-        raise UnsupportedStore(
-            f"UnsupportedStore: deletion vector {source} lies in a file system that this installation does not know: "
-            f"{error}. Nothing was read.",
-            uri=path,
-        ) from error
 
 
 def _spans(pieces: Iterable[_Range]) -> Iterator[_Range]:

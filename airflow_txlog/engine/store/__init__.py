@@ -22,11 +22,18 @@ _FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | 
 _SUPPORTED = "a local path, file:///path and memory://name"
 
 
-def open_store(uri: str | os.PathLike[str] | Store, storage_options: dict[str, Any] | None = None) -> Store:
+def open_store(
+    uri: str | os.PathLike[str] | Store,
+    storage_options: dict[str, Any] | None = None,
+    *,
+    allow_absolute_paths: bool = False,
+) -> Store:
     """The store rooted at a table's URI; nothing is read or written yet.
 
     A local path may be relative and counts from the working directory. A `Store` is returned as it is.
     `storage_options` are credentials and endpoints for object stores; the stores of today need none.
+    `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind of
+    store, can be read; also those behind a symlink inside it.
 
     Raises UnsupportedStore for every file system without a proved put-if-absent.
     """
@@ -40,15 +47,15 @@ def open_store(uri: str | os.PathLike[str] | Store, storage_options: dict[str, A
     match = _SCHEME.match(text)
     # A path is a URI only where the scheme is followed by a slash; `a:b` is a file name like any other.
     if match is None or not text[match.end() :].startswith("/"):
-        return LocalStore(text)
+        return LocalStore(text, allow_absolute_paths=allow_absolute_paths)
     scheme = match[1].lower()
     if scheme == "file":
         found = _FILE_URI.fullmatch(text)
         if found is None:
             raise _refused(text, scheme, "names another host")
-        return LocalStore(found[1])
+        return LocalStore(found[1], allow_absolute_paths=allow_absolute_paths)
     if scheme == "memory":
-        return MemoryStore(text)
+        return MemoryStore(text, allow_absolute_paths=allow_absolute_paths)
     raise _refused(text, scheme, "has no put-if-absent that this engine supports today")
 
 

@@ -28,13 +28,20 @@ class Store(Protocol):
     def root(self) -> str:
         """The canonical URI of the table, without a trailing slash: `file:///lake/t`, `memory://t`."""
 
+    def location(self, path: str) -> str:
+        """Where any process opens a data file that the log names (`datafiles/locations`): `path` is canonical.
+
+        Raises OutsideTable for one that lies outside the root, unless the store was opened with allow_absolute_paths.
+        """
+
     def read(self, path: str) -> bytes:
-        """The whole content. Raises FileNotFoundError."""
+        """The whole content. Raises FileNotFoundError, OutsideTable where a link is in its place or on the way."""
 
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         """The files directly inside `directory`, by name ascending, from the name `start_from` on (inclusive).
 
-        A directory that does not exist lists as empty. Never served from a cache.
+        A directory that does not exist lists as empty. Never served from a cache. A link among the files is listed,
+        and reading it raises OutsideTable; so does listing a directory that is one.
         """
 
     def walk(self) -> Iterator[FileInfo]:
@@ -51,7 +58,10 @@ class Store(Protocol):
         """
 
     def put(self, path: str, data: bytes) -> None:
-        """Make or replace the object; a reader sees the old or the new content, never a part."""
+        """Make or replace the object; a reader sees the old or the new content, never a part.
+
+        Raises ValueError for a path that leaves the root, OutsideTable for one that leads through a link.
+        """
 
     def open_output(self, path: str) -> Any:
         """A writable binary file object (context manager) whose object appears whole when it is closed without error.
@@ -60,10 +70,10 @@ class Store(Protocol):
         """
 
     def open_input(self, path: str) -> Any:
-        """A seekable binary file object that pyarrow can read. Raises FileNotFoundError."""
+        """A seekable binary file object that pyarrow can read. Raises FileNotFoundError, OutsideTable."""
 
     def delete(self, path: str) -> None:
-        """Delete one object. One that is already gone is no error. Refuses a path that leaves the root."""
+        """Delete one object. One that is already gone is no error. Raises ValueError, OutsideTable as for `put`."""
 
     def delete_empty_directory(self, path: str) -> bool:
         """Delete a directory if it is empty; False where the store has no directories or it is not empty."""

@@ -1,15 +1,35 @@
-"""The rule that a path stays under the root of its store."""
+"""The rule that what a store opens lies under its root, and what of other places may be read all the same."""
 
 from __future__ import annotations
 
+from airflow_txlog.datafiles.locations import location_of, outer_location, scheme_of
+from airflow_txlog.errors import OutsideTable
 
-def inner_parts(path: str) -> list[str]:
-    """The segments of a path relative to the root.
 
-    Raises ValueError for a path that is empty, absolute, or holds a segment that a file system would not read as a
-    plain name: such a path may leave the root, or name another file than it seems to.
+def location_within(root: str, path: str, allow_absolute_paths: bool) -> str:
+    """Where a data file is opened that a log names: `path` is canonical, relative to the root or an absolute URI.
+
+    With `allow_absolute_paths` it may lie outside the root, in the same kind of store, or behind a link. Raises
+    OutsideTable for every other place.
     """
-    parts = path.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
-    return parts
+    is_inside = "://" not in path and not path.startswith("/")
+    # fsspec opens what follows two colons in another file system.
+    if scheme_of(path if not is_inside else root) != scheme_of(root) or ("::" in path and scheme_of(root) != "file"):
+        raise OutsideTable(
+            f"OutsideTable: the log of {root} names a file in another kind of store ({scheme_of(path)}), and no such "
+            "file is ever opened. Nothing of it was read. Have the engine that wrote the log remove the file from the "
+            "table.",
+            table=root,
+        )
+    if is_inside:
+        return outer_location(f"{root}/{path}") if allow_absolute_paths else location_of(root, path)
+    if allow_absolute_paths:
+        return outer_location(path)
+    raise OutsideTable(
+        f"OutsideTable: the log of {root} names the file {path}, which lies outside of the table, and rows are read "
+        "from the table's own folder alone. Nothing of it was read. If every writer of the table may have what this "
+        "process can read, as that of a shallow clone, set allow_absolute_paths: in the connection's extra, or in "
+        "Table.open.",
+        table=root,
+        path=path,
+    )

@@ -15,9 +15,10 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
+from airflow_txlog.datafiles.local_files import inner_parts
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.store.base import FileInfo
-from airflow_txlog.engine.store.confine import inner_parts
+from airflow_txlog.engine.store.confine import location_within
 from airflow_txlog.engine.store.output import Output
 from airflow_txlog.errors import UnsupportedStore
 
@@ -28,8 +29,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class MemoryStore:
     """Files under one prefix of the process-wide memory filesystem. It has no directories."""
 
-    def __init__(self, uri: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """`uri` is `memory://name/table`; `clock` gives the files their times."""
+    def __init__(self, uri: str, *, clock: Clock = SYSTEM_CLOCK, allow_absolute_paths: bool = False) -> None:
+        """`uri` is `memory://name/table`; `clock` gives the files their times.
+
+        `allow_absolute_paths`: data files that lie elsewhere in this memory can be read.
+        """
         name = uri.removeprefix(f"{SCHEME}:").strip("/")
         if not name:
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no table; write memory://name.", uri=uri)
@@ -39,10 +43,14 @@ class MemoryStore:
         self._prefix = f"/{name}/"
         self._root = f"{SCHEME}://{name}"
         self._clock = clock
+        self._allow_absolute_paths = allow_absolute_paths
 
     @property
     def root(self) -> str:
         return self._root
+
+    def location(self, path: str) -> str:
+        return location_within(self._root, path, self._allow_absolute_paths)
 
     def read(self, path: str) -> bytes:
         file = self._files.get(self._key(path))

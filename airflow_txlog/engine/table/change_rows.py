@@ -139,7 +139,7 @@ def _change_files(end: Snapshot, schema: pa.Schema, files: Sequence[Cdc]) -> Ite
     constants = partition_constants(end, table, schema)
     for index, file in enumerate(files):
         values = {name: column[index] for name, column in constants.items()}
-        rows = FileRows(data_file(end.uri, file.path, file.size, None), schema, values)
+        rows = FileRows(data_file(end, file.path, file.size, None), schema, values)
         yield from _not_empty(read_file(rows))
 
 
@@ -197,7 +197,7 @@ def _rows_that(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the side's file that `present` shows and `absent` does not, with their change type."""
     in_files = pa.schema([field for field in schema if field.name != CHANGE_TYPE_COLUMN])
-    file = data_file(end.uri, side.action.path, side.action.size, side.action.stats)
+    file = data_file(end, side.action.path, side.action.size, side.action.stats)
 
     def keep(start: int, length: int) -> pa.BooleanArray | None:
         shown = None if present.masked is None else present.masked.keep(start, length)

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.datafiles.conversion import ColumnMismatch, columns_of_file, nullable_schema
-from airflow_txlog.datafiles.locations import location_of
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.reading import DataFile, corrupt_column, names_in_file, open_data_file, read_batches
-from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
@@ -69,14 +67,13 @@ def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Itera
     masks = snapshot.masked_rows(files)
     for index, (row, masked) in enumerate(zip(rows, masks, strict=True)):
         values = {name: column[index] for name, column in constants.items()}
-        wanted = FileRows(data_file(snapshot.uri, row["path"], row["size"], row["stats"]), schema, values)
+        wanted = FileRows(data_file(snapshot, row["path"], row["size"], row["stats"]), schema, values)
         yield from read_file(wanted, None if masked is None else masked.keep, masked)
 
 
-def data_file(table: str, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
-    """The file of an action with this path (as on the wire)."""
-    location = location_of(table, store_path(path, table))
-    return DataFile(location=location, size_bytes=size_bytes, num_records=record_count(stats))
+def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
+    """The file of an action with this path (as on the wire). Raises OutsideTable."""
+    return DataFile(location=snapshot.location(path), size_bytes=size_bytes, num_records=record_count(stats))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from airflow_txlog.engine.log.checksum import read_checksum
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.compacted import read_commits
 from airflow_txlog.engine.log.packing import PackedBatch, pack
+from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors
@@ -64,6 +65,13 @@ class Snapshot:
     @property
     def uri(self) -> str:
         return self._store.root
+
+    def location(self, wire_path: str) -> str:
+        """Where any process opens the file of an action with this path (as on the wire).
+
+        Raises OutsideTable for one outside of the table, unless the table was opened with allow_absolute_paths.
+        """
+        return self._store.location(store_path(wire_path, self.uri))
 
     @property
     def version(self) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.errors import OutsideTable
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def _settle(deletion: Deletion, info: FileInfo, future: Future[None]) -> None:
 
 
 def _fail(deletion: Deletion, info: FileInfo, error: Exception) -> None:
-    if isinstance(error, ValueError):
+    if isinstance(error, (ValueError, OutsideTable)):
         log.warning("%s was left alone: %s", info.path, error)
         deletion.refused.append(info.path)
     else:

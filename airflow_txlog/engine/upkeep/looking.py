@@ -6,25 +6,32 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.errors import OutsideTable
 
 # Files that one thread looks up before it takes the next: a thread pool's own work for each would be most of the time.
 _MOST_AT_ONCE = 64
 
 
-def look_up(store: Store, paths: Sequence[str], parallelism: int) -> list[FileInfo | None]:
+def look_up(
+    store: Store, paths: Sequence[str], parallelism: int, *, skip_outside: bool = False
+) -> list[FileInfo | None]:
     """What the store says of each path, in their order; None where there is no such file, or the path can be none.
 
-    Raises whatever the store raises at a look that fails.
+    Raises whatever the store raises at a look that fails. `skip_outside`: None where that is OutsideTable.
     """
+    refused = (ValueError, OutsideTable) if skip_outside else ValueError
     size = max(1, min(_MOST_AT_ONCE, len(paths) // (4 * parallelism)))
     slices = [paths[start : start + size] for start in range(0, len(paths), size)]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="txlog-stat") as pool:
-        found = pool.map(lambda some: [_stat(store, path) for path in some], slices)
+        found = pool.map(lambda some: [_stat(store, path, refused) for path in some], slices)
         return [info for some in found for info in some]
 
 
-def _stat(store: Store, path: str) -> FileInfo | None:
+_Refused = type[Exception] | tuple[type[Exception], ...]
+
+
+def _stat(store: Store, path: str, refused: _Refused) -> FileInfo | None:
     try:
         return store.stat(path)
-    except ValueError:
+    except refused:
         return None  # a place that the store cannot even name

@@ -50,7 +50,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import (
     may_go,
     plan_vacuum,
 )
-from airflow_txlog.errors import InvalidInput, RetentionTooShort
+from airflow_txlog.errors import InvalidInput, OutsideTable, RetentionTooShort
 
 log = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ def _named(store: Store, state: VacuumState, times: _Times, removes: Sequence[Re
 def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times, parallelism: int) -> VacuumPlan:
     """The plan with what the store itself says of each file: gone already, younger than told, or to be deleted."""
 
-    looked = look_up(store, [info.path for info in plan.files], parallelism)
+    looked = look_up(store, [info.path for info in plan.files], parallelism, skip_outside=True)
     found = [info for info in looked if info is not None]
     return replace(plan, files=[info for info in found if may_go(info, named, times.orphan_before_ms)])
 
@@ -342,7 +342,7 @@ def _delete(
 def _delete_directory(store: Store, path: str) -> bool:
     try:
         return store.delete_empty_directory(path)
-    except (ValueError, NotADirectoryError):
+    except (ValueError, OutsideTable, NotADirectoryError):
         # What an inventory calls a directory may be a file or lie behind a symlink: then it is none of ours.
         return False
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import airflow_txlog
 from airflow_txlog.datafiles.digests import has_digest
-from airflow_txlog.datafiles.locations import exists, open_output
+from airflow_txlog.datafiles.locations import exists, inside, open_output
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.store import Store, open_store
@@ -121,7 +121,7 @@ class Manifest:
         # Known to others from the moment that writing begins.
         self.is_published = True
         try:
-            with open_output(f"{self._context.inputs_location}/{name}") as sink:
+            with open_output(inside(self._context.inputs_location, name)) as sink:
                 sink.write(data)
         except OSError as error:
             self._context.log(f"what was staged could not be written down ({error}): a retry would start over")

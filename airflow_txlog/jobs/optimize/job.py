@@ -24,7 +24,6 @@ from airflow_txlog.datafiles.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.clustering import clustering_columns
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.files import file_keys, path_of_key, vectors_of
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
 from airflow_txlog.jobs.commit import Change, predicate_parameter
@@ -97,7 +96,7 @@ class _Optimizing:
 
     def run(self) -> Outcome:
         context = self._context
-        table = Table(open_store(context.root), strict_writers=context.spec.strict_writers)
+        table = context.open_table()
         with context.step("plan"):
             # Whatever forbids a write is found here, before anything is staged.
             snapshot = table.begin().snapshot

@@ -20,10 +20,9 @@ from pyspark.sql.types import StructType as SparkSchema
 
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.writing import Layout
-from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.files import live_row_counts
 from airflow_txlog.engine.table.schema import StructType, parse_schema
 from airflow_txlog.errors import (
@@ -114,7 +113,7 @@ class _Write:
             schema = parse_schema(spark_schema.json())
             partition_by = _spelled(context.arguments["partition_by"] or [], schema)
             properties = context.arguments["properties"]
-            table = Table(open_store(context.root))
+            table = context.open_table()
             tx = table.begin_create(schema, partition_by, properties)
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.

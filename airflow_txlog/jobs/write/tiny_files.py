@@ -15,6 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_txlog.datafiles.compaction import CompactTask
+from airflow_txlog.datafiles.locations import below
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.plans import PLAN_FIELDS, Bins, encode_bins, pack_bins
 from airflow_txlog.datafiles.tasks import RECORD_SCHEMA
@@ -95,14 +96,13 @@ def _compacted(
 
 def _plan(layout: Layout, files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
     """A plan of staged files and the number of what each becomes a part of, as `plans` describes it."""
-    start = len(layout.root) + 1
     rows = [
         {
             "index": index,
             "location": file.location,
             "size_bytes": file.size_bytes,
             "num_records": file.num_records,
-            "directory": file.location[start:].rpartition("/")[0],
+            "directory": below(layout.root, file.location).rpartition("/")[0],
             "partition_values": list(file.partition_values.items()),
             "segment": segment,
         }

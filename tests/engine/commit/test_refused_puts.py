@@ -55,7 +55,7 @@ def begun(table: Table) -> Any:
 def test_a_file_system_without_hard_links_is_refused_by_name_at_once(
     table: Table, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_links(*args: Any) -> None:
+    def no_links(*args: Any, **how: Any) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(local.os, "link", no_links)

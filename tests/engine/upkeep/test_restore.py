@@ -20,6 +20,7 @@ from airflow_txlog.errors import (
     ConcurrentWrite,
     FilesMissing,
     InvalidInput,
+    OutsideTable,
     TimestampOutOfRange,
     UnsupportedFeature,
     VersionNotFound,
@@ -164,7 +165,8 @@ def test_a_file_that_was_overwritten_counts_as_gone(folder: Path) -> None:
 def test_a_file_outside_the_table_is_looked_for_where_it_is(folder: Path, tmp_path: Path) -> None:
     """A shallow clone: its files lie in another table, by absolute path."""
     table = grown(folder)
-    clone = Table.create(str(tmp_path / "clone"), SCHEMA, partition_by=["day"])
+    Table.create(str(tmp_path / "clone"), SCHEMA, partition_by=["day"])
+    clone = Table.open(str(tmp_path / "clone"), allow_absolute_paths=True)
     tx = clone.begin()
     for row in table.snapshot(1).files().to_pylist():
         uri = f"file://{folder}/{row['path']}"
@@ -173,6 +175,8 @@ def test_a_file_outside_the_table_is_looked_for_where_it_is(folder: Path, tmp_pa
     tx = clone.begin()
     tx.remove(tx.read())
     tx.commit("DELETE")
+    with pytest.raises(OutsideTable, match="allow_absolute_paths"):
+        Table.open(str(tmp_path / "clone")).restore(version=1)
     assert clone.restore(version=1) == 3
     assert sorted_rows(clone.to_arrow()) == sorted_rows(table.to_arrow(version=1))
     tx = clone.begin()

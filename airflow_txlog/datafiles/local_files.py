@@ -1,0 +1,231 @@
+"""Files below one folder of a local disk, reached by descriptor: no component below the folder is followed as a link.
+
+The folder itself may be reached through links: who names it decides what it is. Below it, whoever may write to the
+table could put a link in the place of any folder or file, at any moment. So a path is walked from descriptor to
+descriptor (openat, O_NOFOLLOW), and what was opened stays what it is, whatever is put in its place meanwhile. The
+invariant: nothing here takes a path of more than one component below the folder. Source: openat(2); docs/security.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+
+from airflow_txlog.errors import OutsideTable
+
+# Passing through a folder takes less permission than reading it, where the system can tell the two apart.
+_PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_LIST = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
+# A pipe in the place of a file must not make its reader wait.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# What the systems answer for a link where none may be followed, or where a folder was asked for.
+_MAY_BE_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
+_DIRECTORY_RETRIES = 20
+_HAS_DESCRIPTOR_PATHS = os.path.isdir("/dev/fd")
+
+
+def inner_parts(path: str) -> list[str]:
+    """The segments of a path relative to the folder.
+
+    Raises ValueError for a path that is empty, absolute, or holds a segment that a file system would not read as a
+    plain name: such a path may leave the folder, or name another file than it seems to.
+    """
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
+    return parts
+
+
+def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: bool = True) -> int:
+    """An open descriptor of the folder `parts` below `root`.
+
+    `makes`: folders that are missing are made, `root` too. `lists`: it can be listed and synced, which takes the
+    permission to read it, and folders that are made survive a power loss. Raises OutsideTable where a part is a link,
+    FileNotFoundError, NotADirectoryError.
+    """
+    last = _LIST if lists else _PASS
+    try:
+        current = os.open(root, _PASS if parts else last)
+    except FileNotFoundError:
+        if not makes:
+            raise
+        _make_root(root)
+        current = os.open(root, _PASS if parts else last)
+    for number, part in enumerate(parts, start=1):
+        flags = last if number == len(parts) else _PASS
+        try:
+            below = _step(part, current, flags, makes=makes, syncs=lists)
+        except OSError as error:
+            raise _of_path(error, root, parts, number, current) from error
+        finally:
+            os.close(current)
+        current = below
+    return current
+
+
+def _step(name: str, directory: int, flags: int, *, makes: bool, syncs: bool) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
+    except FileNotFoundError:
+        if not makes:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)
+        if syncs:
+            _sync_folder(directory)
+    return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
+
+
+@contextmanager
+def folder(root: str, parts: Sequence[str], *, lists: bool = True) -> Iterator[int]:
+    """The descriptor of `open_folder`, closed at the end."""
+    descriptor = open_folder(root, parts, lists=lists)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def parent(root: str, path: str) -> Iterator[tuple[int, str]]:
+    """An open descriptor of the folder that holds `path` below `root`, and the name that `path` has in it."""
+    *directories, name = inner_parts(path)
+    with folder(root, directories, lists=False) as descriptor:
+        yield descriptor, name
+
+
+def open_to_read(root: str, path: str) -> int:
+    """An open descriptor of a regular file below `root`.
+
+    Raises OutsideTable where it is a link or lies behind one, FileNotFoundError also for what is neither file nor
+    folder, IsADirectoryError.
+    """
+    with parent(root, path) as (directory, name):
+        try:
+            descriptor = os.open(name, _READ, dir_fd=directory)
+        except OSError as error:
+            parts = inner_parts(path)
+            raise _of_path(error, root, parts, len(parts), directory) from error
+    return _regular(descriptor, f"{root}/{path}")
+
+
+def open_linked(location: str) -> int:
+    """An open descriptor of a regular file at an absolute path; links are followed."""
+    return _regular(os.open(location, _READ & ~os.O_NOFOLLOW), location)
+
+
+def create(root: str, directories: Sequence[str], name: str, *, lists: bool) -> tuple[int, int]:
+    """Descriptors of the folder `directories` below `root`, made where it is missing, and of a new file in it.
+
+    `lists` as in `open_folder`. Raises OutsideTable where a directory is a link, FileExistsError where the name is
+    taken, by a link too.
+    """
+    tries = 0
+    while True:
+        directory = open_folder(root, directories, makes=True, lists=lists)
+        try:
+            return directory, os.open(name, _CREATE, 0o666, dir_fd=directory)
+        except BaseException as error:
+            os.close(directory)
+            # A vacuum may delete the empty folder between our making it and our writing into it: then make it again.
+            tries += 1
+            if not isinstance(error, FileNotFoundError) or tries > _DIRECTORY_RETRIES:
+                raise
+
+
+def open_to_write(root: str, path: str) -> int:
+    """An open descriptor of a new file below `root`; folders that are missing are made. Raises as `create`."""
+    *directories, name = inner_parts(path)
+    directory, file = create(root, directories, name, lists=False)
+    os.close(directory)
+    return file
+
+
+def stat_of(root: str, path: str) -> os.stat_result | None:
+    """What the file system says of a path below `root`, of the link itself where it is one; None where nothing is.
+
+    Raises OutsideTable where it lies behind a link.
+    """
+    try:
+        with parent(root, path) as (directory, name):
+            return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def delete(root: str, path: str) -> None:
+    """Delete one file below `root`, or the link itself where it is one. Raises OutsideTable, FileNotFoundError."""
+    with parent(root, path) as (directory, name):
+        os.unlink(name, dir_fd=directory)
+
+
+def arrow_file(descriptor: int, mode: str = "r") -> pa.NativeFile:
+    """The open file as pyarrow's own, which reads and writes it without the interpreter. Takes the descriptor over."""
+    try:
+        if _HAS_DESCRIPTOR_PATHS:
+            return pa.OSFile(f"/dev/fd/{descriptor}", mode)
+        return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb" if mode == "r" else "wb"), mode)
+    finally:
+        os.close(descriptor)
+
+
+def _regular(descriptor: int, location: str) -> int:
+    """The descriptor, where it is of a regular file."""
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), location)
+    raise FileNotFoundError(errno.ENOENT, "It is no regular file", location)
+
+
+def _of_path(error: OSError, root: str, parts: Sequence[str], number: int, directory: int) -> OSError | OutsideTable:
+    """What to raise where the part of this number could not be opened: a link is OutsideTable."""
+    link, path = "/".join(parts[:number]), "/".join(parts)
+    is_link = False
+    if error.errno in _MAY_BE_LINK:
+        with suppress(OSError):
+            is_link = stat.S_ISLNK(os.stat(parts[number - 1], dir_fd=directory, follow_symlinks=False).st_mode)
+    if not is_link:
+        error.filename = f"{root}/{path}"
+        return error
+    return OutsideTable(
+        f"OutsideTable: {link!r} in {root} is a symbolic link, and nothing inside a table is read, written or deleted "
+        f"through a link, because it can lead out of the table. What was to be opened is {path!r}. Put the folder or "
+        "file itself in the place of the link. Rows alone can be read through it: set allow_absolute_paths.",
+        table=f"file://{root}",
+        path=path,
+        link=link,
+    )
+
+
+def _make_root(root: str) -> None:
+    missing = []
+    while not os.path.isdir(root):
+        missing.append(root)
+        root = os.path.dirname(root)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+            descriptor = os.open(os.path.dirname(path), _LIST)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _sync_folder(directory: int) -> None:
+    """Make the names in a folder survive a power loss, where it may be read."""
+    with suppress(PermissionError):
+        descriptor = os.open(".", _LIST, dir_fd=directory)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
