@@ -126,17 +126,20 @@ def create(root: str, directories: Sequence[str], name: str, *, lists: bool) -> 
     `lists` as in `open_folder`. Raises OutsideTable where a directory is a link, FileExistsError where the name is
     taken, by a link too.
     """
-    tries = 0
-    while True:
-        directory = open_folder(root, directories, makes=True, lists=lists)
-        try:
-            return directory, os.open(name, _CREATE, 0o666, dir_fd=directory)
-        except BaseException as error:
-            os.close(directory)
-            # A vacuum may delete the empty folder between our making it and our writing into it: then make it again.
-            tries += 1
-            if not isinstance(error, FileNotFoundError) or tries > _DIRECTORY_RETRIES:
-                raise
+    # A vacuum may delete the empty folder between our making it and our writing into it: then make it again.
+    for _ in range(_DIRECTORY_RETRIES):
+        with suppress(FileNotFoundError):
+            return _create(root, directories, name, lists=lists)
+    return _create(root, directories, name, lists=lists)
+
+
+def _create(root: str, directories: Sequence[str], name: str, *, lists: bool) -> tuple[int, int]:
+    directory = open_folder(root, directories, makes=True, lists=lists)
+    try:
+        return directory, os.open(name, _CREATE, 0o666, dir_fd=directory)
+    except BaseException:
+        os.close(directory)
+        raise
 
 
 def open_to_write(root: str, path: str) -> int:

@@ -13,12 +13,12 @@ def location_within(root: str, path: str, allow_absolute_paths: bool) -> str:
     OutsideTable for every other place.
     """
     is_inside = "://" not in path and not path.startswith("/")
+    ours = scheme_of(root)
     # fsspec opens what follows two colons in another file system.
-    if scheme_of(path if not is_inside else root) != scheme_of(root) or ("::" in path and scheme_of(root) != "file"):
+    if (not is_inside and scheme_of(path) != ours) or (ours != "file" and "::" in path):
         raise OutsideTable(
-            f"OutsideTable: the log of {root} names a file in another kind of store ({scheme_of(path)}), and no such "
-            "file is ever opened. Nothing of it was read. Have the engine that wrote the log remove the file from the "
-            "table.",
+            f"OutsideTable: the log of {root} names a file in another kind of store than its own ({ours}), and no such "
+            "file is ever opened. Nothing of it was read. Have the engine that wrote it remove it from the table.",
             table=root,
         )
     if is_inside:
