@@ -81,6 +81,8 @@ class Attempt:
     isolation: IsolationLevel
     is_blind_append: bool
     adds: tuple[Add, ...] = ()
+    added_paths: frozenset[str] = frozenset()
+    """The canonical paths of `adds`, found once: what a rule changes in an added file is never its path."""
     removes: tuple[Remove, ...] = ()
     cdc: tuple[Cdc, ...] = ()
     new_metadata: Metadata | None = None

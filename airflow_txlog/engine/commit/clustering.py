@@ -70,19 +70,27 @@ def check_clustering(snapshot: Snapshot) -> None:
 
 
 def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path]:
-    """Of these leaves (paths of physical names) those of which the table's properties keep no bounds."""
+    """Of these leaves (paths of physical names) those of which the table's properties keep no bounds.
+
+    Names mean the same in any case, as they do to `StatisticsCollector`.
+    """
     leaves = list(_leaves(snapshot.delta_schema, (), ()))
     named = snapshot.table_properties.stats_columns
     if named is not None:
+        wanted = {name.lower() for name in named}
         indexed = {
-            physical
+            _lower(physical)
             for logical, physical in leaves
-            if any(".".join(logical[:size]) in named for size in range(1, len(logical) + 1))
+            if any(".".join(_lower(logical[:size])) in wanted for size in range(1, len(logical) + 1))
         }
     else:
         count = snapshot.table_properties.num_indexed_columns
-        indexed = {physical for _, physical in (leaves if count < 0 else leaves[:count])}
-    return [path for path in columns if path not in indexed]
+        indexed = {_lower(physical) for _, physical in (leaves if count < 0 else leaves[:count])}
+    return [path for path in columns if _lower(path) not in indexed]
+
+
+def _lower(path: Path) -> Path:
+    return tuple(name.lower() for name in path)
 
 
 def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
@@ -134,10 +142,10 @@ def _null_counts(add: Add) -> Mapping[str, object] | None:
 
 def _holds(tree: Mapping[str, object], path: Path) -> bool:
     node: object = tree
-    for name in path:
-        if not isinstance(node, dict) or name not in node:
+    for name in _lower(path):
+        if not isinstance(node, dict):
             return False
-        node = node[name]
+        node = next((member for key, member in node.items() if key.lower() == name), None)
     return isinstance(node, int)
 
 

@@ -341,6 +341,7 @@ class Transaction:
             isolation=IsolationLevel(level),
             is_blind_append=not self._reads.reads_data and not self._removes and not self._changes,
             adds=tuple(self._adds),
+            added_paths=frozenset(canonical_path(add.path, self._store.root) for add in self._adds),
             removes=tuple(self._removes),
             cdc=tuple(self._changes),
             new_metadata=self._metadata,

@@ -163,7 +163,7 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
     """
     if snapshot is None or not attempt.adds:
         return
-    live = snapshot.state.files.at_paths({canonical_path(add.path, attempt.table) for add in attempt.adds})
+    live = snapshot.state.files.at_paths(set(attempt.added_paths))
     if live.num_rows:
         keys = file_keys(live, attempt.table).to_pylist()
         _check_may_come(attempt, keys, f"is live at version {snapshot.version}")
@@ -171,11 +171,12 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
 
 def check_paths_against_winner(attempt: Attempt, winner: Commit) -> None:
     """As `check_paths_are_free`, against a commit that landed first. Not retryable: the file there is another's."""
-    paths = {canonical_path(add.path, attempt.table) for add in attempt.adds}
+    if not attempt.adds:
+        return
     keys = [
         file_key(add.path, add.deletion_vector, attempt.table)
         for add in winner.adds
-        if canonical_path(add.path, attempt.table) in paths
+        if canonical_path(add.path, attempt.table) in attempt.added_paths
     ]
     if keys:
         _check_may_come(attempt, keys, f"was added by version {winner.version}, which landed first", winner.version)

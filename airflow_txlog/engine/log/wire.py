@@ -81,17 +81,39 @@ def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
 
     Raises CorruptCommit where the line that speaks of it is no JSON, or commitInfo is no object.
     """
+    info: dict[str, Any] | None = _first_of("commitInfo", _info_decoder, data, path)
+    return {} if info is None else info
+
+
+class _MetadataLine(msgspec.Struct, frozen=True):
+    metaData: Metadata | None = None
+
+
+_metadata_decoder = msgspec.json.Decoder(_MetadataLine)
+
+
+def decode_metadata(data: bytes, path: str) -> Metadata | None:
+    """The metaData of a commit alone; None where it has none. The other actions are not looked at.
+
+    Raises CorruptCommit where the line that may hold it is no JSON, or metaData has another shape.
+    """
+    metadata: Metadata | None = _first_of("metaData", _metadata_decoder, data, path)
+    return metadata
+
+
+def _first_of(action: str, decoder: Any, data: bytes, path: str) -> Any:
+    """The action of this name, None where no line has it; only lines that hold the name are decoded."""
     for line in data.split(b"\n"):
-        if b"commitInfo" not in line:
+        if action.encode() not in line:
             continue
         try:
             line.decode("utf-8")
-            info = _info_decoder.decode(line).commitInfo
+            found = getattr(decoder.decode(line), action)
         except _UNREADABLE as error:
-            raise CorruptCommit(f"CorruptCommit: commitInfo of {path} cannot be read: {error}.", path=path) from error
-        if info is not None:
-            return info
-    return {}
+            raise CorruptCommit(f"CorruptCommit: {action} of {path} cannot be read: {error}.", path=path) from error
+        if found is not None:
+            return found
+    return None
 
 
 def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> bytes:

@@ -24,7 +24,7 @@ from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.tail import LogTail, list_tail
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.engine.table.commit_times import commits_among, in_commit_ms
+from airflow_txlog.engine.table.commit_times import commits_among, in_commit_ms, list_commits
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.errors import LogGap, TableReplaced, VersionNotFound
 
@@ -75,8 +75,9 @@ def changes_between(
         raise _not_found(store.root, start, None, end)
     if start == end:
         return iter(())
-    # From the first commit on: the times of files are adjusted over the whole log.
-    tail = list_tail(store, 0, complete_after=start)
+    # The times of files are adjusted over the whole log; in-commit timestamps are what they are.
+    first = start + 1 if _has_own_times(properties, start + 1) else 0
+    tail = list_tail(store, first, complete_after=start)
     if tail.commits.get(end) != end_file and end_file is not None:
         # A listing may lag behind: only the name itself says that the log is another one.
         if store.stat(end_file.path) != end_file:
@@ -102,7 +103,7 @@ def _check_complete(tail: LogTail, start: int, end: int) -> None:
 
 
 def _read(store: Store, tail: LogTail, start: int, end: int, properties: TableProperties) -> Iterator[VersionChanges]:
-    file_times = {commit.version: commit.file_time_ms for commit in commits_among(tail.commits.values())}
+    file_times: dict[int, int] = {}
     for version in range(start + 1, end + 1):
         file = tail.commits[version]
         try:
@@ -110,8 +111,24 @@ def _read(store: Store, tail: LogTail, start: int, end: int, properties: TablePr
         except FileNotFoundError as error:
             raise _gap(store.root, version, start) from error
         commit = decode_commit(version, data, file.path)
-        in_commit = in_commit_ms(properties, version, commit.info)
-        yield _changes(commit, file_times[version] if in_commit is None else in_commit)
+        moment_ms = in_commit_ms(properties, version, commit.info)
+        if moment_ms is None:
+            # A commit that owes its in-commit timestamp has the time of its file, like any other without one.
+            file_times = file_times or _file_times(store, tail)
+            moment_ms = file_times.get(version, file.modified_ms)
+        yield _changes(commit, moment_ms)
+
+
+def _has_own_times(properties: TableProperties, version: int) -> bool:
+    """Whether in-commit timestamps tell the times from this version on."""
+    start = properties.in_commit_start
+    return start is not None and version >= start[0]
+
+
+def _file_times(store: Store, tail: LogTail) -> dict[int, int]:
+    """The adjusted times of the commit files by version; a tail that begins later needs another listing."""
+    commits = commits_among(tail.commits.values()) if tail.start == 0 else list_commits(store)
+    return {commit.version: commit.file_time_ms for commit in commits}
 
 
 def _changes(commit: Commit, timestamp_ms: int) -> VersionChanges:

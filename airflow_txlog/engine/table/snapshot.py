@@ -6,15 +6,16 @@ A snapshot never changes; `refresh` gives a newer one. It holds no open file, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.checkpoints import read_checkpoint, read_metadata
 from airflow_txlog.engine.log.checksum import read_checksum
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.compacted import read_commits
@@ -24,7 +25,7 @@ from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.warned import warn_once
-from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table import column_mapping
 from airflow_txlog.engine.table import schema as delta
@@ -38,9 +39,10 @@ from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay_newest_first
 from airflow_txlog.engine.table.state import TableState
-from airflow_txlog.errors import CorruptCheckpoint, LogGap, TableError
+from airflow_txlog.errors import CorruptCheckpoint, CorruptTable, LogGap, TableError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Snapshot:
@@ -282,9 +284,10 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 def latest_metadata(store: Store) -> Metadata:
     """The metadata of the latest version, also where the table has a feature that cannot be read here.
 
+    Reads no file actions: the commits back to the last one with metadata, or of a checkpoint what describes the table.
     Raises TableNotFound, CorruptTable.
     """
-    return _load(store, None).metadata
+    return _from_usable(store, None, lambda segment: _metadata_of(store, segment))
 
 
 def _checked(snapshot: Snapshot) -> Snapshot:
@@ -297,6 +300,11 @@ def _checked(snapshot: Snapshot) -> Snapshot:
 
 
 def _load(store: Store, version: int | None) -> Snapshot:
+    return _from_usable(store, version, lambda segment: _build(store, _checkpoint_base(store, segment), segment))
+
+
+def _from_usable(store: Store, version: int | None, read: Callable[[LogSegment], T]) -> T:
+    """What `read` finds in the files that make up a version; one with a damaged checkpoint is passed over."""
     unreadable: dict[str, CorruptCheckpoint] = {}
     latest_seen = -1
     was_gone = False
@@ -304,7 +312,7 @@ def _load(store: Store, version: int | None) -> Snapshot:
         segment = _segment_past(store, version, latest_seen, unreadable)
         latest_seen = segment.version
         try:
-            return _build(store, _checkpoint_base(store, segment), segment)
+            return read(segment)
         except CorruptCheckpoint as error:
             if segment.checkpoint is None or segment.checkpoint.path in unreadable or not error.damaged:
                 raise
@@ -354,6 +362,20 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
         files=FileLayers.of_packed(FILES, packed, store.root),
         removed_files=FileLayers.of(content.removes, store.root),
     )
+
+
+def _metadata_of(store: Store, segment: LogSegment) -> Metadata:
+    for info in reversed(segment.commits):
+        metadata = decode_metadata(store.read(info.path), info.path)
+        if metadata is not None:
+            return metadata
+    if segment.checkpoint is None:
+        raise CorruptTable(
+            f"{store.root}: the log up to version {segment.version} holds no metaData action, so the table cannot be "
+            "read.",
+            table=store.root,
+        )
+    return read_metadata(store, segment.checkpoint)
 
 
 def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> Snapshot:

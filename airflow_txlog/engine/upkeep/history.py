@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit_info
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.properties import TableProperties
 from airflow_txlog.engine.table.snapshot import latest_metadata
-from airflow_txlog.errors import TableNotFound
+from airflow_txlog.errors import CorruptTable, TableNotFound
+
+log = logging.getLogger(__name__)
 
 
 def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
@@ -17,7 +21,8 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
 
     Each is its commitInfo as it was written (operation, operationParameters, operationMetrics, …; nothing of it is
     promised, other engines write what they like) with `version`, and with `timestamp` in milliseconds since the epoch:
-    the time that time travel goes by. Raises TableNotFound, CorruptCommit.
+    the time that time travel goes by. Where the table's metadata cannot be read it is the time of the commit's file,
+    and a warning says so. Raises TableNotFound, CorruptCommit.
     """
     commits = list_commits(store)
     if not commits:
@@ -28,7 +33,7 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
     infos = [decode_commit_info(store.read(listed.info.path), listed.info.path) for listed in wanted]
     # Whether in-commit timestamps count is asked only where there are any: it takes the table's metadata.
     timed = any("inCommitTimestamp" in info for info in infos)
-    properties = TableProperties(latest_metadata(store).configuration if timed else {}, store.root)
+    properties = TableProperties(_configuration(store) if timed else {}, store.root)
     return [
         {
             **info,
@@ -39,3 +44,13 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
         }
         for listed, info in zip(wanted, infos, strict=True)
     ]
+
+
+def _configuration(store: Store) -> dict[str, str]:
+    """The table's properties; none, with a warning, where the log does not give them."""
+    try:
+        return latest_metadata(store).configuration
+    except CorruptTable as error:
+        what = f"{error} Whether in-commit timestamps are on is not known: times are those of the commit files."
+        warn_once(log, store.root, "the table's metadata", what)
+        return {}

@@ -5,7 +5,7 @@ Source: protocol, "Checkpoints" and "Checkpoint Schema".
 """
 
 from airflow_txlog.engine.log.checkpoints.content import CheckpointContent
-from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
+from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_metadata, sidecars_of
 from airflow_txlog.engine.log.checkpoints.writing import AddForm, CheckpointState, write_checkpoint, write_v2_checkpoint
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointContent",
     "CheckpointState",
     "read_checkpoint",
+    "read_metadata",
     "sidecars_of",
     "write_checkpoint",
     "write_v2_checkpoint",

@@ -22,7 +22,7 @@ from airflow_txlog.engine.log.checkpoints.content import (
     corrupt,
     corrupt_where_unreadable,
 )
-from airflow_txlog.engine.log.checkpoints.rows import gather, gather_files, gather_sidecars
+from airflow_txlog.engine.log.checkpoints.rows import gather, gather_files, gather_metadata, gather_sidecars
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar, sidecar_path
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.listing import CheckpointFiles
@@ -69,6 +69,24 @@ def read_checkpoint(
     for sidecar in found.sidecars:
         _read_sidecar(store, checkpoint, sidecar, found)
     return content_of(store, checkpoint, found)
+
+
+def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
+    """The metadata that a checkpoint holds, without its files: of Parquet only the columns that describe the table.
+
+    Raises CorruptCheckpoint (path) for what cannot be read or lacks an action that every checkpoint has,
+    FileNotFoundError where it is gone.
+    """
+    found = Found()
+    for info in checkpoint.files:
+        with corrupt_where_unreadable(store, info.path):
+            if info.path.endswith(".json"):
+                _gather_json(store.read(info.path), found)
+            else:
+                with store.open_input(info.path) as source:
+                    gather_metadata(source, found)
+    check_top_level(store, checkpoint, found)
+    return found.metadata[0]
 
 
 def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from airflow_txlog.engine.log.parsed_statistics import statistics_json
 _BATCH_ROWS = 32_768
 _SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]
 _OTHERS = ["protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata.version", *_SIDECAR]
+_DESCRIBING = ["protocol", "metaData", "checkpointMetadata.version"]
 _STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
 
 
@@ -54,6 +55,14 @@ def gather_sidecars(source: Any, found: Found) -> None:
     if "sidecar" in file.schema_arrow.names:
         for batch in file.iter_batches(_BATCH_ROWS, columns=_SIDECAR):
             found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
+
+
+def gather_metadata(source: Any, found: Found) -> None:
+    """Only what describes the table: a small part of the file."""
+    file = _opened(source)
+    columns = [name for name in _DESCRIBING if name in file.schema_arrow.names]
+    for batch in file.iter_batches(_BATCH_ROWS, columns=columns) if columns else ():
+        _gather_others(batch, found)
 
 
 def _opened(source: Any) -> pq.ParquetFile:
