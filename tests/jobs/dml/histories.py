@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -235,7 +236,8 @@ class Worker:
         return segments
 
     def _write(self, rows: Sequence[Row]) -> StagedFile:
-        path = f"s{next(self._numbers)}"
+        # As a job names its files: nothing else is read back from saved work.
+        path = f"part-{0:016x}-{uuid.UUID(int=0)}.c{next(self._numbers):05d}.parquet"
         self.written[path] = tuple(rows)
         return StagedFile(
             path=path,

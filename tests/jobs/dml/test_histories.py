@@ -5,8 +5,6 @@ Each history is decided by its seed. TXLOG_SEED=number runs that one alone; so d
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import os
 from collections.abc import Callable, Collection
 
@@ -16,6 +14,7 @@ import pytest
 from airflow_txlog.jobs.dml import manifest
 from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
+from airflow_txlog.jobs.saved_files import to_saved
 from tests.helpers.depth import depth
 from tests.jobs.dml.histories import History, one_by_one, play
 
@@ -51,12 +50,9 @@ def written_down_and_read(memory: Memory) -> Memory:
         "format": manifest._FORMAT,
         "rules": None if memory.rules is None else memory.rules.to_plain(),
         "segments": [manifest._plain_segment(segment) for segment in memory.segments],
-        "dropped": [dataclasses.asdict(file) for file in memory.dropped],
+        "dropped": [to_saved(file) for file in memory.dropped],
     }
-    data = manifest._encode(header, memory)
-    found = manifest._decode(data, f"memory-{hashlib.sha256(data).hexdigest()}.arrow")
-    assert found is not None
-    return manifest._memory(*found)
+    return manifest._memory(*manifest._decode(manifest._encode(header, memory)), folder="")
 
 
 @pytest.mark.seeded

@@ -22,7 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.dml import staging
 from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.run import run_job
-from tests.helpers.jobs import SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
+from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, make_table, stage
 
@@ -194,7 +194,9 @@ def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     table: Table, tmp_path: Path, spark: SparkSession, counts: Counts
 ) -> None:
     identity = ApplicationTransaction(app_id="test/delete", version=1)
-    described = spec("delete", table, application=identity, result_uri=str(tmp_path / "result.json"))
+    described = spec(
+        "delete", table, application=identity, saved_work_key=KEY, result_uri=str(tmp_path / "result.json")
+    )
     assert killed_before_commit(described, tmp_path) == -signal.SIGKILL
     assert table.snapshot().version == 1
     staged = files_on_disk(table) - ever_live(table)
@@ -213,7 +215,7 @@ def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
 
 def killed_before_commit(described: JobSpec, folder: Path) -> int:
     """Run the job in a process that kills itself when everything is staged; its exit code."""
-    write_document(str(folder / "spec.json"), described.to_json())
+    write_document(str(folder / "spec.json"), described.to_json(with_key=True))
     code = """
         import os, signal, sys
         from airflow_txlog.contract import read_spec

@@ -1,0 +1,202 @@
+"""The key of saved work: made by the first task that needs it, the same for every try, and shown nowhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.runners.child_process import ChildProcessRunner
+from airflow_txlog.saved_work import work_folder
+from tests.helpers.jobs import KEY
+from tests.helpers.rows import make_table
+
+pytestmark = pytest.mark.airflow
+
+WORK = ApplicationTransaction(app_id="airflow_txlog/tests/a/b", version=3)
+
+
+class Variables:
+    """Airflow's Variables as one task sees them; `fails` is raised by every call."""
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        self.values: dict[str, str] = {}
+        self.fails = fails
+        self.overtakes: str | None = None
+
+    def get(self, key: str, default: Any = ...) -> Any:
+        if self.fails is not None:
+            raise self.fails
+        assert default is not ... or key in self.values
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: str, description: str | None = None) -> None:
+        self.values[key] = self.overtakes or value
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    from airflow_txlog.hooks import work_key
+
+    found = Variables()
+    monkeypatch.setattr(work_key, "Variable", found)
+    return found
+
+
+def key_of(work: ApplicationTransaction) -> str | None:
+    from airflow_txlog.hooks.work_key import saved_work_key
+
+    return saved_work_key(work)
+
+
+def test_all_tries_of_one_work_have_one_key_and_any_other_work_has_another(variables: Variables) -> None:
+    key = key_of(WORK)
+    assert key is not None
+    assert key == key_of(WORK)
+    others = [("airflow_txlog/tests/a/b", 4), ("airflow_txlog/tests/a/b2", 3), ("airflow_txlog/tests/a", 3)]
+    keys = {key_of(ApplicationTransaction(app_id=app_id, version=version)) for app_id, version in others}
+    assert len(keys | {key}) == 4
+    (secret,) = variables.values.values()
+    assert len(secret) == 64
+    assert secret not in keys | {key}
+    JobSpec(operation="truncate", table_uri="/t", saved_work_key=key)
+
+
+def test_of_several_tasks_that_make_the_secret_at_once_the_last_one_counts(variables: Variables) -> None:
+    variables.overtakes = "f" * 64
+    first = key_of(WORK)
+    variables.overtakes = None
+    assert key_of(WORK) == first
+
+
+@pytest.mark.parametrize("fails", [RuntimeError("no answer from 10.0.0.1"), ImportError("no SUPERVISOR_COMMS")])
+def test_without_access_to_the_secret_there_is_no_key_and_a_warning(
+    variables: Variables, caplog: pytest.LogCaptureFixture, fails: Exception
+) -> None:
+    variables.fails = fails
+    with caplog.at_level(logging.WARNING, "airflow_txlog"):
+        assert key_of(WORK) is None
+    (record,) = caplog.records
+    assert "is not saved for a retry" in record.getMessage()
+    assert str(fails) not in record.getMessage()
+
+
+def test_a_secret_that_can_be_guessed_is_not_used(variables: Variables, caplog: pytest.LogCaptureFixture) -> None:
+    variables.values["txlog_saved_work_secret"] = "hunter2"
+    with caplog.at_level(logging.WARNING, "airflow_txlog"):
+        assert key_of(WORK) is None
+    assert "hunter2" not in caplog.text
+
+
+def test_the_hook_gives_its_jobs_a_key(variables: Variables, tmp_path: Path) -> None:
+    from airflow_txlog.hooks.txlog import TxlogHook
+
+    seen: list[JobSpec] = []
+
+    class Runner:
+        def run(self, spec: JobSpec, *, log: Any) -> Any:
+            seen.append(spec)
+
+        def kill(self) -> None:
+            raise AssertionError("nothing is killed here")
+
+    TxlogHook().run("truncate", str(tmp_path / "t"), {}, idempotency_key="run1/a", runner=Runner())
+    assert seen[0].application is not None
+    assert seen[0].saved_work_key == key_of(seen[0].application)
+
+
+def test_a_child_gets_the_key_in_a_file_without_a_name(tmp_path: Path) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(
+        """
+import json, os, sys
+from airflow_txlog.contract import *
+spec = read_spec(sys.argv[1])
+opened = os.stat(sys.argv[1])
+shown = {
+    "key": spec.saved_work_key,
+    "texts": " ".join(sys.argv) + json.dumps(dict(os.environ)) + repr(spec),
+    "names": opened.st_nlink,
+    "mode": oct(opened.st_mode & 0o777),
+}
+result = JobResult(status="committed", operation=spec.operation, table_uri=spec.table_uri, details=shown)
+write_document(spec.result_uri, result.to_json())
+"""
+    )
+    lines: list[str] = []
+    spec = JobSpec(operation="truncate", table_uri="/t", application=WORK, saved_work_key=KEY)
+    shown = ChildProcessRunner(command=(sys.executable, str(script))).run(spec, log=lines.append).details
+    assert shown["key"] == KEY
+    assert KEY not in shown["texts"]
+    assert KEY not in "".join(lines)
+    assert (shown["names"], shown["mode"]) == (0, "0o600")
+
+
+@pytest.fixture
+def log_text(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+    with caplog.at_level(logging.DEBUG):
+        yield lambda: caplog.text
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_retry_by_airflow_goes_on_from_saved_work_and_the_key_is_shown_nowhere(
+    tmp_path: Path,
+    dag_of: Callable[[str, str], Any],
+    airflow_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log_text: Callable[[], str],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    users = [pa.table({"user_id": pa.array(range(start, start + 100), pa.int64())}) for start in (0, 100)]
+    table = make_table(tmp_path / "users", *users)
+    copy = tmp_path / "copy"
+    monkeypatch.setenv("TXLOG_TEST_TABLE", table.uri)
+    monkeypatch.setenv("TXLOG_TEST_COPY", str(copy))
+    dag_run = dag_of("saved_work", "saved_work").test()
+    (ti,) = dag_run.get_task_instances()
+    assert (ti.state, ti.try_number) == ("success", 2)
+
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.models.task_state_store import TaskStateStoreModel
+    from airflow.models.variable import Variable
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    output = capfd.readouterr()
+    shown = log_text() + output.out + output.err
+    # Of the two files that the first try copied one is another now: the copy of the other is what is committed.
+    assert "resuming an earlier try: 2 files looked at" in shown
+    assert "1 files remembered, 1 to look at" in shown
+    before = {path.name for path in (copy / "table").glob("part-*")}
+    live = {file.rsplit("/")[-1] for file in table.snapshot().files()["path"].to_pylist()}
+    assert len(before & live) == 1
+    assert list((copy / "table").glob("txlog-inputs-*/memory-*"))
+    assert list((tmp_path / "users").glob("txlog-inputs-*")) == []
+
+    with create_session() as session:
+        secret = Variable.get("txlog_saved_work_secret")
+        rows: list[Any] = []
+        for model in (RenderedTaskInstanceFields, XComModel, TaskStateStoreModel):
+            rows += [str(vars(row)) for row in session.query(model)]
+    monkeypatch.setattr("airflow_txlog.hooks.work_key.Variable", SimpleNamespace(get=lambda name, default: secret))
+    (app_id,) = table.snapshot().state.transactions
+    work = ApplicationTransaction(app_id=app_id, version=1)
+    key = key_of(work)
+    assert key is not None
+    assert (copy / "table" / str(work_folder(table.uri, work, key))).is_dir(), "this is the key that was used"
+    files = [path for root in (tmp_path, airflow_home) for path in root.rglob("*") if path.is_file()]
+    contents = b"".join(path.read_bytes() for path in files if not path.name.startswith("airflow.db"))
+    names = "".join(map(str, files))
+    for hidden in (key, secret):
+        assert hidden not in shown
+        assert hidden not in "".join(rows)
+        assert hidden.encode() not in contents
+        assert hidden not in names

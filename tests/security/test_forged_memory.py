@@ -1,0 +1,364 @@
+"""No saved memory counts that the tries of this very work have not signed, and no path in one leads elsewhere.
+
+Alone in showing each way to forge; `test_saved_work` shows with whole jobs what a forged one would do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.store import LocalStore
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.dml.manifest import Manifest
+from airflow_txlog.jobs.dml.memory import COPY, Memory, Segment
+from airflow_txlog.jobs.dml.sameness import rules_at
+from airflow_txlog.jobs.saved_files import from_saved, to_saved
+from airflow_txlog.saved_work import Seal, work_folder
+from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
+from tests.helpers.jobs import KEY, rows
+from tests.helpers.rows import make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+WORK = ApplicationTransaction(app_id="airflow_txlog/tests/a/b", version=3)
+UUID = "0123abcd-0123-4123-8123-0123456789ab"
+NAME = f"part-{'0' * 16}-{UUID}.c00000.zstd.parquet"
+
+
+def context_of(
+    spark: SparkSession, table: Table, *, work: ApplicationTransaction = WORK, key: str | None = KEY
+) -> JobContext:
+    """One try of a job that has not begun; its `steps` are empty, and its log is kept as `context.log.__self__`."""
+    spec = JobSpec(
+        operation="delete",
+        table_uri=table.uri,
+        arguments={"predicate": "id = 1"},
+        application=work,
+        saved_work_key=key,
+    )
+    lines: list[str] = []
+    return JobContext(spark=spark, spec=spec, root=table.uri, log=lines.append)
+
+
+def lines_of(context: JobContext) -> list[str]:
+    lines: list[str] = context.log.__self__  # type: ignore[attr-defined]
+    return lines
+
+
+def staged_file(table: Table, path: str = NAME) -> StagedFile:
+    location = table_folder(table) / path
+    location.write_bytes(b"rows")
+    return StagedFile(
+        path=path,
+        location=str(location),
+        partition_values={},
+        size_bytes=4,
+        modification_time_ms=int(location.stat().st_mtime * 1000),
+        num_records=1,
+        stats="{}",
+    )
+
+
+def save(context: JobContext, table: Table) -> Path:
+    """What a try leaves behind that staged one copy; the file of its memory."""
+    memory = Memory()
+    memory.begin(rules_at(table.snapshot()))
+    memory.add([Segment(kind=COPY, inputs=frozenset({"a.parquet"}), files=(staged_file(table),))])
+    Manifest(context).save(memory)
+    (found,) = Path(context.inputs_location).glob("memory-*")
+    return found
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return make_table(tmp_path / "t", rows(3))
+
+
+def test_the_next_try_goes_on_from_what_the_work_has_signed(table: Table, spark: SparkSession) -> None:
+    save(context_of(spark, table), table)
+    context = context_of(spark, table)
+    memory = Manifest(context).load()
+    assert [file.location for file in memory.staged_files()] == [str(table_folder(table) / NAME)]
+    assert lines_of(context) == ["resuming an earlier try: 0 files looked at, 1 pieces staged"]
+
+
+# --- what no key signed ---------------------------------------------------------------------------------------------
+
+Forge = Callable[[Path, bytes, Seal], None]
+
+
+def truncated(memory: Path, data: bytes, own: Seal) -> None:
+    memory.write_bytes(data[:-1])
+
+
+def emptied(memory: Path, data: bytes, own: Seal) -> None:
+    memory.write_bytes(b"")
+
+
+def one_bit_flipped(memory: Path, data: bytes, own: Seal) -> None:
+    memory.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+
+
+def longer_by_a_byte(memory: Path, data: bytes, own: Seal) -> None:
+    memory.write_bytes(data + b"\0")
+
+
+def enormous(memory: Path, data: bytes, own: Seal) -> None:
+    os.truncate(memory, 1 << 40)
+
+
+def signed_with_another_key(memory: Path, data: bytes, own: Seal) -> None:
+    memory.unlink()
+    put_newest(memory.parent, name_of(data, own), data)
+
+
+def under_the_size_and_digest_of_other_bytes(memory: Path, data: bytes, own: Seal) -> None:
+    memory.unlink()
+    changed = with_header(data, lambda header: header["clocks"].update(now=1))
+    signature = memory.stem.rsplit("-", 1)[-1]
+    put_newest(memory.parent, f"{name_of(changed, own).rsplit('-', 1)[0]}-{signature}.arrow", changed)
+
+
+def without_a_signature(memory: Path, data: bytes, own: Seal) -> None:
+    memory.rename(memory.with_name(memory.stem.rsplit("-", 1)[0] + ".arrow"))
+
+
+def no_arrow_file(memory: Path, data: bytes, own: Seal) -> None:
+    memory.unlink()
+    put_newest(memory.parent, name_of(b"garbage", own), b"garbage")
+
+
+def of_the_release_before_signatures(memory: Path, data: bytes, own: Seal) -> None:
+    digest = memory.stem.split("-")[4]
+    memory.rename(memory.with_name(f"memory-{'0' * 16}-0001-{'0' * 8}-{digest}.arrow"))
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        truncated,
+        emptied,
+        one_bit_flipped,
+        longer_by_a_byte,
+        enormous,
+        signed_with_another_key,
+        under_the_size_and_digest_of_other_bytes,
+        without_a_signature,
+        no_arrow_file,
+        of_the_release_before_signatures,
+    ],
+    ids=lambda forge: forge.__name__,
+)
+def test_a_memory_that_this_work_has_not_signed_is_ignored_with_a_warning(
+    table: Table, spark: SparkSession, forge: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = save(context_of(spark, table), table)
+    forge(memory, memory.read_bytes(), Seal(OTHER_KEY, table.uri, WORK))
+    read: list[str] = []
+    monkeypatch.setattr(LocalStore, "read", lambda store, path: read.append(path) or b"")
+    context = context_of(spark, table)
+    assert Manifest(context).load() == Memory()
+    (line,) = lines_of(context)
+    assert line.startswith("ignored ")
+    # Only what has a signed name, and the size that the name says, is opened at all.
+    assert len(read) == (1 if forge is one_bit_flipped else 0)
+
+
+@pytest.mark.parametrize(
+    ("work", "place"),
+    [
+        (ApplicationTransaction(app_id=WORK.app_id, version=2), "t"),
+        (ApplicationTransaction(app_id=WORK.app_id + "2", version=3), "t"),
+        # Lengths are signed too: these two would be one text if parts were only joined.
+        (ApplicationTransaction(app_id=WORK.app_id[:-1], version=3), "t"),
+        (WORK, "other"),
+    ],
+    ids=["another number", "another task", "a shorter name", "another table"],
+)
+def test_a_memory_of_other_work_counts_for_nothing(
+    table: Table, tmp_path: Path, spark: SparkSession, work: ApplicationTransaction, place: str
+) -> None:
+    other = table if place == "t" else make_table(tmp_path / place, rows(3))
+    memory = save(context_of(spark, other, work=work), other)
+    context = context_of(spark, table)
+    Path(context.inputs_location).mkdir()
+    shutil.copy(memory, context.inputs_location)
+    assert Manifest(context).load() == Memory()
+    assert len(lines_of(context)) == 1
+
+
+def test_a_table_that_was_made_again_in_the_same_place_gets_nothing_of_the_old_one(
+    table: Table, tmp_path: Path, spark: SparkSession
+) -> None:
+    save(context_of(spark, table), table)
+    shutil.rmtree(tmp_path / "t" / "_delta_log")
+    again = make_table(tmp_path / "t", rows(3))
+    memory = Manifest(context_of(spark, again)).load()
+    assert not memory.begin(rules_at(again.snapshot()))
+    assert memory.segments == []
+
+
+def test_a_job_without_a_key_finds_no_memory(table: Table, spark: SparkSession) -> None:
+    memory = save(context_of(spark, table), table)
+    context = context_of(spark, table, key=None)
+    Path(context.inputs_location).mkdir()
+    shutil.copy(memory, context.inputs_location)
+    assert Manifest(context).load() == Memory()
+    assert context.inputs_location != context_of(spark, table, key=None).inputs_location
+
+
+# --- what the key signed, and no job of this release writes ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update(format=2),
+        lambda header: header["identity"].update(digest="0" * 64),
+        lambda header: header["identity"].update(release="0.0.1"),
+        lambda header: header.pop("segments"),
+        lambda header: header.update(segments={"kind": 1}),
+        lambda header: header.update(dropped=[5]),
+        lambda header: header.update(rules=[]),
+        lambda header: header["pinned"].update(source=5),
+        lambda header: header["pinned"].update(source={"files": [{"path": "../f"}]}),
+        lambda header: [header],
+        lambda header: header["segments"][0]["files"][0].update(path=5),
+        lambda header: header["segments"][0]["files"][0].update(path=f"../outside/{NAME}"),
+        lambda header: header["segments"][0]["files"][0].update(location="/etc/passwd"),
+    ],
+)
+def test_a_signed_memory_of_another_form_is_ignored_too(
+    table: Table, spark: SparkSession, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    memory = save(context_of(spark, table), table)
+    data = with_header(memory.read_bytes(), change)
+    memory.unlink()
+    put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
+    assert Manifest(context_of(spark, table)).load() == Memory()
+
+
+FORMS = [
+    NAME,
+    NAME.replace(".zstd", ""),
+    NAME.replace("c00000", "c00003-1"),
+    f"a={NAME}/b=x%2520y/{NAME}",
+    f"%20=1/{NAME}",
+    f"zK/{NAME}",
+    f"_change_data/a=1/cdc-{NAME.removeprefix('part-')}",
+    f"deletion_vector_{UUID}.bin",
+    f"ab/deletion_vector_{UUID}.bin",
+]
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_a_path_that_a_job_gives_a_file_is_read_back_as_it_was(path: str) -> None:
+    saved = {**to_saved(StagedFile(location="/elsewhere", **_FIELDS)), "path": path}
+    file = from_saved(saved, "/lake/t")
+    assert file.path == path
+    assert file.location.startswith("/lake/t/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        ".",
+        "..",
+        f"../{NAME}",
+        f"../../outside/{NAME}",
+        f"a=1/../../{NAME}",
+        f"a=1/../{NAME}",
+        f"./{NAME}",
+        f"a=1//{NAME}",
+        f"/{NAME}",
+        f"/etc/{NAME}",
+        f"//host/{NAME}",
+        f"file:///lake/t/{NAME}",
+        f"s3://bucket/{NAME}",
+        f"file:{NAME}",
+        f"%2e%2e/{NAME}",
+        f"%2E%2E%2F{NAME}",
+        f"..%2f{NAME}",
+        f"a=1%2F..%2F..%2F{NAME}",
+        f"a=1%2f{NAME}",
+        f"%2Flake%2F{NAME}",
+        f"file%3A%2F%2F/{NAME}",
+        NAME.replace("-", "%2D", 1),
+        f"{NAME}\0",
+        f"{NAME}%00",
+        f"{NAME}\n",
+        f"{NAME}/",
+        f"..\\{NAME}",
+        f"_delta_log/{NAME}",
+        f"_change_data/{NAME}",
+        f"_change_data/deletion_vector_{UUID}.bin",
+        f"cdc-{NAME.removeprefix('part-')}",
+        f"txlog-inputs-0123/{NAME}",
+        f".hidden/{NAME}",
+        "_delta_log/00000000000000000000.json",
+        "part-00000-c000.snappy.parquet",
+        "f.parquet",
+        "report.txt",
+        f"{NAME}.crc",
+    ],
+)
+def test_a_path_that_no_job_gives_a_file_is_refused(path: str) -> None:
+    saved = {**to_saved(StagedFile(location="/elsewhere", **_FIELDS)), "path": path}
+    with pytest.raises(ValueError, match="path"):
+        from_saved(saved, "/lake/t")
+
+
+_FIELDS: dict[str, Any] = {
+    "path": NAME,
+    "partition_values": {},
+    "size_bytes": 4,
+    "modification_time_ms": 0,
+    "num_records": 1,
+    "stats": "{}",
+}
+
+
+# --- the key --------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_saved_work_has_a_name_that_only_the_key_gives(table: Table) -> None:
+    other = ApplicationTransaction(app_id=WORK.app_id, version=4)
+    names = {
+        work_folder(root, work, key)
+        for root in (table.uri, table.uri + "2")
+        for work in (WORK, other)
+        for key in (KEY, OTHER_KEY)
+    }
+    assert len(names) == 8
+    assert all(name is not None and len(name) == len("txlog-inputs-") + 32 for name in names)
+    assert work_folder(table.uri, WORK, None) is None
+    assert work_folder(table.uri, None, KEY) is None
+
+
+def test_the_key_is_in_no_text_of_a_spec_but_the_one_for_the_child() -> None:
+    spec = JobSpec(operation="truncate", table_uri="/t", saved_work_key=KEY)
+    assert KEY not in f"{spec} {spec!r} {spec.to_json()} {spec.digest()} {spec.commit_tags()}"
+    assert JobSpec.from_json(spec.to_json()) == spec
+    assert JobSpec.from_json(spec.to_json()).saved_work_key is None
+    assert JobSpec.from_json(spec.to_json(with_key=True)).saved_work_key == KEY
+
+
+@pytest.mark.parametrize("key", ["", "short", KEY.upper(), KEY + "0", KEY[:-1] + "\n", 5])
+def test_a_key_of_another_form_is_refused_and_not_shown(key: Any) -> None:
+    with pytest.raises(InvalidJobSpec, match="saved_work_key") as caught:
+        JobSpec(operation="truncate", table_uri="/t", saved_work_key=key)
+    assert not isinstance(key, str) or key == "" or key not in str(caught.value)
