@@ -26,7 +26,7 @@ from airflow_txlog.datafiles.masks import MaskedRows, masked_rows
 from airflow_txlog.datafiles.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.positions import addresses, named_rows, packed_by_file, unpack
+from airflow_txlog.datafiles.positions import addresses, named_rows, unpack
 from airflow_txlog.datafiles.reading import (
     corrupt_column,
     names_in_file,
@@ -45,14 +45,9 @@ ROW_ID_COLUMN = "_txlog_row"
 CLAUSE_COLUMN = "_txlog_clause"
 PART_COLUMN = "_txlog_part"
 RECORD_COLUMN = "record"
-FILE_COLUMN = "_txlog_file"
-POSITIONS_COLUMN = "_txlog_positions"
 RESERVED_PREFIX = "_txlog_"
 
 RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
-# The index of a file, and the bitmap of positions in it.
-PACKED_SCHEMA = pa.schema([pa.field(FILE_COLUMN, pa.int64()), pa.field(POSITIONS_COLUMN, pa.binary())])
-_PACKED_AT_ONCE = 1_000_000
 
 # As the last line of a traceback has it, at the margin: the text of another exception may hold a value that looks so.
 _MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
@@ -191,28 +186,6 @@ class ScanTask:
         if self.with_segment:
             columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackTask:
-    """Rows of one column, distinct addresses, as bitmaps: a row PACKED_SCHEMA for each file of each million of them.
-
-    The bitmaps of one file are to be united.
-    """
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of bitmaps."""
-        use_one_thread()
-        waiting: list[pa.Array] = []
-        count = 0
-        for batch in batches:
-            waiting.append(batch.column(0))
-            count += batch.num_rows
-            if count >= _PACKED_AT_ONCE:
-                yield _packed(waiting)
-                waiting, count = [], 0
-        if count:
-            yield _packed(waiting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,12 +330,6 @@ def _numbered(batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
 def _groups_with_positions(asked: MaskedRows, parquet: Any, groups: Sequence[int]) -> list[int]:
     starts = row_group_starts(parquet)
     return [group for group in groups if asked.num_before(starts[group]) < asked.num_before(starts[group + 1])]
-
-
-def _packed(addresses: list[pa.Array]) -> pa.RecordBatch:
-    found = list(packed_by_file(pa.concat_arrays(addresses)))
-    columns = [pa.array([entry[number] for entry in found], PACKED_SCHEMA.field(number).type) for number in (0, 1)]
-    return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
 def _rows_without_columns(count: int) -> pa.RecordBatch:

@@ -18,15 +18,9 @@ from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.bitmaps import union
 from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.datafiles.packing import PACKED_SCHEMA, PackTask
 from airflow_txlog.datafiles.sieve import Sieve
-from airflow_txlog.datafiles.tasks import (
-    ADDRESS_COLUMN,
-    CLAUSE_COLUMN,
-    PACKED_SCHEMA,
-    ROW_ID_COLUMN,
-    PackTask,
-    ScanTask,
-)
+from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.running import collect
@@ -124,7 +118,8 @@ def find_rows(
 def united(packed: pa.Table) -> dict[int, MaskedRows]:
     """A table PACKED_SCHEMA as one bitmap for each file."""
     parts: dict[int, list[MaskedRows]] = {}
-    for index, data in zip(*(packed.column(name).to_pylist() for name in PACKED_SCHEMA.names), strict=True):
+    columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
+    for index, data in zip(*columns, strict=True):
         parts.setdefault(index, []).append(MaskedRows(data, "of found rows"))
     return {
         index: of_file[0] if len(of_file) == 1 else MaskedRows(union(of_file), "of found rows")

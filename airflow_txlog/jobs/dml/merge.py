@@ -177,7 +177,7 @@ class _Merge(RowOperation):
         assert isinstance(prepared, _Prepared)
         schema = prepared.snapshot.delta_schema
         sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
-        return Verdicts.of_addresses(find_pairs(self._context, self._gate, plan, schema, sides, clauses, source))
+        return find_pairs(self._context, self._gate, plan, schema, sides, clauses, source)
 
     def check(self, prepared: Prepared, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.packing import PAIRS_SCHEMA, PackPairsTask
 from airflow_txlog.datafiles.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema import StructType, parse_schema
@@ -20,17 +21,19 @@ from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.dml.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.dml.key_sieve import key_sieve
-from airflow_txlog.jobs.dml.verdicts import ADDRESSED
+from airflow_txlog.jobs.dml.verdicts import ADDRESSED, Verdicts
 from airflow_txlog.jobs.find import scan_columns
 from airflow_txlog.jobs.inputs import PinnedSource
 from airflow_txlog.jobs.running import collect
-from airflow_txlog.jobs.scan import FilePlan
+from airflow_txlog.jobs.scan import FilePlan, spark_schema
 from airflow_txlog.jobs.schemas import without_metadata
 from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
 
 # Below this the source's columns are sent to every task; above it both sides are shuffled. Spark cannot choose: it does
 # not know how many rows a scan of ours yields.
 BROADCAST_BYTES = 64 * 1024 * 1024
+
+_DOING = "match source and target"
 
 
 def find_pairs(
@@ -41,10 +44,10 @@ def find_pairs(
     sides: Sides,
     clauses: Clauses,
     source: PinnedSource,
-) -> pa.Table:
-    """The verdicts on all rows of the planned files (of a table with this schema), as a table `ADDRESSED`."""
+) -> Verdicts:
+    """The verdicts on all rows of the planned files (of a table with this schema)."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
-        return ADDRESSED.empty_table()
+        return Verdicts()
     on = context.arguments["on"]
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
@@ -63,9 +66,11 @@ def find_pairs(
         f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} FROM {quoted(target_view)} AS {t} "
         f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
-    if by_source:
-        query = _with_unmatched(query, t, deciding_sql(by_source))
-    return collect(gate.run(query), "match source and target").cast(ADDRESSED)
+    if not by_source:
+        return Verdicts(pairs=collect(gate.run(query), _DOING).cast(ADDRESSED))
+    # Of rows that match nothing there may be as many as the table has: they come as bitmaps.
+    found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)))
+    return Verdicts.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
 
 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:

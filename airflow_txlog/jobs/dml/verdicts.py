@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.jobs.dml.memory import CLAUSE, POSITION, SOURCE_ROW, VERDICTS, FileVerdicts
-from airflow_txlog.jobs.find import FoundRows
+from airflow_txlog.jobs.find import FoundRows, united
 
 # As a Spark job yields pairs: the row's address in the plan, the source row or null, the acting clause or null.
 ADDRESSED = pa.schema([(ADDRESS_COLUMN, pa.int64()), (ROW_ID_COLUMN, pa.int64()), (CLAUSE_COLUMN, pa.int32())])
@@ -43,17 +43,16 @@ class Verdicts:
         return cls(rows={file: {number: found} for file, found in rows.items()})
 
     @classmethod
-    def of_addresses(cls, found: pa.Table) -> Verdicts:
-        """What a table ADDRESSED says in which rows without a source row may stand beside pairs."""
-        alone = found.column(ROW_ID_COLUMN).is_null()
-        pairs = found.filter(pc.invert(alone))
+    def of_packed(cls, found: pa.Table) -> Verdicts:
+        """What a collected table PAIRS_SCHEMA holds."""
+        is_pair = found.column(ADDRESS_COLUMN).is_valid()
+        packed = found.filter(pc.invert(is_pair))
         rows: dict[int, dict[int, MaskedRows]] = {}
-        for file, table in _by_file(found.filter(alone)).items():
-            clauses = table.column(CLAUSE_COLUMN)
-            for number in pc.unique(clauses).to_pylist():
-                chosen = table.filter(pc.equal(clauses, number))
-                rows.setdefault(file, {})[number] = _bitmap(chosen.column(ADDRESS_COLUMN))
-        return cls(rows=rows, pairs=pairs)
+        for number in pc.unique(packed.column(CLAUSE_COLUMN)).to_pylist():
+            of_clause = united(packed.filter(pc.equal(packed.column(CLAUSE_COLUMN), number)))
+            for file, bitmap in of_clause.items():
+                rows.setdefault(file, {})[number] = bitmap
+        return cls(rows=rows, pairs=found.filter(is_pair).select(ADDRESSED.names).cast(ADDRESSED))
 
     @classmethod
     def of_files(cls, files: Mapping[int, FileVerdicts]) -> Verdicts:

@@ -1,0 +1,77 @@
+"""Alone in showing how a task packs what Spark has found: every address comes out once, whatever their order."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.datafiles import packing
+from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.datafiles.packing import PACKED_SCHEMA, PAIRS_SCHEMA, PackPairsTask, PackTask
+from airflow_txlog.datafiles.positions import POSITION_BITS
+
+
+def address(file: int, position: int) -> int:
+    return (file << POSITION_BITS) | position
+
+
+def batches_of(addresses: list[int], length: int) -> list[pa.RecordBatch]:
+    parts = [addresses[start : start + length] for start in range(0, len(addresses), length)]
+    return [pa.record_batch([pa.array(part, pa.int64())], ["a"]) for part in parts]
+
+
+def rows_in(packed: list[pa.RecordBatch]) -> list[int]:
+    """The addresses that bitmaps name, sorted; none of them twice."""
+    found = [
+        address(row["_txlog_file"], position)
+        for batch in packed
+        for row in batch.to_pylist()
+        for position in MaskedRows(row["_txlog_positions"], "packed").positions().to_pylist()
+    ]
+    assert len(found) == len(set(found))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("order", ["ascending", "any"])
+def test_every_address_is_in_one_bitmap_of_its_file(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_AT_ONCE", 500)
+    chance = random.Random(3)
+    addresses = sorted({address(chance.choice([0, 1, 7, 40_000]), chance.randrange(200_000)) for _ in range(2_000)})
+    given = addresses if order == "ascending" else chance.sample(addresses, len(addresses))
+    packed = list(PackTask()(iter(batches_of(given, 130))))
+    assert all(batch.schema.equals(PACKED_SCHEMA) for batch in packed)
+    assert len(packed) == 4
+    assert rows_in(packed) == addresses
+
+
+def test_nothing_found_is_no_row() -> None:
+    assert list(PackTask()(iter([]))) == []
+    assert sum(batch.num_rows for batch in PackTask()(iter(batches_of([], 1)))) == 0
+
+
+def test_pairs_pass_and_rows_without_a_source_row_are_packed_by_clause() -> None:
+    chance = random.Random(4)
+    rows = [
+        (address(file, position), chance.choice([None, None, position + 1]), chance.choice([0, 2]))
+        for file in range(3)
+        for position in range(0, 90_000, 1000)
+    ]
+    rows += [(address(5, 1), 9, None), (address(5, 1), 10, None)]
+    chance.shuffle(rows)
+    columns = [pa.array([row[number] for row in rows], PAIRS_SCHEMA.field(number).type) for number in range(3)]
+    table = pa.table(columns, names=["a", "r", "c"])
+    packed = list(PackPairsTask()(iter(table.to_batches(max_chunksize=37))))
+    found = pa.Table.from_batches(packed, PAIRS_SCHEMA).to_pylist()
+    pairs = [tuple(row.values())[:3] for row in found if row["_txlog_address"] is not None]
+    assert sorted(pairs, key=repr) == sorted((row for row in rows if row[1] is not None), key=repr)
+    for clause in (0, 2):
+        chosen = [
+            batch.filter(
+                pa.array([row["_txlog_clause"] == clause and row["_txlog_address"] is None for row in rows_of])
+            )
+            for batch in packed
+            for rows_of in [batch.to_pylist()]
+        ]
+        assert rows_in(chosen) == sorted(row[0] for row in rows if row[1] is None and row[2] == clause)
