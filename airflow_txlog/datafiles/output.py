@@ -38,10 +38,12 @@ class ParquetFormat:
 
     codec: str | None = None
     data_page_version: str = "1.0"
+    with_dictionaries: bool = True
 
     def options(self, codec: str | dict[str, str] = DEFAULT_CODEC) -> dict[str, Any]:
         """Options of `ParquetWriter`; `codec` counts where the table does not say."""
-        return {"compression": self.codec or codec, "data_page_version": self.data_page_version}
+        chosen = {"compression": self.codec or codec, "data_page_version": self.data_page_version}
+        return chosen if self.with_dictionaries else {**chosen, "use_dictionary": False}
 
 
 # Of a table that says nothing.

@@ -41,6 +41,9 @@ from airflow_txlog.jobs.stage import collect_records, records_of
 # About what one bucket of a pinned source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
 
+# A slot in a table that is half full, and the head of the row in its page.
+_HASHED_ROW_BYTES = 48
+
 # Hadoop expands these in a path; a backslash before one takes it as it is.
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
@@ -98,7 +101,7 @@ class PinnedSource:
         return pc.unique(pa.concat_arrays(parts)) if parts else pa.array([], pa.null())
 
     def bytes_of(self, columns: Iterable[str]) -> int:
-        """Uncompressed bytes of these columns, by the footers of the files."""
+        """Bytes of the values of these columns, by the footers of the files."""
         wanted = {name.lower() for name in columns}
         total = 0
         for file in self.files:
@@ -111,6 +114,16 @@ class PinnedSource:
                     if any(may_be_inside(chunk.path_in_schema.lower(), name) for name in wanted):
                         total += chunk.total_uncompressed_size
         return total
+
+    def memory_bytes(self, columns: Iterable[str]) -> int:
+        """About what these columns take in a hash table of Spark's, and no less than their values."""
+        names = list(columns)
+        return hashed_bytes(self.num_rows, len(names)) + self.bytes_of(names)
+
+
+def hashed_bytes(rows: int, columns: int) -> int:
+    """What so many rows take in a hash table of Spark's, their texts and nested values aside."""
+    return rows * (_HASHED_ROW_BYTES + 8 * columns)
 
 
 def build_source(
@@ -158,8 +171,9 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
         partition_columns=(),
         job_id=context.job_id,
         indexed_columns=(),
-        # These files are read back at once and then deleted: small is not worth slow.
-        parquet=ParquetFormat(codec="SNAPPY"),
+        # These files are read back at once and then deleted: small is not worth slow. Without dictionaries the footers
+        # tell how many bytes the values take, however often they repeat.
+        parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,
     )
     rows = source.frame.select(*(source.frame[quoted(field.name)] for field in typed))

@@ -169,7 +169,7 @@ class DeleteByKeys(RowOperation):
         sieve = sieve_of(prepared.condition, {name})
         scan_columns(context, plan, frozenset({name}), sieve).createOrReplaceTempView(target_view)
         source.frame.createOrReplaceTempView(source_view)
-        hint = join_hint(source.bytes_of([KEY, ROW_ID_COLUMN]), "s")
+        hint = join_hint(source.memory_bytes([KEY, ROW_ID_COLUMN]), "s")
         query = (
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"

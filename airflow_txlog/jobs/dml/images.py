@@ -30,8 +30,8 @@ from airflow_txlog.jobs.dml.clauses import (
     generated_by,
     image_sql,
 )
-from airflow_txlog.jobs.dml.pairs import BROADCAST_BYTES, join_hint
-from airflow_txlog.jobs.inputs import PinnedSource
+from airflow_txlog.jobs.dml.pairs import join_hint, join_strategy
+from airflow_txlog.jobs.inputs import PinnedSource, hashed_bytes
 from airflow_txlog.jobs.scan import FilePlan, bins_for, scan_frame
 from airflow_txlog.jobs.schemas import as_column_type
 from airflow_txlog.jobs.sql import SqlGate, quoted
@@ -78,7 +78,7 @@ def _matched_images(
     source_view = context.view_name()
     source.frame.createOrReplaceTempView(source_view)
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
-    hint = join_hint(source.bytes_of([ROW_ID_COLUMN, *source.schema.names]), s)
+    hint = join_hint(source.memory_bytes([ROW_ID_COLUMN, *source.schema.names]), s)
     on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
     relation = f"{_from(view, sides)} JOIN {quoted(source_view)} AS {s} ON {on}"
     return _images(gate, sides, clauses, relation, f"/*+ {hint} */")
@@ -115,8 +115,8 @@ def inserted_rows(
         unmatched = unmatched.where(F.col(SEGMENT_COLUMN).isin(sorted(buckets)))
     if len(matched):
         ids = context.spark.createDataFrame(pa.table({ROW_ID_COLUMN: matched}))
-        hint = "broadcast" if matched.nbytes < BROADCAST_BYTES else "shuffle_hash"
-        unmatched = unmatched.join(ids.hint(hint), ROW_ID_COLUMN, "left_anti")
+        strategy = join_strategy(hashed_bytes(len(matched), 1))
+        unmatched = unmatched.join(ids.hint(strategy), ROW_ID_COLUMN, "left_anti")
     unmatched.createOrReplaceTempView(view)
     s = quoted(sides.source_alias)
     decided = f"SELECT {s}.*, {deciding_sql(clauses.not_matched)} AS {CLAUSE_COLUMN} FROM {quoted(view)} AS {s}"

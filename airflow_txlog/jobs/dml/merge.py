@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
@@ -207,7 +208,10 @@ class _Merge(RowOperation):
         assert isinstance(prepared, _Prepared)
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
-        matched = prepared.source.buckets_of(verdicts.matched_source_rows())
+        rows = verdicts.matched_source_rows()
+        if len(rows) == prepared.source.num_rows:
+            return {}
+        matched = prepared.source.buckets_of(rows)
         count = len(matched)
         return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
 
@@ -265,4 +269,4 @@ class _Merge(RowOperation):
 
 def _digest(rows: pa.Array) -> str:
     """Of ascending row numbers."""
-    return hashlib.sha256(repr(rows.to_pylist()).encode()).hexdigest()
+    return hashlib.sha256(pa.RecordBatch.from_arrays([rows], [ROW_ID_COLUMN]).serialize()).hexdigest()

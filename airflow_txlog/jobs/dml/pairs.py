@@ -29,9 +29,10 @@ from airflow_txlog.jobs.scan import FilePlan, spark_schema
 from airflow_txlog.jobs.schemas import without_metadata
 from airflow_txlog.jobs.sql import SqlGate, columns_named, quoted
 
-# Below this the source's columns are sent to every task; above it both sides are shuffled. Spark cannot choose: it does
-# not know how many rows a scan of ours yields.
-BROADCAST_BYTES = 64 * 1024 * 1024
+# Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
+# disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours
+# yields, takes it for small, and would send the target to every task.
+BROADCAST_BYTES = 128 * 1024 * 1024
 
 _DOING = "match source and target"
 
@@ -56,7 +57,7 @@ def find_pairs(
     scan_columns(context, plan, _named(texts, schema, sides.source_alias), sieve).createOrReplaceTempView(target_view)
     source.frame.createOrReplaceTempView(source_view)
     named = _named(texts, parse_schema(without_metadata(source.schema).json()), sides.target_alias)
-    size_bytes = source.bytes_of([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
+    size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
     source_row = f"{s}.{ROW_ID_COLUMN}"
     by_source = clauses.not_matched_by_source
@@ -87,8 +88,13 @@ def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
 
 
 def join_hint(size_bytes: int, alias: str) -> str:
-    """How to join with the side `alias` (quoted), whose columns take so many bytes."""
-    return f"BROADCAST({alias})" if size_bytes < BROADCAST_BYTES else f"SHUFFLE_HASH({alias})"
+    """How to join with the side `alias` (quoted), whose columns take so many bytes in a hash table."""
+    return f"{join_strategy(size_bytes)}({alias})"
+
+
+def join_strategy(size_bytes: int) -> str:
+    """Spark's name of the hint for a join with a side that takes so many bytes in a hash table."""
+    return "BROADCAST" if size_bytes < BROADCAST_BYTES else "SHUFFLE_MERGE"
 
 
 def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, clauses: Clauses) -> None:
@@ -100,9 +106,9 @@ def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, claus
     # Without a WHEN MATCHED clause it does not matter how often a row matches.
     if not clauses.matched or clauses.tolerates_many_matches or len(pc.unique(addresses)) == len(addresses):
         return
-    counts = pc.value_counts(addresses).to_pylist()
-    first = min(entry["values"] for entry in counts if entry["counts"] > 1)
-    many = sum(entry["counts"] > 1 for entry in counts)
+    counts = pc.value_counts(addresses)
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    many, first = len(repeated), pc.min(repeated).as_py()
     file, row = first >> POSITION_BITS, first & ((1 << POSITION_BITS) - 1)
     path = plan.table.column("location")[file].as_py()
     raise AmbiguousMerge(

@@ -1,0 +1,137 @@
+"""How a merge joins: a small source goes to every task; any other is sorted, because a hash table of it may not fit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs import stage
+from airflow_txlog.jobs.dml import delete_keys, pairs
+from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
+from tests.helpers.rows import append, bag, make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+TARGET = pa.schema([("k", pa.int64()), ("v", pa.string())])
+ON = "t.k = s.k"
+SORTED = {"SortMergeJoin"}
+SENT = {"BroadcastHashJoin"}
+
+
+@pytest.fixture
+def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
+    """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
+    seen: list[tuple[str, set[str]]] = []
+    for module in (pairs, stage, delete_keys):
+        collect = module.collect
+
+        def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:
+            plan = str(frame._jdf.queryExecution().executedPlan())
+            seen.append((what, set(re.findall(r"\w+Join\b|BroadcastNestedLoopJoin", plan))))
+            return collect(frame, what)
+
+        monkeypatch.setattr(module, "collect", recorded)
+    return seen
+
+
+def target_of(folder: Path) -> Table:
+    """Keys 0 to 9, 40 rows with key 3, and 5 without a key, in two files."""
+    table = make_table(folder, pa.table({"k": range(10), "v": ["old"] * 10}, TARGET))
+    append(table, pa.table({"k": [3] * 40 + [None] * 5, "v": ["many"] * 40 + ["none"] * 5}, TARGET))
+    return table
+
+
+SOURCE = "SELECT id AS k, concat('new', id) AS v FROM range(2, 12) UNION ALL SELECT NULL, 'new'"
+
+
+def expected(*, by_source: bool) -> pa.Table:
+    """SOURCE merged into `target_of`: matched rows updated, others inserted, and others yet deleted."""
+    kept = [] if by_source else [(0, "old"), (1, "old"), *[(None, "none")] * 5]
+    new = [(k, f"new{k}") for k in range(2, 12)]
+    found = [*kept, *new, *[(3, "new3")] * 40, (None, "new")]
+    return pa.table({"k": [k for k, _ in found], "v": [v for _, v in found]}, TARGET)
+
+
+@pytest.mark.parametrize("by_source", [False, True])
+def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
+    tmp_path: Path,
+    spark: SparkSession,
+    joins: list[tuple[str, set[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    by_source: bool,
+) -> None:
+    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
+    table = target_of(tmp_path / "t")
+    clauses = [update({"v": "s.v"}), insert("*"), *([delete(when=BY_SOURCE)] if by_source else [])]
+    committed(merge(spark, table, SOURCE, *clauses, on=ON))
+    assert bag(table.to_arrow()) == bag(expected(by_source=by_source))
+    found = dict(joins)
+    assert found["match source and target"] == SORTED
+    assert found["write the data files"] == SORTED
+
+
+def test_a_small_source_goes_to_every_task(
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
+) -> None:
+    table = target_of(tmp_path / "t")
+    committed(merge(spark, table, SOURCE, update({"v": "s.v"}), insert("*"), on=ON))
+    found = dict(joins)
+    assert found["match source and target"] == found["write the data files"] == SENT
+
+
+def test_long_texts_that_repeat_are_not_taken_for_a_small_source(
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a dictionary two million characters are a few kilobytes."""
+    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 1_000_000)
+    table = target_of(tmp_path / "t")
+    committed(
+        merge(spark, table, "SELECT id AS k, repeat('x', 1000) AS v FROM range(2000)", update({"v": "s.v"}), on=ON)
+    )
+    found = dict(joins)
+    assert found["match source and target"] == SENT
+    assert found["write the data files"] == SORTED
+
+
+def test_source_rows_that_all_matched_are_not_looked_through_for_inserts(
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
+) -> None:
+    table = target_of(tmp_path / "t")
+    committed(merge(spark, table, "SELECT id AS k, 'new' AS v FROM range(10)", delete(), insert("*"), on=ON))
+    assert dict(joins)["write the data files"] == set()
+    assert bag(table.to_arrow()) == bag(pa.table({"k": [None] * 5, "v": ["none"] * 5}, TARGET))
+
+
+def test_an_ambiguous_match_is_refused_where_the_source_is_sorted(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
+    table = target_of(tmp_path / "t")
+    source = "SELECT * FROM VALUES (3L, 'a'), (3L, 'b'), (4L, 'c'), (NULL, 'd'), (NULL, 'e') AS s(k, v)"
+    for clauses, error in [([update({"v": "s.v"})], "AmbiguousMerge"), ([delete()], None), ([insert("*")], None)]:
+        result = merge(spark, table, source, *clauses, on=ON)
+        if error is None:
+            committed(result)
+            continue
+        assert error_of(result)["type"] == error
+        # The row with key 3 of the first file, and the forty of the second.
+        assert "41 target rows are matched by more than one source row" in error_of(result)["message"]
+
+
+def test_keys_beyond_the_bound_are_sorted_and_not_hashed(
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
+    table = make_table(tmp_path / "t", rows(20))
+    keys = {"column": "id", "values": [3, 5, 99]}
+    result = run(spark, "delete", table, predicate=None, keys=keys)
+    assert committed(result).metrics["numDeletedRows"] == 2
+    assert dict(joins)["find the rows of the keys"] == SORTED
