@@ -142,7 +142,7 @@ def test_a_percent_sign_in_a_location_is_a_percent_sign(tmp_path: Path) -> None:
     (tmp_path / "a=x%3Ay").mkdir()
     write(tmp_path / "a=x%3Ay" / "f.parquet", pa.table({"k": [1]}))
     location = location_of(f"file://{tmp_path}", "a=x%3Ay/f.parquet")
-    assert location == f"{tmp_path}/a=x%3Ay/f.parquet"
+    assert location == f"{tmp_path}//a=x%3Ay/f.parquet"
     assert read(DataFile(location=location))[0][1].num_rows == 1
     assert location_of("s3://b/t", "f.parquet") == "s3://b/t/f.parquet"
     assert location_of("file:///t", "p=1/f.parquet") == "/t//p=1/f.parquet"

@@ -5,6 +5,7 @@ Each history is decided by its seed. TXLOG_SEED=number runs that one alone; so d
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Collection
 
