@@ -14,6 +14,7 @@ import msgspec
 
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, MAX_VERSION
 from airflow_txlog.engine.store.base import Store
+from airflow_txlog.errors import OutsideTable
 
 
 class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -52,10 +53,10 @@ _decoder = msgspec.json.Decoder(_VersionOnly)
 
 
 def read_hint(store: Store) -> int | None:
-    """The version that `_last_checkpoint` names, or None where there is no such file or it makes no sense."""
+    """The version that `_last_checkpoint` names, or None where there is no such file, it is a link or makes no sense."""
     try:
         version = _decoder.decode(store.read(LAST_CHECKPOINT)).version
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (FileNotFoundError, OutsideTable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return version if 0 <= version <= MAX_VERSION else None
 
