@@ -3,7 +3,8 @@
 The folder itself may be reached through links: who names it decides what it is. Below it, whoever may write to the
 table could put a link in the place of any folder or file, at any moment. So a path is walked from descriptor to
 descriptor (openat, O_NOFOLLOW), and what was opened stays what it is, whatever is put in its place meanwhile. The
-invariant: nothing here takes a path of more than one component below the folder. Source: openat(2); docs/decisions/links.md.
+invariant: nothing here takes a path of more than one component below the folder.
+Source: openat(2); docs/decisions/links.md.
 """
 
 from __future__ import annotations

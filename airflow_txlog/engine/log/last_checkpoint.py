@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(_VersionOnly)
 
 
 def read_hint(store: Store) -> int | None:
-    """The version that `_last_checkpoint` names, or None where there is no such file, it is a link or makes no sense."""
+    """The version that `_last_checkpoint` names, or None where no such file is, or it is a link or makes no sense."""
     try:
         version = _decoder.decode(store.read(LAST_CHECKPOINT)).version
     except (FileNotFoundError, OutsideTable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
