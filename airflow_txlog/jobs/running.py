@@ -105,14 +105,31 @@ def _sql_of(error: Exception) -> str | None:
 
 def _advice(cause: str) -> str:
     """What to do about a cause, where that is plain."""
-    return next((advice for mark, advice in _OS_ADVICE.items() if mark in cause), "")
+    return next((advice for marks, advice in _ADVICE.items() if any(mark in cause for mark in marks)), "")
 
 
-_OS_ADVICE = {
-    "Read-only file system": " The disk is mounted read-only on the machine that runs the job.",
-    "Permission denied": " The user that runs the job has no right to it.",
-    "Operation not permitted": " The user that runs the job has no right to it.",
-    "No space left on device": " The disk is full.",
+_MORE_MEMORY = (
+    " Spark's memory ran out: give the job more of it (spark.driver.memory where Spark is local, spark.executor.memory "
+    "on a cluster), or run fewer tasks at a time."
+)
+# By what a cause says; the first that fits.
+_ADVICE = {
+    ("Read-only file system",): " The disk is mounted read-only on the machine that runs the job.",
+    ("Permission denied", "Operation not permitted"): " The user that runs the job has no right to it.",
+    ("No space left on device",): (
+        " The disk is full: the table's, or that of spark.local.dir, where Spark keeps what it shuffles and what does "
+        "not fit into memory."
+    ),
+    ("maxResultSize",): " More came back to the driver than spark.driver.maxResultSize allows: raise it.",
+    (
+        "OutOfMemoryError",
+        "UNABLE_TO_ACQUIRE_MEMORY",
+        "CANNOT_ACQUIRE_MEMORY",
+        "Java heap space",
+        "GC overhead limit exceeded",
+        "Direct buffer memory",
+        "Cannot broadcast the table",
+    ): _MORE_MEMORY,
 }
 
 

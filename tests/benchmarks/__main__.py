@@ -50,7 +50,7 @@ CASES = (
     "ten-million",
 )
 # Run where they are asked for, each alone or all as "heavy": they take minutes.
-HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-half")
+HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-half", "heavy-merge")
 HEAVY = "heavy"
 OPEN_FILES = 300_000
 CHECKPOINT_FILES = 1_000_000

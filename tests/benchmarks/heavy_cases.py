@@ -19,13 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.benchmarks.events import Events
+from tests.benchmarks.events import Events, make_events
 from tests.benchmarks.peaks import peaks_mb, set_back
-from tests.benchmarks.row_cases import CHANGES, OurJob, PlainDelete, PlainUpdate, RowSide
+from tests.benchmarks.row_cases import (
+    CHANGES,
+    OurJob,
+    PlainDelete,
+    PlainMergeFullOuter,
+    PlainUpdate,
+    RowSide,
+    our_merge,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 80
 WARM_UP_FILES = 4
+MERGED_ROWS = 5_000_000
 COMPARED = ["event_id", "customer_id", "amount"]
 # Both are of data columns, and neither can be answered by statistics alone.
 EVERY_ROW, HALF = "customer_id * 2 >= 0", "customer_id < 500"
@@ -52,12 +62,32 @@ class HeavyEvents(Events):
         return rows.select(self.compared)
 
 
+@dataclass(frozen=True)
+class MatchingEvents(HeavyEvents):
+    """The same with a source of 5 million rows, each of which is in the table."""
+
+    @property
+    def merged_rows(self) -> int:
+        return max(int(MERGED_ROWS * self.scale), 200)
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "source-matching" / "part-0.parquet"
+
+    def _source_rows(self) -> pa.Table:
+        chosen = np.random.default_rng(self.files).choice(
+            self.rows_per_file * self.files, self.merged_rows, replace=False
+        )
+        return make_events(chosen.astype(np.int64), self.files + 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeavyCase:
     """One kind of work. `sides` gives ours first; `expected` takes the table's rows to those that must be left."""
 
     sides: Callable[[Events, Path, SparkSession], list[RowSide]]
-    expected: Callable[[pa.Table], pa.Table]
+    expected: Callable[[pa.Table, Events], pa.Table]
+    events: type[HeavyEvents] = HeavyEvents
 
 
 def _deletes(condition: str, *, masking: bool = False) -> Callable[[Events, Path, SparkSession], list[RowSide]]:
@@ -82,28 +112,43 @@ def _updates(condition: str) -> Callable[[Events, Path, SparkSession], list[RowS
     return sides
 
 
-def _without_half(rows: pa.Table) -> pa.Table:
+def _merges(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+    return [our_merge(events, folder, spark), PlainMergeFullOuter(events=events, folder=folder, spark=spark)]
+
+
+def _none(rows: pa.Table, events: Events) -> pa.Table:
+    return rows.slice(0, 0)
+
+
+def _merged(rows: pa.Table, events: Events) -> pa.Table:
+    source = pq.read_table(events.source, columns=COMPARED)
+    kept = rows.filter(pc.invert(pc.is_in(rows["event_id"], value_set=source["event_id"])))
+    return pa.concat_tables([kept, source])
+
+
+def _without_half(rows: pa.Table, events: Events) -> pa.Table:
     return rows.filter(pc.greater_equal(rows["customer_id"], 500))
 
 
-def _with_half_changed(rows: pa.Table) -> pa.Table:
+def _with_half_changed(rows: pa.Table, events: Events) -> pa.Table:
     amount = rows["amount"]
     changed = pc.if_else(pc.less(rows["customer_id"], 500), pc.add(amount, 1.0), amount)
     return rows.set_column(rows.schema.get_field_index("amount"), "amount", changed)
 
 
 CASES = {
-    "heavy-delete-all": HeavyCase(sides=_deletes(EVERY_ROW), expected=lambda rows: rows.slice(0, 0)),
+    "heavy-delete-all": HeavyCase(sides=_deletes(EVERY_ROW), expected=_none),
     "heavy-delete-half": HeavyCase(sides=_deletes(HALF), expected=_without_half),
     "heavy-delete-half-masking": HeavyCase(sides=_deletes(HALF, masking=True), expected=_without_half),
     "heavy-update-half": HeavyCase(sides=_updates(HALF), expected=_with_half_changed),
+    "heavy-merge": HeavyCase(sides=_merges, expected=_merged, events=MatchingEvents),
 }
 
 
 def measure_heavy(case: str, folder: Path, *, rounds: int, scale: float) -> list[dict[str, Any]]:
     """Medians of the seconds and the largest peaks of our side, with one line for each peer; the sides in turn."""
-    events = _events(folder, scale)
-    expected = sums(CASES[case].expected(_rows(events)))
+    events = _events(case, folder, scale)
+    expected = sums(CASES[case].expected(_rows(events), events))
     names = side_names(case, events, folder)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(rounds):
@@ -145,8 +190,8 @@ def side_names(case: str, events: Events, folder: Path) -> list[str]:
     return [side.name for side in CASES[case].sides(events, folder, spark)]  # type: ignore[attr-defined]
 
 
-def _events(folder: Path, scale: float) -> HeavyEvents:
-    events = HeavyEvents(folder / f"heavy-{scale}", scale)
+def _events(case: str, folder: Path, scale: float) -> HeavyEvents:
+    events = CASES[case].events(folder / f"heavy-{scale}", scale)
     events.make()
     return events
 
@@ -183,12 +228,12 @@ def _child(case: str, name: str, folder: Path, scale: float) -> None:
         sides = CASES[case].sides(events, folder / f"{case}-{name}", spark)
         return next(side for side in sides if side.name == name)  # type: ignore[attr-defined]
 
-    small = HeavyEvents(folder / "heavy-warm-up", 0.01, WARM_UP_FILES)
+    small = CASES[case].events(folder / "heavy-warm-up", 0.01, WARM_UP_FILES)
     small.make()
     warm_up = side_of(small)
     warm_up.prepare()
     warm_up.run()
-    side = side_of(_events(folder, scale))
+    side = side_of(_events(case, folder, scale))
     side.prepare()
     set_back()
     began = time.perf_counter()

@@ -52,39 +52,24 @@ def target_of(folder: Path) -> Table:
 SOURCE = "SELECT id AS k, concat('new', id) AS v FROM range(2, 12) UNION ALL SELECT NULL, 'new'"
 
 
-def expected(*, by_source: bool) -> pa.Table:
-    """SOURCE merged into `target_of`: matched rows updated, others inserted, and others yet deleted."""
-    kept = [] if by_source else [(0, "old"), (1, "old"), *[(None, "none")] * 5]
+def expected() -> pa.Table:
+    """SOURCE merged into `target_of`: matched rows updated, others inserted, and other keys deleted."""
     new = [(k, f"new{k}") for k in range(2, 12)]
-    found = [*kept, *new, *[(3, "new3")] * 40, (None, "new")]
+    found = [*new, *[(3, "new3")] * 40, (None, "new"), *[(None, "none")] * 5]
     return pa.table({"k": [k for k, _ in found], "v": [v for _, v in found]}, TARGET)
 
 
-@pytest.mark.parametrize("by_source", [False, True])
 def test_a_source_beyond_the_bound_is_sorted_and_not_hashed(
-    tmp_path: Path,
-    spark: SparkSession,
-    joins: list[tuple[str, set[str]]],
-    monkeypatch: pytest.MonkeyPatch,
-    by_source: bool,
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
     table = target_of(tmp_path / "t")
-    clauses = [update({"v": "s.v"}), insert("*"), *([delete(when=BY_SOURCE)] if by_source else [])]
+    clauses = [update({"v": "s.v"}), insert("*"), delete("t.k IS NOT NULL", when=BY_SOURCE)]
     committed(merge(spark, table, SOURCE, *clauses, on=ON))
-    assert bag(table.to_arrow()) == bag(expected(by_source=by_source))
+    assert bag(table.to_arrow()) == bag(expected())
     found = dict(joins)
     assert found["match source and target"] == SORTED
     assert found["write the data files"] == SORTED
-
-
-def test_a_small_source_goes_to_every_task(
-    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]]
-) -> None:
-    table = target_of(tmp_path / "t")
-    committed(merge(spark, table, SOURCE, update({"v": "s.v"}), insert("*"), on=ON))
-    found = dict(joins)
-    assert found["match source and target"] == found["write the data files"] == SENT
 
 
 def test_long_texts_that_repeat_are_not_taken_for_a_small_source(
@@ -111,12 +96,12 @@ def test_source_rows_that_all_matched_are_not_looked_through_for_inserts(
 
 
 def test_an_ambiguous_match_is_refused_where_the_source_is_sorted(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
     table = target_of(tmp_path / "t")
     source = "SELECT * FROM VALUES (3L, 'a'), (3L, 'b'), (4L, 'c'), (NULL, 'd'), (NULL, 'e') AS s(k, v)"
-    for clauses, error in [([update({"v": "s.v"})], "AmbiguousMerge"), ([delete()], None), ([insert("*")], None)]:
+    for clauses, error in [([update({"v": "s.v"})], "AmbiguousMerge"), ([delete()], None)]:
         result = merge(spark, table, source, *clauses, on=ON)
         if error is None:
             committed(result)
@@ -124,6 +109,7 @@ def test_an_ambiguous_match_is_refused_where_the_source_is_sorted(
         assert error_of(result)["type"] == error
         # The row with key 3 of the first file, and the forty of the second.
         assert "41 target rows are matched by more than one source row" in error_of(result)["message"]
+    assert dict(joins)["match source and target"] == SORTED
 
 
 def test_keys_beyond_the_bound_are_sorted_and_not_hashed(
