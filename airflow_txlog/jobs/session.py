@@ -45,10 +45,13 @@ MEANING = {
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
 }
+# Spark replaces `${env:NAME}` in every text by default: a table's column name would read the environment of the job.
+_SUBSTITUTION = {"spark.sql.variable.substitute": "false"}
 
 # What every job runs under, besides its time zone. Fewer and larger batches between the JVM and Python.
 _JOB_SETTINGS = {
     **MEANING,
+    **_SUBSTITUTION,
     # A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of
     # the session's zone: an instant in the hour that a clock repeats becomes the one an hour before.
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
@@ -95,7 +98,7 @@ def default_parallelism(spark: SparkSession) -> int:
 
 def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
     """Raises InvalidJobSpec (argument `spark_conf.<name>`) where a job wants its SQL read in another way than ours."""
-    for name, ours in {**MEANING, "spark.sql.session.timeZone": time_zone}.items():
+    for name, ours in {**MEANING, **_SUBSTITUTION, "spark.sql.session.timeZone": time_zone}.items():
         asked = conf.get(name)
         if asked is not None and asked.lower() != ours.lower():
             hint = "Give the time zone as time_zone." if name == "spark.sql.session.timeZone" else "Leave it out."

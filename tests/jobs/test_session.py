@@ -118,6 +118,7 @@ def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Pat
         ("spark.sql.parser.escapedStringLiterals", "true"),
         ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
         ("spark.sql.session.timeZone", "Asia/Tokyo"),
+        ("spark.sql.variable.substitute", "true"),
     ],
 )
 def test_a_setting_that_changes_what_a_condition_means_is_refused(name: str, value: str) -> None:

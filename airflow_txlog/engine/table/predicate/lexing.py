@@ -117,7 +117,7 @@ _ALIAS_TO_SPARK = ("isnull", "notnull")
 
 def lex(sql: str) -> Lexed:
     """The tokens of `sql`. Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways."""
-    # Spark replaces ${name} in the whole text, strings included, before it reads anything.
+    # A Spark that substitutes replaces ${name} in the whole text, strings included, before it reads anything.
     if "${" in sql:
         raise Unreadable("variable substitution `${…}`")
     return _Lexer(sql).run()
