@@ -10,7 +10,6 @@ rule can be broken. NOT NULL is the writer's own check. Source: protocol, "Colum
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,8 @@ from airflow_txlog.engine.table.column_mapping import table_schema
 from airflow_txlog.engine.table.rules import Check, Length, TableRules, read_rules
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.schemas import fit_rows, without_metadata
+from airflow_txlog.jobs.schemas import as_spark_schema, fit_rows, type_sql, without_metadata
+from airflow_txlog.jobs.session import is_classic
 from airflow_txlog.jobs.sql import SqlGate, aliased, columns_named, quoted
 
 # What an error shows of a row: so many characters of a value, and so many columns (soundness C8).
@@ -91,7 +91,7 @@ class Rules:
     def default_sql(self, column: str) -> str:
         """SQL for what a new row holds in a column that nobody gave it a value for."""
         text = self.table.defaults.get(column)
-        return "NULL" if text is None else f"CAST((\n{text}\n) AS {self.spark_schema[column].dataType.simpleString()})"
+        return "NULL" if text is None else f"CAST((\n{text}\n) AS {type_sql(self.spark_schema[column].dataType)})"
 
     def with_defaults(self, rows: DataFrame, absent: Collection[str]) -> DataFrame:
         """The rows with the defaults of these columns in the place of their nulls."""
@@ -129,7 +129,7 @@ class Rules:
         return rows.withColumn(VIOLATION_COLUMN, F.coalesce(*others) if others else F.lit(None).cast("string"))
 
     def _generated_sql(self, name: str) -> str:
-        return f"CAST((\n{self.table.generated[name]}\n) AS {self.spark_schema[name].dataType.simpleString()})"
+        return f"CAST((\n{self.table.generated[name]}\n) AS {type_sql(self.spark_schema[name].dataType)})"
 
     def _too_long(self, name: str, length: Length) -> Column:
         # Spaces beyond the limit are cut, as Spark cuts them; anything else there is too long.
@@ -189,9 +189,11 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     of one row; and what `read_rules` raises.
     """
     schema = table_schema(metadata, context.root)
-    spark_schema = without_metadata(StructType.fromJson(json.loads(metadata.schema_string or "")))
     rules = Rules(
-        table=read_rules(metadata, schema, context.root), schema=schema, spark_schema=spark_schema, uri=context.root
+        table=read_rules(metadata, schema, context.root),
+        schema=schema,
+        spark_schema=as_spark_schema(schema),
+        uri=context.root,
     )
     if rules.must_check or rules.table.defaults:
         _check_texts(context, rules)
@@ -199,15 +201,27 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
 
 
 def _check_texts(context: JobContext, rules: Rules) -> None:
+    has_sql = bool(rules.table.checks or rules.table.generated or rules.table.defaults)
+    if has_sql and not is_classic(context.spark):
+        raise UnsupportedFeature(
+            f"{rules.uri}: the table has rules in SQL (constraints, generated columns or defaults), and what they call "
+            "can be checked only where Spark's plans are in reach, which Spark Connect does not give. Run the job in a "
+            "local Spark. Nothing was staged.",
+            table=rules.uri,
+            feature="rules of the table",
+            needed_to="write",
+        )
     gate = SqlGate(context, {})
     relation = aliased(gate.shape(without_metadata(rules.spark_schema, nullable=True)))
+    no_columns = aliased(gate.shape(StructType([])))
     for check in rules.table.checks:
         feature = "checkConstraints" if check.kind == "CHECK" else "invariants"
         _accept(rules, feature, check.name, check.sql, lambda sql: _accept_boolean(gate, sql, relation))
     for name, text in rules.table.generated.items():
         _accept(rules, "generatedColumns", name, text, lambda sql: gate.value(sql, relation))
     for name, text in rules.table.defaults.items():
-        _accept(rules, "allowColumnDefaults", name, text, lambda sql: gate.value(sql, relation))
+        # It is evaluated beside rows of a source, whose columns it must not mean.
+        _accept(rules, "allowColumnDefaults", name, text, lambda sql: gate.value(sql, no_columns))
 
 
 def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:

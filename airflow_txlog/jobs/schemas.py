@@ -8,6 +8,7 @@ author writes the cast. The invariant: a frame made here has exactly the table's
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,7 +35,9 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table import types as delta
 from airflow_txlog.engine.table.rules import may_break_rules
+from airflow_txlog.engine.table.schema import schema_to_json
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.sql import quoted
 
@@ -44,14 +47,22 @@ _NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
 _TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
 _CONTAINERS = (ArrayType, MapType, StructType)
 _WITHOUT_TEXT = (BinaryType, *_CONTAINERS)
+# The name of a type without members: words, and numbers in parentheses.
+_PLAIN_TYPE = re.compile(r"\w+(?: \w+)*(?:\(\d+(?:, ?\d+)?\))?", re.ASCII)
 
 
 def spark_table_schema(snapshot: Snapshot) -> StructType:
-    """The snapshot's columns as Spark's, NOT NULL included and field metadata left out.
+    """The snapshot's columns as Spark's, NOT NULL included and field metadata left out."""
+    return as_spark_schema(snapshot.delta_schema)
 
-    The schema of the log is Spark's own JSON.
+
+def as_spark_schema(schema: delta.StructType) -> StructType:
+    """A table's columns as Spark's, NOT NULL included and field metadata left out.
+
+    The schema of the log is Spark's own JSON, but never given to Spark as it is: a user-defined type in it names a
+    class, which Spark imports. The engine's schema holds the protocol's types alone.
     """
-    return without_metadata(StructType.fromJson(json.loads(snapshot.metadata.schema_string or "")))
+    return without_metadata(StructType.fromJson(json.loads(schema_to_json(schema))))
 
 
 def check_takes_new_rows(snapshot: Snapshot) -> None:
@@ -217,7 +228,24 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0) -> s
         key = stored_sql(f"{one}.key", found.keyType, wanted.keyType, depth + 1)
         value = stored_sql(f"{one}.value", found.valueType, wanted.valueType, depth + 1)
         return f"map_from_entries(transform(map_entries({sql}), {one} -> struct({key} AS key, {value} AS value)))"
-    return f"CAST({sql} AS {wanted.simpleString()})"
+    return f"CAST({sql} AS {type_sql(wanted)})"
+
+
+def type_sql(kind: DataType) -> str:
+    """A type as SQL reads it back, whatever its members are called. Raises UnsupportedFeature for one it cannot say."""
+    if isinstance(kind, StructType):
+        members = ", ".join(f"{quoted(field.name)}: {type_sql(field.dataType)}" for field in kind)
+        return f"STRUCT<{members}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{type_sql(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{type_sql(kind.keyType)}, {type_sql(kind.valueType)}>"
+    name = kind.simpleString()
+    if _PLAIN_TYPE.fullmatch(name) is None:
+        raise UnsupportedFeature(
+            f"The type {name!r} cannot be written in SQL. Nothing was staged.", feature=name, needed_to="write"
+        )
+    return name
 
 
 def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
