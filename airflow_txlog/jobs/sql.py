@@ -1,18 +1,22 @@
 """The author's SQL, judged by Spark before anything runs: one expression, known columns, bound parameters, one answer.
 
 Text goes to Spark as the author wrote it, inside parentheses on lines of their own, so that a trailing comment ends
-where it should. Spark's expression parser has accepted it before, which is what keeps it from leaving the parentheses.
+where it should. Spark's expression parser has accepted it before, which is what keeps it from leaving the parentheses,
+and `functions` what it calls, before Spark analyses it: analysis already loads the classes that a text names.
 Every relation of ours has an alias before WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the
 alias `where` with its one column renamed, and filters nothing.
 
-The invariant: a condition that passes here is deterministic and speaks of one row, by Spark's own analysis where its
-plans are in reach (classic) and by the names in the text everywhere. Source: soundness A2, A3, B6.
+The invariant: a text that passes here computes a value from values of one row and does nothing else, and a condition is
+deterministic, by Spark's own analysis where its plans are in reach (classic) and by the names in the text elsewhere.
+Source: soundness A2, A3, B6.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +27,7 @@ from pyspark.sql.types import DataType, StructType
 
 from airflow_txlog.engine.table import types as delta
 from airflow_txlog.engine.table.predicate import confinement
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
+from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.errors import (
     InvalidJobSpec,
@@ -36,17 +40,18 @@ from airflow_txlog.errors import (
 from airflow_txlog.jobs.causes import analysis_text, condition_of, describe, facts_of
 from airflow_txlog.jobs.clocks import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.functions import check_analysed, check_named, check_parsed, unsupported
 from airflow_txlog.jobs.session import is_classic
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
 # What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
 NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+# The types whose literals begin with the type's name.
+_TYPED_LITERALS = ("DATE", "INTERVAL", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-_FOREIGN_CODE = frozenset({"java_method", "reflect", "try_reflect"})
 
 
 def quoted(name: str) -> str:
@@ -114,7 +119,8 @@ class SqlGate:
 
         Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
         """
-        self._confine(text, confinement.check_tokens)
+        with contextlib.suppress(Unreadable):  # then Spark's parser decides alone
+            confinement.check_tokens(lex(text), text)
         _refuse_star(text)
         self._parse(text)
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
@@ -127,7 +133,6 @@ class SqlGate:
 
         Raises as `condition` does.
         """
-        self._confine(text, _refuse_foreign_code)
         _refuse_star(text)
         self._parse(text)
         # Under WHERE, Spark refuses aggregates, windows and generators, which SELECT would let through.
@@ -163,24 +168,31 @@ class SqlGate:
                 "refused rather than ignored. Nothing was read."
             )
 
-    def _confine(self, text: str, check: Callable[[Lexed, str], None]) -> None:
-        try:
-            check(lex(text), text)
-        except Unreadable:
-            return  # Spark's parser decides, and its analysis after it
-
     def _parse(self, text: str) -> None:
-        """Spark's own expression parser: it accepts one expression and nothing after it."""
+        """Accepts one expression and nothing after it, by Spark's own parser, that does nothing but compute a value.
+
+        Raises InvalidPredicate, UnsupportedPredicate.
+        """
+        if text.endswith("\\"):
+            # Spark goes on with a comment that ends so in the next line, which is ours.
+            raise self._no_expression(text, "it ends with a backslash")
         try:
+            if is_classic(self._spark):
+                check_parsed(self._spark, text, self._parameters)
+                return
+            check_named(text)
             _ = self._spark.range(0).select(F.expr(text)).schema
         except PySparkException as error:
-            if (condition_of(error) or "").startswith("PARSE"):
-                raise InvalidPredicate(
-                    f"The text {text!r} is not one SQL expression: {analysis_text(error)}. Values belong in the "
-                    "parameters. Nothing was read.",
-                    predicate=text,
-                ) from error
-            # Columns and parameters are not known to the parser; the analysis that follows judges them.
+            # Columns and parameters are not known to a server's parser; the analysis that follows judges them.
+            if is_classic(self._spark) or (condition_of(error) or "").startswith("PARSE"):
+                raise self._no_expression(text, analysis_text(error)) from error
+
+    def _no_expression(self, text: str, what: str) -> InvalidPredicate:
+        return InvalidPredicate(
+            f"The text {text!r} is not one SQL expression: {what}. Values belong in the parameters.{_advice(text)} "
+            "Nothing was read.",
+            predicate=text,
+        )
 
     def _analyse(self, sql: str, text: str, relation: str) -> tuple[DataFrame, dict[str, Any]]:
         try:
@@ -225,14 +237,15 @@ class SqlGate:
             column = facts_of(error).get("objectName", "").replace("`", "")
             columns = self._spark.sql(f"SELECT * FROM {relation}").schema.names
             return UnknownColumn(
-                f"The text {text!r} names {column or 'a column'}, which is not there. The columns are: "
+                f"The text {text!r} names {column or 'a column'}, which is not there.{_advice(text)} The columns are: "
                 f"{', '.join(columns)}. Nothing was read.",
                 predicate=text,
                 column=column or None,
                 columns=columns,
             )
         return InvalidPredicate(
-            f"Spark does not accept the text {text!r} here: {self._reason(error)}. Nothing was read.", predicate=text
+            f"Spark does not accept the text {text!r} here: {self._reason(error)}.{_advice(text)} Nothing was read.",
+            predicate=text,
         )
 
     def _reason(self, error: PySparkException) -> str:
@@ -248,15 +261,15 @@ class SqlGate:
             return
         columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names}
         for name in sorted(bare & columns):
-            raise _unsupported(
+            raise unsupported(
                 text,
                 f"the name {name}",
                 f"It is a column and a clock: write `{name}` for the column, {name}() for now.",
             )
 
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
-        """Refuses what only the analysed plan shows: subqueries, and functions of the session that are not
-        deterministic. On Connect the plan is on the server, and the names in the text have decided."""
+        """Refuses what only the analysed plan shows: what names have become, and what is not deterministic. On Connect
+        the plan is on the server, and the names in the text have decided."""
         special = special_date(text, self._parameters) if must_be_deterministic else False
         if not is_classic(self._spark):
             if special is not False:
@@ -265,17 +278,15 @@ class SqlGate:
         node: Any = frame._jdf.queryExecution().analyzed()
         while node.nodeName() != "Filter":
             node = node.children().head()
+        check_analysed(self._spark, node, text)
         condition = node.condition()
-        jvm: Any = self._spark._jvm
-        if jvm.org.apache.spark.sql.catalyst.expressions.SubqueryExpression.hasSubquery(condition):
-            raise _unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
         if not must_be_deterministic:
             return
         if not condition.deterministic():
-            raise _unsupported(text, "a non-deterministic function", _DIFFERENT_ANSWERS)
+            raise unsupported(text, "a non-deterministic function", _DIFFERENT_ANSWERS)
         clock = unpinned_clock(self._spark, condition)
         if clock is not None:
-            raise _unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
+            raise unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
         if special is True or (special is None and casts_special_date(condition)):
             raise _special(text)
 
@@ -321,22 +332,23 @@ def _refuse_star(text: str) -> None:
     except Unreadable:
         if "*" not in text:
             return
-    raise _unsupported(text, "a star", "Name the columns that are meant.")
+    raise unsupported(text, "a star", "Name the columns that are meant.")
 
 
-def _refuse_foreign_code(lexed: Lexed, text: str) -> None:
-    found = sorted(_FOREIGN_CODE & set(lexed.calls()))
-    if found:
-        raise _unsupported(text, f"the function {found[0]}()", "It calls arbitrary Java code.")
+def _advice(text: str) -> str:
+    """What to write where a parameter stands after the name of a type, as only a literal may."""
+    try:
+        tokens = lex(text).tokens
+    except Unreadable:
+        return ""
+    for word, following in itertools.pairwise(tokens):
+        kind = word.text.upper() if word.kind == "word" else ""
+        if following.kind == "parameter" and kind in _TYPED_LITERALS:
+            parameter = f":{following.text}"
+            instead = f"{parameter} * INTERVAL 1 DAY" if kind == "INTERVAL" else f"CAST({parameter} AS {kind})"
+            return f" A parameter is a value and no part of a literal: for {kind} {parameter} write {instead}."
+    return ""
 
 
 def _special(text: str) -> UnsupportedPredicate:
-    return _unsupported(text, "a special date such as 'today'", f"{_DIFFERENT_ANSWERS} Write current_date() or now().")
-
-
-def _unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:
-    return UnsupportedPredicate(
-        f"The text {text!r} holds {construct}, which may not stand here. {why} Nothing was read.",
-        predicate=text,
-        construct=construct,
-    )
+    return unsupported(text, "a special date such as 'today'", f"{_DIFFERENT_ANSWERS} Write current_date() or now().")

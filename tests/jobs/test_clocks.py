@@ -155,9 +155,9 @@ def test_a2_what_cannot_be_pinned_is_refused_by_name(tmp_path: Path, spark: Spar
     assert refusal("day = DATE 'yesterday'")[0] == "a special date such as 'today'"
     assert refusal("day = CAST(' Now ' AS DATE)")[0] == "a special date such as 'today'"
     assert refusal("day < :d", d="tomorrow")[0] == "a special date such as 'today'"
-    assert refusal("day < builtin.current_date()")[0] == "the clock current_date()"
+    assert refusal("day <\u00a0current_date()")[0] == "the clock current_date()"
     assert refusal("day = current_date")[1].count("write `current_date` for the column, current_date() for now") == 1
-    for accepted in ("name = 'today'", "name = current_user()", "`current_date` = day", "day < current_date()"):
+    for accepted in ("name = 'today'", "`current_date` = day", "day < current_date()"):
         assert run(spark, "delete", table, predicate=accepted).status == "nothing_to_do"
     error = error_of(run(spark, "delete", table, predicate="id = :_txlog_now", parameters={"_txlog_now": 1}))
     assert error["facts"]["argument"] == "parameters._txlog_now"

@@ -287,18 +287,6 @@ def test_a_table_that_is_missing_or_keeps_its_rows_is_an_error(tmp_path: Path, s
     assert files_on_disk(table) == live_files(table)
 
 
-def test_a_function_of_the_session_must_be_deterministic(tmp_path: Path, spark: SparkSession) -> None:
-    from pyspark.sql.functions import udf
-
-    table = make_table(tmp_path / "t", rows(10))
-    spark.udf.register("is_four", udf(lambda value: value == 4, "boolean"))
-    spark.udf.register("is_lucky", udf(lambda value: value == 7, "boolean").asNondeterministic())
-    error = error_of(run(spark, "delete", table, predicate="is_lucky(id)"))
-    assert (error["type"], error["facts"]["construct"]) == ("UnsupportedPredicate", "a non-deterministic function")
-    committed(run(spark, "delete", table, predicate="is_four(id)"))
-    assert ids(table) == [k for k in range(10) if k != 4]
-
-
 def test_a_damaged_data_file_is_named_before_anything_is_written(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10), rows(10, start=5))
     (path, _) = sorted(live_files(table))

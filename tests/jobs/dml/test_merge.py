@@ -314,7 +314,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("UnsupportedPredicate", setting(name="to_json(struct(t.*))")),
     ("UnsupportedPredicate", {"clauses": [delete("t.id = (SELECT 1)")]}),
     ("UnsupportedPredicate", setting(amount="(SELECT 1)")),
-    ("InvalidPredicate", setting(amount="sum(s.id)")),
+    ("UnsupportedPredicate", setting(amount="sum(s.id)")),
     ("InvalidPredicate", setting(name="'a'), ('b'")),
     ("SchemaMismatch", setting(id="s.name")),
     ("SchemaMismatch", {"clauses": [update()]}),
