@@ -47,6 +47,7 @@ from airflow_txlog.arguments import (
 )
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
 from airflow_txlog.parameters import decode_parameter
+from airflow_txlog.restrictions import RESTRICTED, check_restrictions
 
 _Value = TypeVar("_Value")
 
@@ -132,6 +133,8 @@ class JobSpec:
     all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
+    `unrestricted` names what the operator vouches for: "query", "options", "spark_conf" (docs/operators.md). What it
+    does not name is restricted to what cannot load code, here and in the job.
     `result_uri` is where the job puts its JobResult; null: nowhere.
     `saved_work_key` (64 hexadecimal digits) is what the tries of this work name and sign their saved work with; null:
     the job trusts no work that another process saved, and saves none. A secret: it decides nothing about the work, so
@@ -151,6 +154,7 @@ class JobSpec:
     conflict_deadline_s: int = 3600
     strict_writers: bool = False
     allow_absolute_paths: bool = False
+    unrestricted: tuple[str, ...] = ()
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -173,10 +177,14 @@ class JobSpec:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
             changes_rows = OPERATIONS[self.operation].changes_rows
             want("application", changes_rows, f"null: {self.operation} carries no transaction")
+        named = isinstance(self.unrestricted, list | tuple) and all(item in RESTRICTED for item in self.unrestricted)
+        want("unrestricted", named, f"a list of some of {list(RESTRICTED)}", self.unrestricted)
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
         object.__setattr__(self, "arguments", complete_arguments(self.operation, self.arguments))
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))
         object.__setattr__(self, "annotations", copy.deepcopy(self.annotations))
+        object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
+        check_restrictions(self.arguments, self.spark_conf, self.unrestricted)
 
     @property
     def bound_parameters(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ A hook keeps the tables that it opened, so that looking at one again is one smal
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from airflow_txlog.arguments import is_absolute
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.work_key import saved_work_key
+from airflow_txlog.restrictions import only_tunes
 from airflow_txlog.runners import Runner, make_runner
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ class TxlogHook(BaseHook):
                 f"Connection {self.txlog_conn_id}: spark_conf must be a JSON object of texts.", argument="spark_conf"
             )
         return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in conf.items()}
+
+    def with_settings(self, spec: JobSpec) -> JobSpec:
+        """The spec with the connection's settings below its own.
+
+        Who may edit connections decides what the workers run, so the connection's settings are not restricted. The
+        spec's own were judged when it was made.
+        """
+        settings = self.spark_conf
+        unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
+        return spec.replace(spark_conf={**settings, **spec.spark_conf}, unrestricted=unrestricted)
 
     @property
     def runner_name(self) -> str | None:
@@ -157,6 +168,7 @@ class TxlogHook(BaseHook):
         idempotency_key: str,
         runner: str | Runner = "child",
         spark_conf: Mapping[str, str] | None = None,
+        unrestricted: Collection[str] = (),
         time_zone: str = "UTC",
     ) -> JobResult:
         """Run one job that changes rows from Python code, exactly once per key.
@@ -173,14 +185,15 @@ class TxlogHook(BaseHook):
             table_uri=self.table_uri(table),
             arguments=dict(arguments),
             application=application,
-            spark_conf={**self.spark_conf, **(spark_conf or {})},
+            spark_conf=dict(spark_conf or {}),
+            unrestricted=tuple(unrestricted),
             time_zone=time_zone,
             strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),
             allow_absolute_paths=self.allow_absolute_paths,
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner
-        return chosen.run(spec, log=self.log.info)
+        return chosen.run(self.with_settings(spec), log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection is usable: its base, its settings. Opens no table."""

@@ -36,7 +36,10 @@ class TxlogOperator(BaseOperator):
     :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), or a
         `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
     :param spark_conf: Spark settings of this job, over those of the connection. No secrets: they are shown in the UI.
-        (templated)
+        They may tune by numbers, sizes, times and true or false; any other needs `unrestricted`. (templated)
+    :param unrestricted: what is yours entirely, with no template that puts another person's text into it, and may
+        therefore load code: "spark_conf"; "query", the SQL of a source, which may then also run programs and read any
+        file or catalog; "options", those of file sources.
     :param time_zone: the time zone in which SQL texts are understood.
     :param conflict_deadline_s: how long, in seconds, the job itself goes on after losing to another commit, before
         the conflict is given to Airflow's retries. What was found and staged, and what still holds, is not done again.
@@ -59,6 +62,7 @@ class TxlogOperator(BaseOperator):
         txlog_conn_id: str | None = None,
         runner: str | Runner | None = None,
         spark_conf: Mapping[str, Any] | None = None,
+        unrestricted: str | Collection[str] = (),
         time_zone: str = "UTC",
         conflict_deadline_s: int = 3600,
         **kwargs: Any,
@@ -68,6 +72,7 @@ class TxlogOperator(BaseOperator):
         self.txlog_conn_id = txlog_conn_id
         self.runner = runner
         self.spark_conf = spark_conf
+        self.unrestricted = (unrestricted,) if isinstance(unrestricted, str) else tuple(unrestricted)
         self.time_zone = time_zone
         self.conflict_deadline_s = conflict_deadline_s
         self._running: Runner | None = None
@@ -96,7 +101,7 @@ class TxlogOperator(BaseOperator):
         # With a connection, a name is joined to its base, which is known only when the task runs.
         uri = self.table_uri if self.txlog_conn_id is None or not isinstance(self.table_uri, str) else "/"
         try:
-            self._spec(uri, text_map("spark_conf", self.spark_conf))
+            self._spec(uri)
         except InvalidJobSpec as error:
             argument = str(error.facts.get("argument")).removeprefix("arguments.").split(".")[0].split("[")[0]
             fields = [name for name in self.fields_of(argument) if name in self.template_fields]
@@ -180,9 +185,8 @@ class TxlogOperator(BaseOperator):
 
         hook = self.hook
         table_uri = hook.table_uri(self.table_uri)
-        spark_conf = {**hook.spark_conf, **text_map("spark_conf", self.spark_conf)}
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
-        spec = self._spec(table_uri, spark_conf).replace(
+        spec = hook.with_settings(self._spec(table_uri)).replace(
             annotations=annotations_of(context),
             strict_writers=hook.strict_writers,
             allow_absolute_paths=hook.allow_absolute_paths,
@@ -193,12 +197,13 @@ class TxlogOperator(BaseOperator):
         key = None if application is None else saved_work_key(application)
         return spec.replace(application=application, saved_work_key=key)
 
-    def _spec(self, table_uri: str, spark_conf: dict[str, str]) -> JobSpec:
+    def _spec(self, table_uri: str) -> JobSpec:
         return JobSpec(
             operation=self.operation,
             table_uri=table_uri,
             arguments=self.job_arguments(),
-            spark_conf=spark_conf,
+            spark_conf=text_map("spark_conf", self.spark_conf),
+            unrestricted=tuple(self.unrestricted),
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
         )

@@ -105,6 +105,7 @@ def run(
     conflict_deadline_s: int = 3600,
     spark_conf: dict[str, str] | None = None,
     key: str | None = KEY,
+    unrestricted: tuple[str, ...] = (),
     **arguments: Any,
 ) -> JobResult:
     """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work."""
@@ -119,6 +120,7 @@ def run(
         conflict_deadline_s=conflict_deadline_s,
         spark_conf=spark_conf or {},
         saved_work_key=key if application is not None else None,
+        unrestricted=unrestricted,
     )
     return run_job(spec, spark, log=log)
 

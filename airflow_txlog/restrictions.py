@@ -1,0 +1,114 @@
+"""What a job's Spark settings and source options may hold unless the operator says `unrestricted`.
+
+Both can be templated, so that what stands in them may come from whoever triggers a DAG run; and both can make Spark
+load code: a setting by naming a jar, a class, a module or a program, an option because Spark hands every option of a
+file reader on to Hadoop as a setting. So both are lists of what is known to be harmless. A setting tunes: its name is
+of a family below, and its value is a number, a size, a time or true or false, which names nothing. A query is judged
+in the job (`jobs/query_gate.py`), where Spark's parser is. Invariant: what no list has is refused, also a name of a
+newer Spark. Standard library only. Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from airflow_txlog.errors import InvalidJobSpec
+
+RESTRICTED = ("options", "query", "spark_conf")
+"""What `unrestricted` may name: the options of file sources, the SQL of a source, the Spark settings."""
+
+_PLAIN = re.compile(r"true|false|-?\d+(\.\d+)?(e-?\d+)?\s*([kmgtp]i?b?|b|us|ms|s|m|min|h|d)?", re.IGNORECASE)
+_TUNES = re.compile(
+    r"""spark\.(
+      (sql|shuffle|memory|storage|broadcast|dynamicAllocation|reducer|cleaner|stage|scheduler|io\.compression
+        |kryoserializer\.buffer|locality\.wait|rpc|network\.timeout|speculation|excludeOnFailure)(\.[\w.]+)?
+      | default\.parallelism | rdd\.compress | task\.(cpus|maxFailures) | files\.(maxPartitionBytes|openCostInBytes)
+      | driver\.(cores|maxResultSize|memory|memoryOverhead|memoryOverheadFactor)
+      | executor\.(cores|instances|heartbeatInterval|memory|memoryOverhead|memoryOverheadFactor|pyspark\.memory)
+      | python\.worker\.(memory|reuse) | ui\.(enabled|showConsoleProgress)
+    )""",
+    re.VERBOSE,
+)
+# Settings whose value is a word, or a place's name, and no class or file.
+_WORDS = (
+    (r"spark\.(sql|io|scheduler)\.[\w.]*(codec|[mM]ode|ModeInRead|ModeInWrite|Policy|[tT]imestampType)", r"\w+"),
+    (r"spark\.sql\.session\.timeZone", r"[\w/+:-]+"),
+    (r"spark\.master", r"local(\[(\d+|\*)(, *\d+)?\])?"),
+    (r"spark\.app\.name", r".*"),
+)
+
+_OF_FILES = """basepath ignorecorruptfiles ignoreinvalidpartitionpaths ignoremissingfiles modifiedafter modifiedbefore
+    pathglobfilter recursivefilelookup timezone"""
+_OF_TEXT = """charset columnnameofcorruptrecord dateformat enabledatetimeparsingfallback encoding linesep locale mode
+    multiline samplingratio singlevariantcolumn timeformat timestampformat timestampntzformat"""
+_OPTIONS = {
+    "parquet": frozenset(f"{_OF_FILES} datetimerebasemode int96rebasemode mergeschema".split()),
+    "orc": frozenset(f"{_OF_FILES} mergeschema".split()),
+    "csv": frozenset(
+        f"""{_OF_FILES} {_OF_TEXT} chartoescapequoteescaping columnpruning comment delimiter emptyvalue enforceschema
+        escape header ignoreleadingwhitespace ignoretrailingwhitespace inferschema inputbuffersize maxcharspercolumn
+        maxcolumns nanvalue negativeinf nullvalue positiveinf preferdate quote sep unescapedquotehandling""".split()
+    ),
+    "json": frozenset(
+        f"""{_OF_FILES} {_OF_TEXT} allowbackslashescapinganycharacter allowcomments allownonnumericnumbers
+        allownumericleadingzeros allowsinglequotes allowunquotedcontrolchars allowunquotedfieldnames
+        dropfieldifallnull infertimestamp prefersdecimal primitivesasstring useunsaferow""".split()
+    ),
+}
+"""The options that Spark's readers know, by format and in lower case."""
+
+
+def only_tunes(spark_conf: Mapping[str, str]) -> bool:
+    """Whether none of the settings can make Spark load code."""
+    return all(_tunes(name, value) for name, value in spark_conf.items())
+
+
+def check_restrictions(
+    arguments: Mapping[str, Any], spark_conf: Mapping[str, str], unrestricted: Collection[str]
+) -> None:
+    """Raises InvalidJobSpec for a setting or an option on no list here, unless `unrestricted` names its kind."""
+    if "spark_conf" not in unrestricted:
+        for name, value in spark_conf.items():
+            if not _tunes(name, value):
+                raise _refused(
+                    f"spark_conf.{name}",
+                    "spark_conf",
+                    "a task's settings may tune Spark by a number, a size, a time or true or false, and this one may "
+                    "load code or reach another place. The spark_conf of a connection may hold any setting",
+                )
+    if "options" not in unrestricted:
+        for place, view in _file_views(arguments):
+            for name in view.get("options") or {}:
+                if name.lower() not in _OPTIONS[view["format"]]:
+                    raise _refused(
+                        f"{place}.options.{name}",
+                        "options",
+                        f"this is no option of Spark's reader of {view['format']}, and Spark hands any other on to "
+                        "Hadoop as a setting, which may load code",
+                    )
+
+
+def _tunes(name: str, value: str) -> bool:
+    if _TUNES.fullmatch(name) and _PLAIN.fullmatch(value.strip()):
+        return True
+    return any(re.fullmatch(names, name) and re.fullmatch(values, value) for names, values in _WORDS)
+
+
+def _file_views(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each view of files among the arguments, with the name of the place where it stands."""
+    keys = arguments.get("keys") or {}
+    for place, source in (("source", arguments.get("source")), ("keys.source", keys.get("source"))):
+        views = {f"{place}.views.{name}": view for name, view in ((source or {}).get("views") or {}).items()}
+        for name, view in (views or {place: source or {}}).items():
+            if "format" in view:
+                yield f"arguments.{name}", view
+
+
+def _refused(argument: str, kind: str, why: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"{argument.removeprefix('arguments.')} is refused: {why}. Where all of it is yours, and no template puts "
+        f'another person\'s text into it, allow it by unrestricted=["{kind}"]. Nothing was read.',
+        argument=argument,
+    )
