@@ -41,6 +41,7 @@ from airflow_txlog.jobs.causes import analysis_text, condition_of, describe, fac
 from airflow_txlog.jobs.clocks import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.functions import check_analysed, check_named, check_parsed, unsupported
+from airflow_txlog.jobs.query_gate import check_query
 from airflow_txlog.jobs.session import is_classic
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
@@ -143,10 +144,16 @@ class SqlGate:
         return frame.schema[0].dataType
 
     def query(self, text: str) -> DataFrame:
-        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound."""
+        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound.
+
+        What it may do is judged by `query_gate`, unless the operator leaves it unrestricted.
+        """
+        # In a FROM clause only a query may stand: a command would have run at once.
+        statement = f"SELECT * FROM (\n{text}\n)"
         try:
-            # In a FROM clause only a query may stand: a command would have run at once.
-            frame, _ = self._bound(f"SELECT * FROM (\n{text}\n)", text)
+            if "query" not in self._context.spec.unrestricted:
+                check_query(self._spark, statement)
+            frame, _ = self._bound(statement, text)
         except PySparkException as error:
             refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
             raise refusal(

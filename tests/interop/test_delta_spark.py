@@ -463,7 +463,7 @@ def test_a_source_reads_the_target_through_delta_spark_and_never_its_raw_files(d
 
     def write(relation: str) -> dict[str, Any]:
         arguments = {"source": {"sql": f"SELECT id + 10 AS id, name FROM {relation}"}}
-        return delta.job(operation="write", table_uri=uri, arguments=arguments, time_zone="UTC")
+        return delta.job(operation="write", table_uri=uri, arguments=arguments, unrestricted=["query"])
 
     refused = write(f"parquet.`{uri}`")
     assert refused["error"]["type"] == "InvalidJobSpec"

@@ -63,7 +63,7 @@ def test_a_source_that_has_not_arrived_is_a_class_of_its_own(tmp_path: Path, spa
     found = []
     for source in sources(tmp_path):
         spec = JobSpec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
-        error = run_job(spec, spark).error
+        error = run_job(spec.replace(unrestricted=("query",)), spark).error
         found.append(None if error is None else (error["type"], error["retryable"]))
     assert found == [("SourceNotFound", False)] * len(found)
 
