@@ -129,8 +129,11 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The task's environment, in which the child finds this package and writes its lines at once."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    """The task's environment, in which the child finds this package and writes its lines at once.
+
+    Neither the child nor Spark's workers below it import from the directory that they happen to start in.
+    """
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     package_parent = str(Path(airflow_txlog.__file__).resolve().parents[1])
     installed = {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}
     # A checkout on sys.path is not on the child's. An installed package is found anyway, and putting site-packages
