@@ -19,7 +19,7 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long mutants lint bench lock clean
+.PHONY: help venv demo test test-long mutants lint bench lock audit clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -50,6 +50,9 @@ bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete
 
 lock: ## write constraints.txt anew from a clean environment
 	@tools/lock.sh
+
+audit: ## look constraints.txt up among known vulnerabilities, over the network; SERVICE=osv asks OSV instead of PyPI
+	@tools/audit.sh $(or $(SERVICE),pypi)
 
 clean: ## delete what the other commands made, .venv included
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
