@@ -20,17 +20,13 @@ from pyspark.sql import SparkSession
 
 from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
 from airflow_txlog.errors import UnsupportedPredicate
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from airflow_txlog.jobs.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
 
 # Not here, and so refused: what runs code (reflect), reads files or their names (input_file_name, from_protobuf,
 # from_xml by its schema option), tells of the session (current_user, version), puts values into an error (raise_error,
 # assert_true), follows a document (xpath), and whatever is no function of one row. What is not deterministic is refused
 # in conditions by Spark's analysis.
-FUNCTIONS = _words(
+FUNCTIONS = words(
     """
     if coalesce ifnull nullif nullifzero nvl nvl2 nanvl zeroifnull equal_null isnull isnotnull isnan between when
     like ilike rlike regexp regexp_like greatest least typeof
@@ -84,7 +80,7 @@ _GIVES_A_TYPE = ("schema_of_csv", "schema_of_json")
 _OPEN = Token("symbol", "(")
 
 # What Spark's parser makes of names, literals and operators, besides calls.
-_PARSED = _words(
+_PARSED = words(
     """
     Add Alias And Between BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Collate Concat
     CreateNamedStruct CurrentDate CurrentTime CurrentTimestamp Divide EqualNullSafe EqualTo Extract GreaterThan
@@ -96,10 +92,10 @@ _PARSED = _words(
     UnresolvedFunction UnresolvedNamedLambdaVariable
     """
 )
-_SUBQUERIES = _words("Exists InSubquery LateralSubquery ListQuery ScalarSubquery")
-_WINDOWS = _words("WindowExpression UnresolvedWindowExpression")
+_SUBQUERIES = words("Exists InSubquery LateralSubquery ListQuery ScalarSubquery")
+_WINDOWS = words("WindowExpression UnresolvedWindowExpression")
 # Expressions without arguments that an analysed text may hold: columns, constants, clocks, chances.
-_LEAVES = _words(
+_LEAVES = words(
     """
     AttributeReference Literal NamedLambdaVariable CurrentDate CurrentTime CurrentTimeZone CurrentTimestamp
     LocalTimestamp Now Uuid MonotonicallyIncreasingID Pi EulerNumber CreateArray CreateMap CreateNamedStruct Concat
@@ -107,17 +103,16 @@ _LEAVES = _words(
     """
 )
 # Expressions in Spark's own packages that run what somebody else has written.
-_FOREIGN = _words(
+_FOREIGN = words(
     """
     ApplyFunctionExpression CallMethodViaReflection PythonUDAF PythonUDF PythonUDTF SQLFunctionExpression
     SQLScalarFunction ScalaUDF TransformExpression TryReflect
     """
 )
-_PACKAGE = "org.apache.spark.sql.catalyst."
 # What stands below a filter of ours: the relation, and nothing that a SQL function of the session would put between.
 _RELATIONS = ("SubqueryAlias", "Join")
 # Words before an opening parenthesis that call nothing; type names with a length among them.
-_KEYWORDS = _words(
+_KEYWORDS = words(
     """all and any as by case distinct else escape for from in interval is not or some then timestampadd timestampdiff
     try_cast varchar"""
 )
@@ -134,13 +129,9 @@ def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) 
     `parameters` are what may be bound. Raises UnsupportedPredicate, and Spark's own error where the text is not one
     expression.
     """
-    java: Any = spark._jsparkSession
-    # Spark's parser reads the settings of the session that is the thread's active one.
-    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(java)
-    nodes = _nodes(spark, java.sessionState().sqlParser().parseExpression(text))
-    classes = _classes(spark, nodes)
-    for name in classes:
-        kind = _short(name)
+    found = Tree(spark, parser_of(spark).parseExpression(text))
+    for name in found.classes:
+        kind = short(name)
         if kind in _SUBQUERIES:
             raise unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
         if kind in _WINDOWS:
@@ -149,18 +140,39 @@ def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) 
             raise unsupported(text, "a star", "Name the columns that are meant.")
         if kind == "ExpressionWithUnresolvedIdentifier":
             raise unsupported(text, "IDENTIFIER()", "Write the name itself.")
-        if name.startswith(f"{_PACKAGE}expressions.aggregate."):
+        if name.startswith(f"{EXPRESSIONS}aggregate."):
             raise unsupported(text, "an aggregate function", "It may speak of one row only.")
-        if not name.startswith(_PACKAGE) or kind not in _PARSED:
+        if not name.startswith(CATALYST) or kind not in _PARSED:
             raise unsupported(text, kind, _WHY)
-    calls = [nodes.apply(index) for index, name in enumerate(classes) if _short(name) == "UnresolvedFunction"]
+    try:
+        check_calls(spark, found, FUNCTIONS, parameters)
+    except UnlistedCall as call:
+        raise unsupported(text, call.what, call.why) from None
+
+
+class UnlistedCall(Exception):
+    """A call that `check_calls` refuses: what it is, and why."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+
+
+def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parameters: Mapping[str, Any]) -> None:
+    """Every function call of a parsed tree is of a listed function that is built into this Spark.
+
+    `parameters` are what may be bound. Raises UnlistedCall.
+    """
+    calls = found.of_class("UnresolvedFunction")
     known = _functions_of(spark) if calls else frozenset()
     for call in calls:
         name = call.nameParts().mkString(".").lower()
-        if name not in FUNCTIONS or name not in known:
-            raise unsupported(text, f"the function {name}()", _WHY)
-        if name in _TYPE_ARGUMENT and not _has_plain_type(spark, call, _TYPE_ARGUMENT[name], parameters):
-            raise unsupported(text, f"a type for {name}() that is not a plain text", "Write the type as SQL writes it.")
+        bare = name.removeprefix("system.").removeprefix("builtin.")
+        if bare not in listed or bare not in known:
+            raise UnlistedCall(f"the function {name}()", _WHY)
+        if bare in _TYPE_ARGUMENT and not _has_plain_type(spark, call, _TYPE_ARGUMENT[bare], parameters):
+            raise UnlistedCall(f"a type for {name}() that is not a plain text", "Write the type as SQL writes it.")
 
 
 def check_named(text: str) -> None:
@@ -188,12 +200,12 @@ def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
     condition = filtered.condition()
     foreign = [
         name
-        for name in _classes(spark, _nodes(spark, condition))
-        if not name.startswith(f"{_PACKAGE}expressions.") or _short(name) in _FOREIGN
+        for name in classes_of(spark, nodes_of(spark, condition))
+        if not name.startswith(EXPRESSIONS) or short(name) in _FOREIGN
     ]
-    foreign += [name for name in _classes(spark, condition.collectLeaves()) if _short(name) not in _LEAVES]
+    foreign += [name for name in classes_of(spark, condition.collectLeaves()) if short(name) not in _LEAVES]
     if foreign:
-        raise unsupported(text, f"the expression {_short(foreign[0])}", _WHY)
+        raise unsupported(text, f"the expression {short(foreign[0])}", _WHY)
 
 
 def unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:
@@ -208,12 +220,12 @@ def unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:
 def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapping[str, Any]) -> bool:
     """Whether the type that a call is given is text in SQL's own words, and no JSON, or what a sample shows."""
     arguments = call.arguments()
-    if any(_short(name) == "NamedArgumentExpression" for name in _classes(spark, arguments)):
+    if any(short(name) == "NamedArgumentExpression" for name in classes_of(spark, arguments)):
         return False
     if arguments.size() <= place:
         return True
     given = arguments.apply(place)
-    kind = _short(given.getClass().getName())
+    kind = short(given.getClass().getName())
     if kind == "UnresolvedFunction":
         return given.nameParts().mkString(".").lower() in _GIVES_A_TYPE
     if kind == "NamedParameter":
@@ -227,31 +239,3 @@ def _functions_of(spark: SparkSession) -> frozenset[str]:
     # With the namespace system.builtin before them since Spark 4.2.
     names = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin().listFunction().mkString(" ")
     return frozenset(name.rsplit(".", 1)[-1] for name in str(names).split(" "))
-
-
-def _nodes(spark: SparkSession, expression: Any) -> Any:
-    """Every node of an expression, a parent before its children: a Scala sequence."""
-    jvm: Any = spark._jvm
-    java = jvm.java.lang
-    return expression.map(_function(java, java.invoke.MethodHandles.identity(java.Class.forName("java.lang.Object"))))
-
-
-def _classes(spark: SparkSession, nodes: Any) -> list[str]:
-    """The class of each node of a sequence, in a few calls: there may be thousands, and each call takes a while."""
-    jvm: Any = spark._jvm
-    java = jvm.java.lang
-    returns = java.invoke.MethodType.methodType(java.Class.forName("java.lang.Class"))
-    lookup = java.invoke.MethodHandles.publicLookup()
-    get_class = lookup.findVirtual(java.Class.forName("java.lang.Object"), "getClass", returns)
-    lines = str(nodes.map(_function(java, get_class)).mkString("\n"))
-    return [line.removeprefix("class ") for line in lines.split("\n")]
-
-
-def _function(java: Any, handle: Any) -> Any:
-    """A method of the JVM as a Scala function of one argument."""
-    return java.invoke.MethodHandleProxies.asInterfaceInstance(java.Class.forName("scala.Function1"), handle)
-
-
-def _short(name: str) -> str:
-    """The name of a class without its package, and without what the compiler adds to an object or a nameless class."""
-    return name.rsplit(".", 1)[-1].split("$", 1)[0]

@@ -10,59 +10,18 @@ Source: Spark 4.2, AstBuilder, FunctionRegistry, ResolveSQLOnFile, CallMethodVia
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.functions import FUNCTIONS, UnlistedCall, check_calls
+from airflow_txlog.jobs.parsed import CATALYST, EXPRESSIONS, Tree, parser_of, short, words
 from airflow_txlog.jobs.session import is_classic
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Functions that compute a value of one row.
-_OF_ROWS = _words(
-    """
-    abs acos acosh add_months aes_decrypt aes_encrypt aggregate array array_append array_compact array_contains
-    array_distinct array_except array_insert array_intersect array_join array_max array_min array_position
-    array_prepend array_remove array_repeat array_size array_sort array_union arrays_overlap arrays_zip ascii asin
-    asinh atan atan2 atanh base64 between bigint bin binary bit_count bit_get bit_length bitmap_bit_position
-    bitmap_bucket_number bitmap_count boolean bround btrim cardinality cast cbrt ceil ceiling char char_length
-    character_length chr coalesce collate collation concat concat_ws contains conv convert_timezone cos cosh cot
-    crc32 csc curdate current_date current_time current_timestamp current_timezone date date_add date_diff
-    date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname dayofmonth
-    dayofweek dayofyear decimal decode degrees div double e element_at elt encode endswith equal_null exists exp
-    expm1 extract factorial filter find_in_set flatten float floor forall format_number format_string from_csv
-    from_json from_unixtime from_utc_timestamp get get_json_object getbit greatest hash hex hll_sketch_estimate
-    hll_union hour hypot if ifnull ilike initcap instr int is_valid_utf8 is_valid_variant is_variant_null isnan
-    isnotnull isnull json_array_length json_object_keys last_day lcase least left len length levenshtein like ln
-    localtimestamp locate log log10 log1p log2 lower lpad ltrim luhn_check make_date make_dt_interval make_interval
-    make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_valid_utf8 make_ym_interval map map_concat
-    map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with mask
-    md5 minute mod monotonically_increasing_id month monthname months_between named_struct nanvl negative next_day
-    now nullif nullifzero nvl nvl2 octet_length overlay parse_json parse_url pi pmod position positive pow power
-    printf quarter quote radians rand randn random randstr reduce regexp regexp_count regexp_extract
-    regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat replace reverse right rint rlike
-    round rpad rtrim schema_of_csv schema_of_json schema_of_variant sec second sentences sequence sha sha1 sha2
-    shiftleft shiftright shiftrightunsigned shuffle sign signum sin sinh size slice smallint sort_array soundex
-    space split split_part sqrt startswith str_to_map string struct substr substring substring_index tan tanh time
-    time_bucket time_diff time_from_micros time_from_millis time_from_seconds time_to_micros time_to_millis
-    time_to_seconds time_trunc timestamp timestamp_micros timestamp_millis timestamp_seconds tinyint to_binary
-    to_char to_csv to_date to_json to_number to_time to_timestamp to_timestamp_ltz to_timestamp_ntz
-    to_unix_timestamp to_utc_timestamp to_varchar to_variant_object transform transform_keys transform_values
-    translate trim trunc try_add try_aes_decrypt try_divide try_element_at try_make_interval try_make_timestamp
-    try_make_timestamp_ltz try_make_timestamp_ntz try_mod try_multiply try_parse_json try_parse_url try_subtract
-    try_to_binary try_to_date try_to_number try_to_time try_to_timestamp try_url_decode try_validate_utf8
-    try_variant_get typeof ucase unbase64 unhex uniform unix_date unix_micros unix_millis unix_seconds
-    unix_timestamp upper url_decode url_encode uuid validate_utf8 variant_get vector_cosine_similarity
-    vector_inner_product vector_l2_distance vector_norm vector_normalize weekday weekofyear when width_bucket
-    xxhash64 year zeroifnull zip_with
-    """
-)
 # Of many rows, into many rows, and what tells of the session and the place of a row.
-_OF_QUERIES = _words(
+_OF_QUERIES = words(
     """
     and any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
     approx_top_k_combine approx_top_k_estimate array_agg assert_true avg bit_and bit_or bit_xor bitmap_and_agg
@@ -94,17 +53,17 @@ _OF_QUERIES = _words(
 )
 # Not there, and so refused: reflect, java_method, try_reflect (any static method of Java); from_avro, to_avro,
 # schema_of_avro, from_protobuf, to_protobuf (they read the file, or load the class, that an argument names).
-FUNCTIONS = _OF_ROWS | _OF_QUERIES
+QUERY_FUNCTIONS = FUNCTIONS | _OF_QUERIES
 # By the number of arguments from which on the last one is a map of options; one of them names a schema's file.
 _OPTIONS_FROM = {"from_xml": 3, "schema_of_xml": 2}
-_TABLE_FUNCTIONS = _words(
+_TABLE_FUNCTIONS = words(
     """
     collations explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range sql_keywords stack
     variant_explode variant_explode_outer
     """
 )
 # What Spark's parser makes of a query, besides expressions.
-_NODES = _words(
+_NODES = words(
     """
     Aggregate Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LocalLimit LocalRelation Offset
     OneRowRelation Pivot Project Repartition RepartitionByExpression Sample Sort SubqueryAlias Union Unpivot
@@ -116,43 +75,42 @@ _NODES = _words(
     UnresolvedTableValuedFunction
     """
 )
-_CATALYST = "org.apache.spark.sql.catalyst."
-_EXPRESSIONS = f"{_CATALYST}expressions."
 _BUILT_IN = ("", "builtin.", "system.builtin.")
 
 
-def check_query(spark: SparkSession, sql: str) -> None:
+def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any]) -> None:
     """Judges a whole statement as Spark will analyse it. Reads and runs nothing.
 
     Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
     """
     if not is_classic(spark):
         raise _refused("a query on Spark Connect", "Its server has the parser, so what it does cannot be seen here")
-    java: Any = spark._jsparkSession
-    # Spark's parser reads the settings of the session that is the thread's active one.
-    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(java)
-    found = _Tree(spark, java.sessionState().sqlParser().parsePlan(sql))
+    found = Tree(spark, parser_of(spark).parsePlan(sql))
     for name in sorted(set(found.classes)):
-        if not (name.startswith(_EXPRESSIONS) or (name.startswith(_CATALYST) and _short(name) in _NODES)):
-            raise _refused(_in_words(_short(name)), "A query may only compute rows")
+        if not (name.startswith(EXPRESSIONS) or (name.startswith(CATALYST) and short(name) in _NODES)):
+            raise _refused(_in_words(short(name)), "A query may only compute rows")
+    try:
+        check_calls(spark, found, QUERY_FUNCTIONS, parameters)
+    except UnlistedCall as refused:
+        raise _refused(refused.what, "A query may call functions of Spark that compute a value") from None
     for call in found.of_class("UnresolvedFunction"):
-        _check_function(_dotted(call.nameParts()), FUNCTIONS, call.arguments().size())
+        name = _dotted(call.nameParts()).lower().rsplit(".", 1)[-1]
+        if call.arguments().size() >= _OPTIONS_FROM.get(name, call.arguments().size() + 1):
+            raise _refused(f"options of {name}()", "One of them names a file that is read")
     for call in found.of_class("UnresolvedGenerator"):
-        _check_function(call.name().unquotedString(), FUNCTIONS)
+        _check_function(call.name().unquotedString(), QUERY_FUNCTIONS)
     for call in found.of_class("UnresolvedTableValuedFunction"):
         _check_function(_dotted(call.name()), _TABLE_FUNCTIONS)
     _check_relations(spark, found)
 
 
-def _check_function(name: str, known: frozenset[str], num_arguments: int = 0) -> None:
+def _check_function(name: str, known: frozenset[str]) -> None:
     bare = name.lower().rsplit(".", 1)[-1]
     if name.lower().removesuffix(bare) not in _BUILT_IN or bare not in known:
         raise _refused(f"the function {name}()", "A query may call functions of Spark that compute a value")
-    if num_arguments >= _OPTIONS_FROM.get(bare, num_arguments + 1):
-        raise _refused(f"options of {name}()", "One of them names a file that is read")
 
 
-def _check_relations(spark: SparkSession, found: _Tree) -> None:
+def _check_relations(spark: SparkSession, found: Tree) -> None:
     """Every name is that of a temporary view, as the source's views are, or of a query that a WITH names."""
     sessions: Any = spark._jsparkSession
     catalog = sessions.sessionState().catalog()
@@ -176,53 +134,8 @@ def _names(query_with: Any) -> list[str]:
     return [str(relations.apply(index).productElement(0)).lower() for index in range(relations.size())]
 
 
-class _Tree:
-    """Every node below a parsed plan, wherever it stands: in lists, maps, tuples and options too."""
-
-    def __init__(self, spark: SparkSession, plan: Any) -> None:
-        jvm: Any = spark._jvm
-        java = jvm.java.lang
-        of = java.Class.forName
-        handles, methods = java.invoke.MethodHandles, java.invoke.MethodType
-        lookup = handles.publicLookup()
-        is_instance = lookup.findVirtual(
-            of("java.lang.Class"), "isInstance", methods.methodType(java.Boolean.TYPE, of("java.lang.Object"))
-        )
-
-        def function(handle: Any) -> Any:
-            return java.invoke.MethodHandleProxies.asInterfaceInstance(of("scala.Function1"), handle)
-
-        def is_a(name: str) -> Any:
-            return function(is_instance.bindTo(of(name)))
-
-        def method(owner: str, name: str, returns: str) -> Any:
-            return function(lookup.findVirtual(of(owner), name, methods.methodType(of(returns))))
-
-        itself = function(handles.identity(of("java.lang.Object")))
-        parts = method("scala.Product", "productIterator", "scala.collection.Iterator")
-        is_node, is_many = is_a(f"{_CATALYST}trees.TreeNode"), is_a("scala.collection.Iterable")
-        # Level by level and in the JVM: a tree has thousands of parts, and each call from here takes a while.
-        level = getattr(plan.children().take(0), "$colon$plus")(plan)
-        nodes = level
-        while not level.isEmpty():
-            many = level.filter(is_many).flatMap(itself)
-            level = getattr(many, "$plus$plus")(level.filterNot(is_many).filter(is_a("scala.Product")).flatMap(parts))
-            nodes = getattr(nodes, "$plus$plus")(level.filter(is_node))
-        self._nodes = nodes
-        names = str(nodes.map(method("java.lang.Object", "getClass", "java.lang.Class")).mkString("\n"))
-        self.classes = [name.removeprefix("class ") for name in names.split("\n")]
-
-    def of_class(self, kind: str) -> list[Any]:
-        return [self._nodes.apply(index) for index, name in enumerate(self.classes) if _short(name) == kind]
-
-
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _short(name: str) -> str:
-    """The name of a class without its package, and without what the compiler adds to an object's."""
-    return name.rsplit(".", 1)[-1].split("$", 1)[0]
 
 
 def _dotted(parts: Any) -> str:

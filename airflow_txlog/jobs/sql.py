@@ -152,7 +152,7 @@ class SqlGate:
         statement = f"SELECT * FROM (\n{text}\n)"
         try:
             if "query" not in self._context.spec.unrestricted:
-                check_query(self._spark, statement)
+                check_query(self._spark, statement, self._parameters)
             frame, _ = self._bound(statement, text)
         except PySparkException as error:
             refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec

@@ -12,7 +12,7 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.query_gate import FUNCTIONS
+from airflow_txlog.jobs.query_gate import QUERY_FUNCTIONS
 from airflow_txlog.jobs.sql import SqlGate
 from tests.helpers.jobs import committed, error_of, run
 
@@ -134,7 +134,7 @@ def test_the_functions_of_spark_are_judged_one_by_one(spark: SparkSession) -> No
     names = spark._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.functionSet().mkString("\n").split("\n")
     built_in = {name.replace("`", "").rsplit(".", 1)[-1] for name in names}
     avro = {"from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf"}
-    assert {name for name in built_in if name.isidentifier()} - FUNCTIONS == {
+    assert {name for name in built_in if name.isidentifier()} - QUERY_FUNCTIONS == {
         "java_method",
         "reflect",
         "try_reflect",

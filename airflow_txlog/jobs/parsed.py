@@ -1,0 +1,92 @@
+"""The trees that Spark's parser and analysis make: every node, by its class. Classic sessions only.
+
+A tree has thousands of parts, and each call into the JVM takes a while; so a tree is walked inside the JVM, by method
+handles. The invariant: `Tree` has every node, wherever it stands: in lists, maps, tuples, hints and options too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+CATALYST = "org.apache.spark.sql.catalyst."
+EXPRESSIONS = f"{CATALYST}expressions."
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as lists of names are written in this package."""
+    return frozenset(text.split())
+
+
+def short(name: str) -> str:
+    """The name of a class without its package, and without what the compiler adds to an object or a nameless class."""
+    return name.rsplit(".", 1)[-1].split("$", 1)[0]
+
+
+def parser_of(spark: SparkSession) -> Any:
+    """Spark's parser, reading the settings of this session."""
+    java: Any = spark._jsparkSession
+    # The parser reads those of the session that is the thread's active one.
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(java)
+    return java.sessionState().sqlParser()
+
+
+class Tree:
+    """A node (of a plan or an expression) and every node below it; `classes` has their full names in the same order."""
+
+    def __init__(self, spark: SparkSession, root: Any) -> None:
+        jvm: Any = spark._jvm
+        java = jvm.java.lang
+        of = java.Class.forName
+        handles, methods = java.invoke.MethodHandles, java.invoke.MethodType
+        lookup = handles.publicLookup()
+        is_instance = lookup.findVirtual(
+            of("java.lang.Class"), "isInstance", methods.methodType(java.Boolean.TYPE, of("java.lang.Object"))
+        )
+
+        def is_a(name: str) -> Any:
+            return _function(java, is_instance.bindTo(of(name)))
+
+        def method(owner: str, name: str, returns: str) -> Any:
+            return _function(java, lookup.findVirtual(of(owner), name, methods.methodType(of(returns))))
+
+        itself = _function(java, handles.identity(of("java.lang.Object")))
+        parts = method("scala.Product", "productIterator", "scala.collection.Iterator")
+        is_node, is_many = is_a(f"{CATALYST}trees.TreeNode"), is_a("scala.collection.Iterable")
+        level = getattr(root.children().take(0), "$colon$plus")(root)
+        nodes = level
+        while not level.isEmpty():
+            many = level.filter(is_many).flatMap(itself)
+            level = getattr(many, "$plus$plus")(level.filterNot(is_many).filter(is_a("scala.Product")).flatMap(parts))
+            nodes = getattr(nodes, "$plus$plus")(level.filter(is_node))
+        self._nodes = nodes
+        self.classes = classes_of(spark, nodes)
+
+    def of_class(self, kind: str) -> list[Any]:
+        """The nodes of a class, by its short name."""
+        return [self._nodes.apply(index) for index, name in enumerate(self.classes) if short(name) == kind]
+
+
+def classes_of(spark: SparkSession, sequence: Any) -> list[str]:
+    """The full name of the class of each item of a Scala sequence."""
+    jvm: Any = spark._jvm
+    java = jvm.java.lang
+    returns = java.invoke.MethodType.methodType(java.Class.forName("java.lang.Class"))
+    get_class = java.invoke.MethodHandles.publicLookup().findVirtual(
+        java.Class.forName("java.lang.Object"), "getClass", returns
+    )
+    lines = str(sequence.map(_function(java, get_class)).mkString("\n"))
+    return [line.removeprefix("class ") for line in lines.split("\n")]
+
+
+def nodes_of(spark: SparkSession, expression: Any) -> Any:
+    """An expression and its children and theirs, as a Scala sequence; of an analysed one those are all."""
+    jvm: Any = spark._jvm
+    java = jvm.java.lang
+    return expression.map(_function(java, java.invoke.MethodHandles.identity(java.Class.forName("java.lang.Object"))))
+
+
+def _function(java: Any, handle: Any) -> Any:
+    """A method of the JVM as a Scala function of one argument."""
+    return java.invoke.MethodHandleProxies.asInterfaceInstance(java.Class.forName("scala.Function1"), handle)
