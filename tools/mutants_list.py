@@ -38,6 +38,7 @@ COPYING = "tests/datafiles/test_rewriting.py"
 TASKS = "tests/datafiles/test_writing.py"
 CHANGE_ROWS = "tests/datafiles/test_changes.py"
 SAVED_WORK = "tests/jobs/dml/test_histories.py"
+FORGED_MEMORY = "tests/security/test_forged_memory.py"
 KEYS = "tests/jobs/dml/test_key_values.py"
 ATTEMPTS = "tests/jobs/test_attempts_by_the_log.py"
 LOG_JOBS = "tests/jobs/test_log_jobs.py"
@@ -468,5 +469,50 @@ FAULTS = (
         new="            if is_inside is None:\n",
         tests=(f"{WRITE}::test_a_row_outside_the_scope_is_an_error_and_leaves_nothing",),
         needs_spark=True,
+    ),
+    # --- saved work -------------------------------------------------------------------------------------------------
+    Fault(
+        name="saved-work-of-any-writer-counts",
+        breaks="whoever writes to the table's folder decides what a retry deletes and commits",
+        file="airflow_txlog/jobs/dml/manifest.py",
+        old="        return self._seal.is_signed(_KIND, name[1].encode(), name[4])\n",
+        new="        return True\n",
+        tests=(FORGED_MEMORY,),
+        needs_spark=True,
+    ),
+    Fault(
+        name="signature-without-the-transaction",
+        breaks="what one task saved is replayed to another",
+        file="airflow_txlog/saved_work.py",
+        old="self._of = (_FORMAT, root, application.app_id, str(application.version))",
+        new="self._of = (_FORMAT, root)",
+        tests=(FORGED_MEMORY,),
+        needs_spark=True,
+    ),
+    Fault(
+        name="saved-bytes-of-any-content",
+        breaks="bytes that were changed under a signed name are believed",
+        file="airflow_txlog/jobs/dml/manifest.py",
+        old="if name is None or hashlib.sha256(data).hexdigest() != name[3]:",
+        new="if name is None:",
+        tests=(FORGED_MEMORY,),
+        needs_spark=True,
+    ),
+    Fault(
+        name="saved-path-leaves-the-table",
+        breaks="a saved file is one outside the table",
+        file="airflow_txlog/jobs/saved_files.py",
+        old="    *directories, name = inner_parts(path)\n",
+        new='    *directories, name = [part for part in path.split("/") if part != ".."]\n',
+        tests=(FORGED_MEMORY,),
+        needs_spark=True,
+    ),
+    Fault(
+        name="saved-source-rows-of-any-content",
+        breaks="a retry merges rows that were put in place of the source's",
+        file="airflow_txlog/datafiles/digests.py",
+        old="    return found.hexdigest() == digest\n",
+        new="    return True\n",
+        tests=("tests/datafiles/test_digests.py",),
     ),
 )

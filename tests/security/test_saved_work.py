@@ -50,7 +50,7 @@ def outside(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "report.txt").write_text("keep me")
     pq.write_table(rows(5, start=900), folder / "f.parquet")
-    stolen = {"id": [0, 1], "name": ["stolen", "stolen"], "_txlog_row": pa.array([0, 1], pa.int64())}
+    stolen = {"id": pa.array([0, 1], pa.int32()), "name": ["stolen", "stolen"], "_txlog_row": [0, 1]}
     pq.write_table(pa.table(stolen), folder / "source.parquet")
     return folder
 
@@ -95,8 +95,9 @@ def test_a_poisoned_folder_deletes_commits_and_reads_nothing_outside_the_table(
     put_newest(folder, memory.name, forged)
     append(table, rows(1, start=100))
     lines: list[str] = []
-    committed(run(spark, "merge", table, application=identity, log=lines.append, **MERGE))
+    result = run(spark, "merge", table, application=identity, log=lines.append, **MERGE)
     assert contents(outside) == before
+    committed(result)
     assert names(table) == {**MERGED, 100: "new"}
     assert "outside" not in "".join(path.read_text() for path in (tmp_path / "t" / "_delta_log").glob("*.json"))
     assert any(line.startswith("ignored 2 files in txlog-inputs-") for line in lines)
