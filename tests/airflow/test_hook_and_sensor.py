@@ -150,7 +150,7 @@ def test_every_poke_after_the_first_is_one_small_request(
 
     opened: list[CountingStore] = []
 
-    def open_counting(uri: str, storage_options: Any = None) -> CountingStore:
+    def open_counting(uri: str, **_: Any) -> CountingStore:
         opened.append(CountingStore(uri))
         return opened[-1]
 
