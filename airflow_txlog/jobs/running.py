@@ -117,8 +117,8 @@ _ADVICE = {
     ("Read-only file system",): " The disk is mounted read-only on the machine that runs the job.",
     ("Permission denied", "Operation not permitted"): " The user that runs the job has no right to it.",
     ("No space left on device",): (
-        " The disk is full: the table's, or that of spark.local.dir, where Spark keeps what it shuffles and what does "
-        "not fit into memory."
+        " The disk is full: the table's, or the one that spark.local.dir names, for what is shuffled and does not fit "
+        "into memory."
     ),
     ("maxResultSize",): " More came back to the driver than spark.driver.maxResultSize allows: raise it.",
     (
