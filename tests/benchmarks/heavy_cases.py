@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 80
 WARM_UP_FILES = 4
-MERGED_ROWS = 5_000_000
 COMPARED = ["event_id", "customer_id", "amount"]
 # Both are of data columns, and neither can be answered by statistics alone.
 EVERY_ROW, HALF = "customer_id * 2 >= 0", "customer_id < 500"
@@ -64,11 +63,11 @@ class HeavyEvents(Events):
 
 @dataclass(frozen=True)
 class MatchingEvents(HeavyEvents):
-    """The same with a source of 5 million rows, each of which is in the table."""
+    """The same with a source of a quarter of its rows: 5 million that all match."""
 
     @property
     def merged_rows(self) -> int:
-        return max(int(MERGED_ROWS * self.scale), 200)
+        return self.rows_per_file * self.files // 4
 
     @property
     def source(self) -> Path:
