@@ -16,7 +16,7 @@
     ├── OverwritingWriter              the table has a writer that replaces commits, and strict_writers is on
     ├── TableError
     │   ├── TableNotFound · TableAlreadyExists · TableReplaced · OutsideTable
-    │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing · CannotVacuumLite
+    │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing · CannotVacuumLite · LimitExceeded
     │   └── CorruptTable               the log or a data file is not what the protocol demands
     │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile · CorruptDeletionVector
     │       └── LogGap                 a version of the log is missing
@@ -104,12 +104,7 @@ class CommitConflict(TxlogError):
 
     retryable = True
     fact_names: ClassVar[tuple[str, ...]] = (
-        "table",
-        "read_version",
-        "winning_version",
-        "winning_operation",
-        "partition",
-        "path",
+        *("table", "read_version", "winning_version", "winning_operation", "partition", "path"),
     )
 
     table: str | None
@@ -245,6 +240,12 @@ class OutsideTable(TableError):
     """The log, or a symbolic link inside the table, leads out of the table's folder. What is there was not touched."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "link")
+
+
+class LimitExceeded(TableError):
+    """A part of the table is larger than this process may read; the environment variable `setting` raises the limit."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "found", "allowed", "setting")
 
 
 class CorruptTable(TableError):

@@ -161,6 +161,11 @@ def stat_of(root: str, path: str) -> os.stat_result | None:
             return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        # No file can have such a name, and a log may hold it all the same.
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
 
 
 def delete(root: str, path: str) -> None:

@@ -36,6 +36,8 @@ ARRAY_MOST = 4096
 _CONTAINER_BITS = 16
 CONTAINER_ROWS = 1 << _CONTAINER_BITS
 BITMAP_BYTES = CONTAINER_ROWS // 8
+# Of 17 billion rows. Each costs time, and takes as little as ten bytes.
+_MOST_CONTAINERS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,11 @@ class MaskedRows:
     decodes.
     """
 
-    def __init__(self, data: bytes, source: str) -> None:
+    def __init__(self, data: bytes, source: str, num_records: int | None = None) -> None:
+        """`num_records`: the rows of the data file where they are known, so that what lies beyond ends the reading."""
         self.data = data
         self.source = source
-        self._containers = list(_Headers(data, source).containers())
+        self._containers = list(_Headers(data, source, num_records).containers())
         self._bases = [container.base for container in self._containers]
         self._before: list[int] | None = None
         self._latest: tuple[_Container, pa.BooleanArray] | None = None
@@ -77,10 +80,10 @@ class MaskedRows:
 
     def check(self, num_records: int | None = None) -> None:
         """Decodes everything once, a container at a time; every position must lie in a file of `num_records` rows."""
-        for container in self._containers:
-            self._check(container)
         if num_records is not None:
             self.check_inside(num_records)
+        for container in self._containers:
+            self._check(container)
 
     def check_inside(self, num_records: int) -> None:
         """Raises CorruptDeletionVector where a position lies outside of a file of so many rows."""
@@ -218,7 +221,7 @@ def masked_rows(data: bytes | None, location: str, num_records: int) -> MaskedRo
     """
     if data is None:
         return None
-    masked = MaskedRows(data, f"of {location}")
+    masked = MaskedRows(data, f"of {location}", num_records)
     masked.check_inside(num_records)
     return masked
 
@@ -233,12 +236,23 @@ def kept_by_both(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> 
 class _Headers:
     """Walks the headers of a serialized bitmap; every length is checked before it is believed."""
 
-    def __init__(self, data: bytes, source: str) -> None:
+    def __init__(self, data: bytes, source: str, num_records: int | None) -> None:
         self._data = data
         self._source = source
+        self._num_records = num_records
         self._at = 0
 
     def containers(self) -> Iterator[_Container]:
+        for number, container in enumerate(self._all(), start=1):
+            if self._num_records is not None and container.base >= self._num_records:
+                self._refuse(
+                    f"it masks row {container.base} or a later one of a file that has {self._num_records} rows"
+                )
+            if number > _MOST_CONTAINERS:
+                self._refuse(f"it has more than {_MOST_CONTAINERS} parts, so more rows than a data file has")
+            yield container
+
+    def _all(self) -> Iterator[_Container]:
         start = self._take(4)
         if start == _PORTABLE:
             yield from self._portable()

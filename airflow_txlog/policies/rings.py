@@ -72,6 +72,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.TimestampOutOfRange: (Ring.NONE, _AUTHOR),
     errors.FilesMissing: (Ring.NONE, "a vacuum has deleted the files for good"),
     errors.CannotVacuumLite: (Ring.NONE, "the log does not come back; a full vacuum can run"),
+    errors.LimitExceeded: (Ring.NONE, "the table stays as large as it is, or a person raises [the limit](#limits)"),
     errors.CorruptTable: (Ring.NONE, _DAMAGED),
     errors.CorruptCommit: (Ring.NONE, _DAMAGED),
     errors.CorruptCheckpoint: (Ring.NONE, _DAMAGED),

@@ -23,6 +23,7 @@ from typing import Any
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.conflicts import check_winner
+from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, own_commit
@@ -88,14 +89,16 @@ def commit(
     read for each winner.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
-    and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the commit be in the
-    log: every other error proves that it is not.
+    LimitExceeded, and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the
+    commit be in the log: every other error proves that it is not.
     """
     rebased_over: list[int] = []
     version = attempt.read_version + 1
     _check_same_log(store, attempt, anchor)
     for number in range(1, policy.max_attempts + 1):
         data = encode_commit(commit_info(attempt, clock.unique_id()), attempt.actions())
+        # What no reader would take in again must not become a version.
+        LOG_FILE.check(len(data), f"the commit of version {version}", attempt.table)
         theirs = put_and_read_back(store, commit_name(version), data, attempt, clock, policy, anchor)
         if theirs is None:
             return Landed(

@@ -19,7 +19,7 @@ from airflow_txlog.engine.log.segment import LogSegment
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.errors import CorruptCommit
+from airflow_txlog.errors import CorruptCommit, LimitExceeded
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
     path = compaction.info.path
     try:
         commit = decode_commit(compaction.end, store.read(path), path)
-    except (CorruptCommit, FileNotFoundError) as error:
+    except (CorruptCommit, FileNotFoundError, LimitExceeded) as error:
         warn_once(log, store.root, path, f"{error} The commits that it stands for are read.")
         return None
     removed = {(each.path, each.deletion_vector and each.deletion_vector.unique_id) for each in commit.removes}

@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, MAX_VERSION
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.errors import OutsideTable
+from airflow_txlog.errors import LimitExceeded, OutsideTable
 
 
 class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -56,7 +56,14 @@ def read_hint(store: Store) -> int | None:
     """The version that `_last_checkpoint` names, or None where no such file is, or it is a link or makes no sense."""
     try:
         version = _decoder.decode(store.read(LAST_CHECKPOINT)).version
-    except (FileNotFoundError, OutsideTable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (
+        FileNotFoundError,
+        LimitExceeded,
+        OutsideTable,
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):
         return None
     return version if 0 <= version <= MAX_VERSION else None
 

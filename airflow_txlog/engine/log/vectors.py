@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.locations import open_input
 from airflow_txlog.datafiles.masks import MaskedRows, corrupt_vector
+from airflow_txlog.engine.limits import VECTOR
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.paths import canonical_path, is_inside
 from airflow_txlog.engine.store.base import Store
@@ -82,7 +83,7 @@ def decode_vector(
     `cardinality` and `num_records` (rows of the data file), where given, must agree with it; they bound the memory that
     the answer takes. Raises CorruptDeletionVector.
     """
-    return _checked(MaskedRows(data, source), cardinality, num_records).positions()
+    return _checked(MaskedRows(data, source, num_records), cardinality, num_records).positions()
 
 
 def read_vector(store: Store, vector: DeletionVector, num_records: int | None = None) -> pa.Int64Array:
@@ -97,7 +98,8 @@ def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None
     checksums, the number of rows, their order, and that they lie in the data file.
 
     Raises CorruptDeletionVector (also where a file is missing), CorruptTable for one that lies nobody knows where,
-    OutsideTable for one outside of the table that may not be read.
+    OutsideTable for one outside of the table that may not be read, LimitExceeded for one beyond `limits.VECTOR`,
+    UnsupportedStore for one in a file system that this installation does not know.
     """
     by_file: dict[str, set[_Range]] = {}
     for vector, _ in wanted:
@@ -113,6 +115,9 @@ def _check_descriptor(vector: DeletionVector, root: str) -> None:
     required = (vector.storage_type, vector.path_or_inline_dv, vector.size_in_bytes, vector.cardinality)
     if None in required or vector.size_in_bytes < 0 or vector.cardinality < 0:
         raise corrupt_vector(f"{vector.path_or_inline_dv!r} of {root}", f"its descriptor is {vector}")
+    if vector.storage_type == "i":
+        # It is there already, as text; its size is only what it says of itself.
+        VECTOR.check(len(vector.path_or_inline_dv), f"deletion vector {vector.path_or_inline_dv[:80]!r}", root)
 
 
 def _masked_rows(
@@ -126,7 +131,7 @@ def _masked_rows(
         offset, _ = _range(vector)
         source = f"{path} at byte {offset} of {root}"
         data = bitmaps[path, _range(vector)]
-    return _checked(MaskedRows(data, source), vector.cardinality, num_records)
+    return _checked(MaskedRows(data, source, num_records), vector.cardinality, num_records)
 
 
 def _checked(masked: MaskedRows, cardinality: int | None, num_records: int | None) -> MaskedRows:
@@ -186,6 +191,7 @@ def _read_file(store: Store, path: str, ranges: Iterable[_Range]) -> list[tuple[
                     f"{path} at byte {offset} of {store.root}",
                     f"its {length} bytes do not lie in its file, which has {size_bytes}",
                 )
+            VECTOR.check(length, f"deletion vector {path} at byte {offset}", store.root, path)
         found = []
         # The version of the file stands before everything, and is read with whatever is near.
         for span in _spans([(0, 1), *((offset, _SIZE_BYTES + size + _CHECKSUM_BYTES) for offset, size in ordered)]):

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from airflow_txlog.engine.limits import LOG_LINE
 from airflow_txlog.engine.log.actions import (
     Action,
     Add,
@@ -51,7 +52,7 @@ def decode_commit(version: int, data: bytes, path: str) -> Commit:
     middle is corrupt.
 
     Raises CorruptCommit (path, line) if the file is empty, is not UTF-8 or JSON, holds a known action of a wrong
-    shape, or holds two protocol, metaData or commitInfo actions.
+    shape, or holds two protocol, metaData or commitInfo actions; LimitExceeded for a line beyond `limits.LOG_LINE`.
     """
     lines = _decode_lines(data, path)
     if not lines:
@@ -79,7 +80,7 @@ _info_decoder = msgspec.json.Decoder(_InfoLine)
 def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
     """commitInfo alone, as written; empty where the commit has none. The other actions are not looked at.
 
-    Raises CorruptCommit where the line that speaks of it is no JSON, or commitInfo is no object.
+    Raises CorruptCommit where the line that speaks of it is no JSON, or commitInfo is no object; LimitExceeded.
     """
     info: dict[str, Any] | None = _first_of("commitInfo", _info_decoder, data, path)
     return {} if info is None else info
@@ -103,6 +104,7 @@ def decode_metadata(data: bytes, path: str) -> Metadata | None:
 
 def _first_of(action: str, decoder: Any, data: bytes, path: str) -> Any:
     """The action of this name, None where no line has it; only lines that hold the name are decoded."""
+    LOG_LINE.check_lines(data, path)
     for line in data.split(b"\n"):
         if action.encode() not in line:
             continue
@@ -130,6 +132,7 @@ def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> byt
 
 
 def _decode_lines(data: bytes, path: str) -> list[_Line]:
+    LOG_LINE.check_lines(data, path)
     try:
         # The decoder does not look into the strings that it skips; a file that is not UTF-8 is corrupt all the same.
         if not data.isascii():

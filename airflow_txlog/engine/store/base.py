@@ -35,7 +35,11 @@ class Store(Protocol):
         """
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises FileNotFoundError, OutsideTable where a link is in its place or on the way."""
+        """The whole content of a file of the log.
+
+        Raises FileNotFoundError, LimitExceeded (`limits.LOG_FILE`), OutsideTable where a link is in its place or on
+        the way.
+        """
 
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         """The files directly inside `directory`, by name ascending, from the name `start_from` on (inclusive).

@@ -23,6 +23,7 @@ from typing import Any
 from airflow_txlog.datafiles import local_files, locations
 from airflow_txlog.datafiles.local_files import inner_parts
 from airflow_txlog.engine.clock import SYSTEM_CLOCK
+from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.engine.store.confine import location_within
 from airflow_txlog.engine.store.output import Output
@@ -32,6 +33,7 @@ SCHEME = "file"
 _LOG = "_delta_log"
 # What link(2) says on a file system that has no hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalStore:
@@ -57,6 +59,7 @@ class LocalStore:
 
     def read(self, path: str) -> bytes:
         with open(local_files.open_to_read(self._directory, path), "rb", buffering=0) as file:
+            LOG_FILE.check(os.fstat(file.fileno()).st_size, path, self._root, path)
             return file.read()
 
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
@@ -134,9 +137,17 @@ class LocalStore:
 
     def now_ms(self) -> int:
         """The modification time of a file written now: on a network mount the server's clock, not this machine's."""
-        has_log = local_files.stat_of(self._directory, _LOG) is not None
-        with _Temporary(self._directory, f"{_LOG}/clock" if has_log else "clock") as temporary:
-            return os.fstat(temporary.file.fileno()).st_mtime_ns // 1_000_000
+        folder = [_LOG] if local_files.stat_of(self._directory, _LOG) is not None else []
+        try:
+            with _Temporary(self._directory, "/".join([*folder, "clock"])) as temporary:
+                return os.fstat(temporary.file.fileno()).st_mtime_ns // 1_000_000
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+        # A full disk has no room for a name, and can still set the time of a directory to its own.
+        with local_files.folder(self._directory, folder) as directory:
+            os.utime(directory)
+            return os.fstat(directory).st_mtime_ns // 1_000_000
 
     # --- paths ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from airflow_txlog.datafiles.local_files import inner_parts
 from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.engine.store.confine import location_within
 from airflow_txlog.engine.store.output import Output
@@ -56,6 +57,7 @@ class MemoryStore:
         file = self._files.get(self._key(path))
         if file is None:
             raise FileNotFoundError(f"{self._root}/{path}")
+        LOG_FILE.check(file.size, path, self._root, path)
         data: bytes = file.getvalue()
         return data
 

@@ -18,7 +18,7 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.commit_times import ListedCommit, list_commits
-from airflow_txlog.errors import CannotVacuumLite
+from airflow_txlog.errors import CannotVacuumLite, LimitExceeded
 
 LAST_VACUUM = f"{LOG_DIRECTORY}/_last_vacuum_info"
 
@@ -87,7 +87,7 @@ def read_last_vacuum(store: Store) -> int | None:
     """The version through which a vacuum has gone, or None where there is no such file or it makes no sense."""
     try:
         version = _decoder.decode(store.read(LAST_VACUUM)).latestCommitVersionOutsideOfRetentionWindow
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (FileNotFoundError, LimitExceeded, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return version if version is not None and version >= 0 else None
 

@@ -31,8 +31,8 @@ from airflow_txlog.engine.log.actions import (
 from airflow_txlog.engine.log.checkpoints import (
     CheckpointContent,
     CheckpointState,
+    bounded,
     read_checkpoint,
-    rows,
     write_checkpoint,
     writing,
 )
@@ -121,7 +121,7 @@ def test_a_table_in_many_chunks_is_written_as_few_row_groups(monkeypatch: pytest
 
 
 def test_a_checkpoint_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(bounded, "_BATCH_ROWS", 7)
     store = memory()
     write(store, [add(f"f{i}") for i in range(50)], [Remove(path=f"g{i}", data_change=True) for i in range(20)])
     content = read(store)

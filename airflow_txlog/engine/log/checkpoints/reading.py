@@ -13,7 +13,9 @@ from collections.abc import Callable
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.engine.limits import LOG_LINE
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
+from airflow_txlog.engine.log.checkpoints.bounded import Decoded
 from airflow_txlog.engine.log.checkpoints.content import (
     CheckpointContent,
     Found,
@@ -55,19 +57,20 @@ def read_checkpoint(
     Statistics and partition values kept as structs alone come back as the log writes them. Raises CorruptCheckpoint
     (path) for what is neither Parquet nor JSON, has wrong types, lacks protocol, metaData, or the path or size of a
     file, is of another version than its name, names a sidecar that is not there or not as long as it says, or whose
-    parts hold one file twice; FileNotFoundError where log cleanup took it since it was listed.
+    parts hold one file twice; LimitExceeded; FileNotFoundError where log cleanup took it since it was listed.
     """
     found = Found(keep=keep)
+    decoded = Decoded(checkpoint.path, store.root)
     for info in checkpoint.files:
         with corrupt_where_unreadable(store, info.path):
             if info.path.endswith(".json"):
-                _gather_json(store.read(info.path), found)
+                _gather_json(store.read(info.path), info.path, found)
             else:
                 with store.open_input(info.path) as source:
-                    gather(source, found)
+                    gather(source, found, decoded)
     check_top_level(store, checkpoint, found)
     for sidecar in found.sidecars:
-        _read_sidecar(store, checkpoint, sidecar, found)
+        _read_sidecar(store, checkpoint, sidecar, found, decoded)
     return content_of(store, checkpoint, found)
 
 
@@ -78,13 +81,14 @@ def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
     FileNotFoundError where it is gone.
     """
     found = Found()
+    decoded = Decoded(checkpoint.path, store.root)
     for info in checkpoint.files:
         with corrupt_where_unreadable(store, info.path):
             if info.path.endswith(".json"):
-                _gather_json(store.read(info.path), found)
+                _gather_json(store.read(info.path), info.path, found)
             else:
                 with store.open_input(info.path) as source:
-                    gather_metadata(source, found)
+                    gather_metadata(source, found, decoded)
     check_top_level(store, checkpoint, found)
     return found.metadata[0]
 
@@ -97,18 +101,20 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
     cannot be read, FileNotFoundError where the checkpoint is gone.
     """
     found = Found()
+    decoded = Decoded(checkpoint.path, store.root)
     for info in checkpoint.files:
         with corrupt_where_unreadable(store, info.path):
             if info.path.endswith(".json"):
-                _gather_json(store.read(info.path), found)
+                _gather_json(store.read(info.path), info.path, found)
             else:
                 with store.open_input(info.path) as source:
-                    gather_sidecars(source, found)
+                    gather_sidecars(source, found, decoded)
     with corrupt_where_unreadable(store, checkpoint.path):
         return tuple(sidecar_path(each, store.root) for each in found.sidecars)
 
 
-def _gather_json(data: bytes, found: Found) -> None:
+def _gather_json(data: bytes, path: str, found: Found) -> None:
+    LOG_LINE.check_lines(data, path)
     # The decoder does not look into the strings that it skips; a file that is not UTF-8 is corrupt all the same.
     if not data.isascii():
         data.decode("utf-8")
@@ -126,7 +132,7 @@ def _gather_json(data: bytes, found: Found) -> None:
     found.sidecars += [line.sidecar for line in lines if line.sidecar is not None]
 
 
-def _read_sidecar(store: Store, checkpoint: CheckpointFiles, sidecar: Sidecar, found: Found) -> None:
+def _read_sidecar(store: Store, checkpoint: CheckpointFiles, sidecar: Sidecar, found: Found, decoded: Decoded) -> None:
     with corrupt_where_unreadable(store, checkpoint.path):
         path = sidecar_path(sidecar, store.root)
     try:
@@ -137,6 +143,6 @@ def _read_sidecar(store: Store, checkpoint: CheckpointFiles, sidecar: Sidecar, f
                     store, path, f"it has {size} bytes and {checkpoint.path} says that it has {sidecar.size_in_bytes}"
                 )
             source.seek(0)
-            gather_files(source, found)
+            gather_files(source, found, decoded)
     except FileNotFoundError as error:
         raise corrupt(store, path, f"it is not there, and {checkpoint.path} refers to it") from error

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
 from airflow_txlog.engine.log.checkpoints.content import Found
 from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar
@@ -23,52 +24,49 @@ from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES,
 from airflow_txlog.engine.log.parsed_partitions import partition_maps
 from airflow_txlog.engine.log.parsed_statistics import statistics_json
 
-_BATCH_ROWS = 32_768
 _SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]
 _OTHERS = ["protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata.version", *_SIDECAR]
 _DESCRIBING = ["protocol", "metaData", "checkpointMetadata.version"]
 _STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
 
 
-def gather(source: Any, found: Found) -> None:
+def gather(source: Any, found: Found, decoded: Decoded) -> None:
     """Every action of one Parquet file into `found`. `source` is a seekable binary file object."""
     file = _opened(source)
     instants = _instants(file)
-    for batch in file.iter_batches(_BATCH_ROWS, columns=[*_OTHERS, *_file_columns_of(file)]):
+    for batch in batches(source, file, [*_OTHERS, *_file_columns_of(file)], decoded):
         _gather_files(batch, found, instants)
         _gather_others(batch, found)
 
 
-def gather_files(source: Any, found: Found) -> None:
+def gather_files(source: Any, found: Found, decoded: Decoded) -> None:
     """The adds and removes of one Parquet file; a sidecar holds nothing else. Raises ArrowInvalid where it has none."""
     file = _opened(source)
     if not {"add", "remove"} & set(file.schema_arrow.names):
         raise pa.ArrowInvalid("it has no column for adds or removes")
     instants = _instants(file)
-    for batch in file.iter_batches(_BATCH_ROWS, columns=_file_columns_of(file)):
+    for batch in batches(source, file, _file_columns_of(file), decoded):
         _gather_files(batch, found, instants)
 
 
-def gather_sidecars(source: Any, found: Found) -> None:
+def gather_sidecars(source: Any, found: Found, decoded: Decoded) -> None:
     """Only what names the sidecars: a small part of the file."""
     file = _opened(source)
     if "sidecar" in file.schema_arrow.names:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=_SIDECAR):
+        for batch in batches(source, file, _SIDECAR, decoded):
             found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
 
 
-def gather_metadata(source: Any, found: Found) -> None:
+def gather_metadata(source: Any, found: Found, decoded: Decoded) -> None:
     """Only what describes the table: a small part of the file."""
     file = _opened(source)
-    columns = [name for name in _DESCRIBING if name in file.schema_arrow.names]
-    for batch in file.iter_batches(_BATCH_ROWS, columns=columns) if columns else ():
-        _gather_others(batch, found)
+    if set(_DESCRIBING) & set(file.schema_arrow.names):
+        for batch in batches(source, file, _DESCRIBING, decoded):
+            _gather_others(batch, found)
 
 
 def _opened(source: Any) -> pq.ParquetFile:
-    # As nanoseconds, INT96 would wrap around after the year 2262, in silence. Page checksums (ours have them, and
-    # those of delta-spark) tell a path or a size with a flipped bit from a true one.
-    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    file = open_parquet(source)
     schema = file.schema_arrow
     for known in _STRUCTS:
         # Only members are asked for below: a column of another shape would read as one with no rows.

@@ -1,0 +1,72 @@
+"""Bounds on what a table can make this process read: a log is input, and may be larger than any table needs.
+
+A limit is checked before the work that it bounds. Each is a number of bytes, which an environment variable of the
+process that reads the table replaces: how much is too much depends on that process's memory, and never on the table,
+whose properties come from its writers.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from airflow_txlog.errors import InvalidInput, LimitExceeded
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A number of bytes that `setting`, an environment variable, replaces."""
+
+    setting: str
+    default: int
+
+    @property
+    def allowed(self) -> int:
+        """Raises InvalidInput where the setting is no whole number above zero."""
+        text = os.environ.get(self.setting, "").strip()
+        if not text:
+            return self.default
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text)):
+            raise InvalidInput(f"The environment variable {self.setting} must be a whole number of bytes above zero.")
+        return int(text)
+
+    def check(self, found: int, what: str, table: str | None = None, path: str | None = None) -> None:
+        """Raises LimitExceeded where `found` bytes are too many; `what` names what has them."""
+        allowed = self.allowed
+        if found > allowed:
+            where = what if table is None else f"{what} of {table}"
+            raise LimitExceeded(
+                f"{where} has {found} bytes, and {self.setting} allows {allowed}. Nothing was changed. If that size "
+                f"is meant, set the environment variable {self.setting} to a larger number of bytes where the table is "
+                "read and written; else have the table repaired by the engine that wrote it.",
+                table=table,
+                path=path,
+                found=found,
+                allowed=allowed,
+                setting=self.setting,
+            )
+
+    def check_lines(self, data: bytes, path: str) -> None:
+        """Raises LimitExceeded where a line of `data` is too long."""
+        # A file that is no longer than a line may be has no such line: nearly every one.
+        if len(data) <= self.allowed:
+            return
+        start = number = 0
+        while start <= len(data):
+            found = data.find(b"\n", start)
+            end = len(data) if found < 0 else found
+            number += 1
+            self.check(end - start, f"line {number} of {path}", path=path)
+            start = end + 1
+
+
+LOG_FILE = Limit("TXLOG_MAX_LOG_FILE_BYTES", 512 * _MIB)
+"""A file of the log that is read whole: a commit, a checkpoint in JSON, a compaction, a checksum, a hint."""
+LOG_LINE = Limit("TXLOG_MAX_LOG_LINE_BYTES", 64 * _MIB)
+"""One line of such a file, which is one action."""
+CHECKPOINT = Limit("TXLOG_MAX_CHECKPOINT_BYTES", 2048 * _MIB)
+"""The actions of one checkpoint, decoded, from all its files: about 800 bytes for a data file of the table."""
+VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * _MIB)
+"""One deletion vector: enough for any choice among 500 million rows of one data file."""

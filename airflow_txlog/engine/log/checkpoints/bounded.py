@@ -1,0 +1,135 @@
+"""The batches of one Parquet file of a checkpoint, never decoded to more than a checkpoint may be.
+
+A few kilobytes of Parquet can stand for gigabytes: pages compress a thousandfold, and a dictionary holds a long text
+once for a million rows. Two bounds hold both. What the footer claims is added up before anything is read. Text that a
+file keeps in dictionaries is read as dictionaries first, a row group ahead of its rows: that takes little, and tells
+what it will take. The invariant: a batch that is yielded is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_txlog.engine.limits import CHECKPOINT
+
+_BATCH_ROWS = 32_768
+# However few its bytes are, an action takes so much once it is read.
+_LEAST_ROW_BYTES = 64
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 4}
+# As nanoseconds, INT96 would wrap around after the year 2262, in silence. Page checksums (ours have them, and those of
+# delta-spark) tell a path or a size with a flipped bit from a true one.
+_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
+
+
+@dataclass(slots=True)
+class Decoded:
+    """How much of one checkpoint was decoded so far, from all its files."""
+
+    path: str
+    table: str
+    claimed_bytes: int = 0
+    decoded_bytes: int = 0
+
+    def claim(self, size_bytes: int) -> None:
+        """Another file says that it takes so much."""
+        self.claimed_bytes += size_bytes
+        self._refuse_beyond(self.claimed_bytes)
+
+    def check(self, size_bytes: int) -> None:
+        """So much is decoded next."""
+        self._refuse_beyond(self.decoded_bytes + size_bytes)
+
+    def count(self, size_bytes: int) -> None:
+        """So much was decoded."""
+        self.decoded_bytes += size_bytes
+        self._refuse_beyond(self.decoded_bytes)
+
+    def _refuse_beyond(self, size_bytes: int) -> None:
+        CHECKPOINT.check(size_bytes, f"checkpoint {self.path}, decoded,", self.table, self.path)
+
+
+def open_parquet(source: Any) -> pq.ParquetFile:
+    """`source` is a seekable binary file object."""
+    return pq.ParquetFile(source, **_OPTIONS)
+
+
+def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:
+    """The rows of these columns, each by its path or one above it; `file` is open on `source`. Raises LimitExceeded."""
+    decoded.claim(_claimed_bytes(file, columns))
+    texts = _texts_in_dictionaries(file, columns)
+    as_dictionaries = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **_OPTIONS)
+    for group in range(file.num_row_groups):
+        if texts:
+            decoded.check(sum(_text_bytes(as_dictionaries, group, texts)))
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+            decoded.count(batch.nbytes)
+            yield batch
+
+
+def _text_bytes(file: pq.ParquetFile, group: int, texts: Sequence[str]) -> Iterator[int]:
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=texts):
+        yield from map(_decoded_bytes, batch.columns)
+
+
+def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
+    wanted = _wanted(columns)
+    return sorted(
+        {
+            chunk.path_in_schema
+            for chunk in _chunks(file)
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page and wanted(chunk.path_in_schema)
+        }
+    )
+
+
+def _wanted(columns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a path is one of these, or below one."""
+    prefixes = tuple(f"{name}." for name in columns)
+    return lambda path: f"{path}.".startswith(prefixes)
+
+
+def _chunks(file: pq.ParquetFile) -> Iterator[Any]:
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for index in range(group.num_columns):
+            yield group.column(index)
+
+
+def _claimed_bytes(file: pq.ParquetFile, columns: Sequence[str]) -> int:
+    """What the footer says that these columns take, each value at its width where they repeat within a row."""
+    widths: dict[str, int] = {}
+    for index in range(len(file.schema)):
+        column = file.schema.column(index)
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            widths[column.path] = column.length
+        elif column.max_repetition_level:
+            widths[column.path] = _WIDTHS[column.physical_type]
+    wanted = _wanted(columns)
+    total = 0
+    for chunk in _chunks(file):
+        if wanted(chunk.path_in_schema):
+            total += max(chunk.total_uncompressed_size, chunk.num_values * widths.get(chunk.path_in_schema, 0))
+    return int(max(total, file.metadata.num_rows * _LEAST_ROW_BYTES))
+
+
+def _decoded_bytes(array: pa.Array) -> int:
+    """What the array takes once each value stands by itself."""
+    is_a = pa.types
+    if is_a.is_dictionary(array.type):
+        values = array.dictionary
+        # Without a value in it, what stands for a null may point anywhere.
+        lengths = pc.binary_length(values).take(array.indices) if len(values) else pa.array([], pa.int32())
+        return int(pc.sum(lengths).as_py() or 0) + 4 * len(array)
+    if is_a.is_struct(array.type):
+        return sum(_decoded_bytes(array.field(index)) for index in range(array.type.num_fields))
+    if is_a.is_map(array.type):
+        return _decoded_bytes(array.keys) + _decoded_bytes(array.items) + 4 * len(array)
+    if is_a.is_list(array.type) or is_a.is_large_list(array.type):
+        return _decoded_bytes(array.values) + 4 * len(array)
+    return int(array.nbytes)
