@@ -113,7 +113,8 @@ def _parameters(name: str, value: Any) -> None:
         return
     want(name, isinstance(value, dict), "a mapping or null", value)
     for key, item in value.items():
-        want(f"{name}.{key}", is_text(key) and is_parameter(item), "a scalar or a tagged scalar", item)
+        expected = "a scalar (an integer within 64 bits, a Decimal within 38 digits) or a tagged scalar"
+        want(f"{name}.{key}", is_text(key) and is_parameter(item), expected, item)
 
 
 def _source(name: str, value: Any) -> None:
@@ -404,5 +405,6 @@ def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
 def invalid(name: str, expected: str, found: Any) -> InvalidJobSpec:
     """The error that says what `name` should have been."""
     # Only the type of what was found is told: values of a spec may be personal (soundness C8).
-    told = repr(found) if found is None or isinstance(found, bool | int) else type(found).__name__
+    is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
+    told = repr(found) if found is None or is_small else type(found).__name__
     return InvalidJobSpec(f"Job description: {name} must be {expected}; found {told}.", argument=name)

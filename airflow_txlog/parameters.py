@@ -14,6 +14,8 @@ from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
 
+_DECIMAL_DIGITS = 38
+
 
 def encode_parameter(value: Any, name: str = "parameters") -> Any:
     """A parameter as JSON: scalars and lists of scalars as they are, the rest as a one-key object naming the type.
@@ -23,6 +25,17 @@ def encode_parameter(value: Any, name: str = "parameters") -> Any:
 
     Raises InvalidJobSpec, which calls the value `name`, for any other type.
     """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidJobSpec(
+            f"{name} is an integer of more than 64 bits, which SQL has no literal for. Give a Decimal of up to "
+            f"{_DECIMAL_DIGITS} digits. Nothing was read.",
+            argument=name,
+        )
+    if isinstance(value, decimal.Decimal) and not _is_sql_decimal(value):
+        raise InvalidJobSpec(
+            f"{name} is a Decimal that is not finite, or has more than {_DECIMAL_DIGITS} digits. Nothing was read.",
+            argument=name,
+        )
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):  # JSON has no other floats
@@ -53,6 +66,12 @@ def encode_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any] | 
     return {name: encode_parameter(value, f"parameters.{name}") for name, value in parameters.items()}
 
 
+def _is_sql_decimal(value: decimal.Decimal) -> bool:
+    digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
+    # Zeros before the point and after it are digits of the type.
+    return isinstance(exponent, int) and max(len(digits), -exponent, len(digits) + exponent) <= _DECIMAL_DIGITS
+
+
 def decode_parameter(value: Any) -> Any:
     """The Python value of what `encode_parameter` wrote."""
     if isinstance(value, list):
@@ -76,11 +95,13 @@ def is_parameter(value: Any) -> bool:
     if isinstance(value, list):
         return all(is_parameter(item) for item in value)
     if not isinstance(value, dict):
-        return value is None or isinstance(value, bool | int | float | str)
+        if isinstance(value, int):
+            return -(2**63) <= value < 2**63
+        return value is None or isinstance(value, float | str)
     if len(value) != 1 or not set(value) <= set(_DECODERS):
         return False
     try:
-        decode_parameter(value)
+        decoded = decode_parameter(value)
     except (ValueError, TypeError, ArithmeticError):
         return False
-    return True
+    return not isinstance(decoded, decimal.Decimal) or _is_sql_decimal(decoded)

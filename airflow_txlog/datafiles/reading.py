@@ -9,6 +9,7 @@ believed. Source: soundness A7, A8, A19.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ BATCH_ROWS = 131_072
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
 
 _ENCRYPTED_FOOTER = b"PARE"
+_NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ def open_data_file(
         source, size_bytes = open_input(file.location)
     except FileNotFoundError as error:
         raise _missing(file) from error
+    except (OSError, ValueError) as error:
+        # What no file can be called: a name that is too long, or with a NUL in it, or of an unknown scheme.
+        if isinstance(error, OSError) and error.errno not in (None, *_NO_FILE):
+            raise
+        raise _corrupt(file, f"it cannot be opened: {error}") from error
     with source:
         if file.size_bytes is not None and size_bytes != file.size_bytes:
             raise _corrupt(file, f"its add action says {file.size_bytes} bytes, and it has {size_bytes}")

@@ -24,7 +24,7 @@ from airflow_txlog.engine.commit.info import commit_info
 from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
 from airflow_txlog.engine.commit.row_tracking import with_row_ids
-from airflow_txlog.engine.commit.validation import check_paths_are_free, validate
+from airflow_txlog.engine.commit.validation import check_has_next_version, check_paths_are_free, validate
 from airflow_txlog.engine.log.actions import (
     Add,
     Cdc,
@@ -96,6 +96,7 @@ class Transaction:
         self._removed_ms = clock.now_ms()
         self._keeps_row_ids = False
         if snapshot is not None:
+            check_has_next_version(snapshot)
             check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
             check_clustering(snapshot)
 

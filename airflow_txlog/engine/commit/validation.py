@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from airflow_txlog.engine.commit.attempt import Attempt
 from airflow_txlog.engine.commit.change_files import check_change_files, check_change_names
 from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove
+from airflow_txlog.engine.log.names import MAX_VERSION
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.table.column_mapping import (
     MAX_ID_PROPERTY,
@@ -31,6 +32,7 @@ from airflow_txlog.engine.table.schema import parse_schema
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.errors import (
     AppendOnlyViolation,
+    CorruptTable,
     DuplicateActions,
     InvalidCommit,
     MetadataAbsent,
@@ -50,6 +52,19 @@ def validate(attempt: Attempt) -> None:
     _check_append_only(attempt)
     _check_partitions(attempt)
     check_change_files(attempt)
+
+
+def check_has_next_version(snapshot: Snapshot) -> None:
+    """Raises CorruptTable where no version can follow: a file of the log has the last number that there is."""
+    if snapshot.version >= MAX_VERSION:
+        path = "a file of its log" if snapshot.anchor is None else snapshot.anchor.path
+        raise CorruptTable(
+            f"{snapshot.uri} is at version {MAX_VERSION} by the name of {path}, and no version can follow it, so "
+            "nothing can be committed. Nothing was written. No writer counts so far: look at where that file comes "
+            "from, and delete it if it does not belong to the table.",
+            table=snapshot.uri,
+            path=None if snapshot.anchor is None else snapshot.anchor.path,
+        )
 
 
 def _check_metadata(attempt: Attempt) -> None:

@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 _PRIMITIVES = {primitive.value: primitive for primitive in Primitive}
+# Types within each other. Every step that follows a schema recurses, ours, Arrow's and Spark's.
+_MAX_DEPTH = 100
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ def parse_schema(schema_string: str | None) -> StructType:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise CorruptTable(f"The table's schema is not JSON: {error}. Nothing was read.") from error
     except RecursionError as error:
-        raise CorruptTable("The table's schema is nested too deeply to be followed. Nothing was read.") from error
+        raise _too_deep() from error
     if not isinstance(parsed, StructType):
         raise CorruptTable(f"The table's schema should be a struct at the top, and is {parsed}. Nothing was read.")
     return parsed
@@ -82,20 +84,29 @@ def schema_to_json(schema: StructType) -> str:
     return msgspec.json.encode(_type_to_json(schema)).decode()
 
 
-def type_from_json(node: Any, column: str = "") -> DataType:
+def _too_deep() -> CorruptTable:
+    return CorruptTable(
+        f"The table's schema is nested too deeply: more than {_MAX_DEPTH} types within each other. Nothing was read. "
+        "Have the engine that wrote it drop the column."
+    )
+
+
+def type_from_json(node: Any, column: str = "", depth: int = 0) -> DataType:
     """One type of the wire (a name or an object), also as in `delta.typeChanges`. Raises as `parse_schema` does."""
+    if depth > _MAX_DEPTH:
+        raise _too_deep()
     try:
         if isinstance(node, str):
             return _named_type(node, column)
         kind = node["type"]
         if kind == "struct":
-            return StructType(tuple(_field_from_json(member, column) for member in node["fields"]))
+            return StructType(tuple(_field_from_json(member, column, depth + 1) for member in node["fields"]))
         if kind == "array":
-            element = type_from_json(node["elementType"], f"{column}.element")
+            element = type_from_json(node["elementType"], f"{column}.element", depth + 1)
             return ArrayType(element, _boolean(node["containsNull"]))
         if kind == "map":
-            key = type_from_json(node["keyType"], f"{column}.key")
-            value = type_from_json(node["valueType"], f"{column}.value")
+            key = type_from_json(node["keyType"], f"{column}.key", depth + 1)
+            value = type_from_json(node["valueType"], f"{column}.value", depth + 1)
             return MapType(key, value, _boolean(node["valueContainsNull"]))
     except (KeyError, TypeError, SchemaMismatch) as error:
         where = f"column {column!r}" if column else "the top"
@@ -104,7 +115,7 @@ def type_from_json(node: Any, column: str = "") -> DataType:
     raise _unsupported(str(kind), column)
 
 
-def _field_from_json(node: Any, parent: str) -> StructField:
+def _field_from_json(node: Any, parent: str, depth: int) -> StructField:
     name = node["name"]
     if not isinstance(name, str) or not name:
         raise TypeError(f"the name of a field is {name!r}")
@@ -113,7 +124,7 @@ def _field_from_json(node: Any, parent: str) -> StructField:
     if not isinstance(metadata, dict):
         raise TypeError(f"the metadata of field {name!r} is not an object")
     column = f"{parent}.{name}" if parent else name
-    return StructField(name, type_from_json(node["type"], column), _boolean(node["nullable"]), metadata)
+    return StructField(name, type_from_json(node["type"], column, depth), _boolean(node["nullable"]), metadata)
 
 
 def _named_type(name: str, column: str) -> DataType:
