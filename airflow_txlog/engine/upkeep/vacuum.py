@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -24,6 +24,7 @@ from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
 from airflow_txlog.engine.log.paths import is_inside
 from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.engine.store.local import NO_SPACE
 from airflow_txlog.engine.table.commit_times import list_commits
 from airflow_txlog.engine.upkeep.deleting import (
     PARALLELISM,
@@ -136,7 +137,8 @@ def vacuum(
 
     `on_start` and `on_end` record VACUUM START and VACUUM END; a dry run calls neither. `on_progress` is called now and
     then while files are deleted. Nothing outside the table is deleted, and nothing through a symlink. A delete that
-    fails does not stop the others (up to 20 of them): then END is recorded as FAILED, with what is gone.
+    fails does not stop the others (up to 20 of them): then END is recorded as FAILED, with what is gone. On a full disk
+    files are deleted although START cannot be recorded. A dry run writes nothing, and goes by this machine's clock.
 
     Raises InvalidInput for what cannot be meant; RetentionTooShort where less than the table's is asked and
     `check_retention` is on; CannotVacuumLite; whatever the store raised at the first delete that failed.
@@ -159,10 +161,12 @@ def vacuum(
         return _result(store, plan, request, deleted_files=0, deleted_directories=0)
     if on_start is not None:
         metrics = {"numFilesToDelete": len(plan.files), "sizeOfDataToDelete": plan.size_bytes}
-        on_start(_parameters(state, request), metrics)
+        with _going_on_without_room(store.root, "VACUUM START"):
+            on_start(_parameters(state, request), metrics)
     deletion = Deletion()
     directories = _delete(store, plan, request, deletion, clock, on_end, on_progress)
-    write_last_vacuum(store, through)
+    with _going_on_without_room(store.root, "how far this vacuum went"):
+        write_last_vacuum(store, through)
     return _result(store, plan, request, deleted_files=deletion.deleted_files, deleted_directories=directories)
 
 
@@ -197,7 +201,8 @@ def _check(table: str, request: VacuumRequest, required_ms: int) -> None:
 
 def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Clock) -> _Times:
     retention = state.retention_ms if request.retention_ms is None else request.retention_ms
-    now_ms = store.now_ms()
+    # A dry run may not write, as the question for a local store's time does.
+    now_ms = clock.now_ms() if request.dry_run else store.now_ms()
     return _Times(
         now_ms=now_ms,
         # Tombstones were stamped by writers' clocks, files by the store's: of ours and the store's the slower counts.
@@ -335,8 +340,20 @@ def _delete(
         with suppress(Exception):
             record("FAILED")
         raise
-    record("COMPLETED")
+    with _going_on_without_room(store.root, "VACUUM END"):
+        record("COMPLETED")
     return directories
+
+
+@contextmanager
+def _going_on_without_room(table: str, what: str) -> Iterator[None]:
+    """A vacuum makes room, so a full disk must not keep it from deleting: what it could not record is logged."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        log.warning("vacuum of %s: %s was not recorded, the disk is full: %s", table, what, error)
 
 
 def _delete_directory(store: Store, path: str) -> bool:

@@ -1,0 +1,145 @@
+"""VACUUM on a disk without room, a dry run on one that cannot be written, and what each stage says of such a disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.store import LocalStore
+from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
+from airflow_txlog.jobs.run import run_job
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def _mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this machine mounts nothing: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one mebibyte."""
+    if os.geteuid():
+        pytest.skip("only root mounts a disk")
+    place = tmp_path / "disk"
+    place.mkdir()
+    _mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place))
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def table(disk: Path) -> Table:
+    """A table with a file that a VACUUM deletes."""
+    made = Table.create(disk / "t", SCHEMA)
+    (disk / "t" / "old.parquet").write_bytes(bytes(200_000))
+    tx = made.begin()
+    tx.add(path="old.parquet", partition_values={}, size=200_000)
+    tx.commit("WRITE")
+    tx = made.begin()
+    tx.remove(tx.read())
+    tx.commit("DELETE")
+    return made
+
+
+def _fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+@pytest.fixture
+def read_only(table: Table, disk: Path) -> Table:
+    _mount("-o", "remount,ro", str(disk))
+    return table
+
+
+def _vacuum(table: Table, **more: Any) -> Any:
+    return table.vacuum(0, check_retention=False, **more)
+
+
+@pytest.mark.parametrize("mode", ["full", "lite"])
+def test_a_vacuum_frees_a_full_disk(table: Table, disk: Path, mode: Any, caplog: pytest.LogCaptureFixture) -> None:
+    _fill(disk)
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "t" / "more").write_bytes(b"x")
+    done = _vacuum(table, mode=mode)
+    assert done.deleted_files == 1
+    assert not (disk / "t" / "old.parquet").exists()
+    assert "VACUUM START was not recorded, the disk is full" in caplog.text
+    # What was freed is room enough for the record of the end.
+    assert table.history(limit=1)[0]["operation"] == "VACUUM END"
+    assert mode == "full" or read_last_vacuum(table.store) is not None
+
+
+def test_a_vacuum_that_frees_nothing_on_a_full_disk_succeeds(table: Table, disk: Path) -> None:
+    _vacuum(table)
+    _fill(disk)
+    assert _vacuum(table).deleted_files == 0
+
+
+def test_the_time_of_a_full_disk_is_its_own(table: Table, disk: Path) -> None:
+    before_ms = LocalStore(str(disk / "t")).now_ms()
+    _fill(disk)
+    assert before_ms <= LocalStore(str(disk / "t")).now_ms() <= before_ms + 60_000
+
+
+def test_a_dry_run_of_a_vacuum_writes_nothing(table: Table, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(LocalStore, "now_ms", lambda self: written.append("now_ms"))
+    for name in ("put", "put_if_absent", "open_output", "delete"):
+        monkeypatch.setattr(LocalStore, name, lambda self, *given, name=name: written.append(name))
+    assert len(_vacuum(table, dry_run=True).files) == 1
+    assert written == []
+
+
+def test_a_dry_run_of_a_vacuum_works_on_a_read_only_disk(read_only: Table) -> None:
+    done = _vacuum(Table.open(read_only.uri), dry_run=True)
+    assert [Path(uri).name for uri in done.files] == ["old.parquet"]
+
+
+OPERATIONS: dict[str, dict[str, Any]] = {
+    "vacuum": {"retention_hours": 0, "check_retention": False},
+    "checkpoint": {},
+    "truncate": {},
+    "restore": {"version": 1},
+}
+
+
+@pytest.mark.parametrize("operation", ["vacuum", "checkpoint", "restore"])
+def test_a_job_on_a_read_only_disk_fails_with_that_in_the_first_line(read_only: Table, operation: str) -> None:
+    spec = JobSpec(operation=operation, table_uri=read_only.uri, arguments=OPERATIONS[operation])
+    result = run_job(spec, None)
+    assert result.error is not None
+    first = result.error["message"].splitlines()[0]
+    assert result.error["type"] == "JobError"
+    assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 30] Read-only file system")
+    assert "The disk is mounted read-only on the machine that runs the job." in first
+
+
+@pytest.mark.parametrize("operation", ["checkpoint", "truncate", "restore"])
+def test_a_job_on_a_full_disk_fails_with_that_in_the_first_line(table: Table, disk: Path, operation: str) -> None:
+    (disk / "t" / "old.parquet").touch()
+    if operation == "truncate":
+        table.restore(1)
+    _fill(disk)
+    spec = JobSpec(operation=operation, table_uri=table.uri, arguments=OPERATIONS[operation])
+    result = run_job(spec, None)
+    assert result.error is not None
+    first = result.error["message"].splitlines()[0]
+    assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 28] No space left on device")
+    assert "The disk is full." in first
+    assert Table.open(table.uri).snapshot().version == (3 if operation == "truncate" else 2)
