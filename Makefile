@@ -19,7 +19,7 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long mutants lint bench lock audit clean
+.PHONY: help venv demo test test-long fuzz mutants lint bench lock audit clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -35,6 +35,9 @@ test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 
 test-long: venv ## run what draws from seeds in full, and what takes long: marked "seeded" and "long"
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; TXLOG_TEST_LONG=1 $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+
+fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these
+	@$(WITH_JAVA) TXLOG_FUZZ_JOBS=$(or $(SEEDS),0:5000) $(PYTHON) -m pytest -s tests/jobs/fuzz
 
 mutants: venv ## put known faults into a copy of the code, and check that the tests catch each; ARGS="--list"
 	@$(WITH_JAVA) $(PYTHON) -m tools.mutants $(ARGS)
