@@ -113,7 +113,7 @@ ORDINARY = [
     "SELECT * FROM v LATERAL VIEW OUTER explode(array(1, id)) AS x DISTRIBUTE BY id SORT BY x",
     "FROM v |> WHERE id >= 0 |> AGGREGATE count(*) AS n GROUP BY id |> EXTEND n + 1 AS m |> DROP n |> LIMIT 3",
     "SELECT t.*, s.* FROM range(3) AS t, LATERAL (SELECT t.id + 1 AS y) AS s, explode(array(1)) AS e(z)",
-    "SELECT * FROM (SELECT id AS a, id AS b FROM v) UNPIVOT (x FOR name IN (a, b)) TABLESAMPLE (50 PERCENT)",
+    "SELECT * FROM (SELECT id AS a, id AS b FROM v TABLESAMPLE (50 PERCENT)) UNPIVOT (x FOR name IN (a, b))",
     "SELECT DISTINCT named_struct('x', id).x, CASE WHEN id = 1 THEN 'a' END, CAST(id AS STRING) LIKE ANY ('1%', '2'),"
     " transform(array(id), (x, i) -> x + i), id::INT, current_date(), INTERVAL 3 DAYS, id IN (SELECT id FROM v) FROM v",
     "SELECT listagg(DISTINCT CAST(id AS STRING), ',') WITHIN GROUP (ORDER BY CAST(id AS STRING)), percentile_cont(0.5)"
