@@ -152,7 +152,7 @@ def measure_heavy(case: str, folder: Path, *, rounds: int, scale: float) -> list
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names[:: 1 if number % 2 else -1]:
-            run = _measure_child(case, name, folder, scale)
+            run = measure_child(case, name, folder, scale)
             assert run["sums"] == expected, f"{case}: {name} left rows with {run['sums']}, not {expected}"
             found[name].append(run)
             told = ", ".join(f"{kind} {peak} MB" for kind, peak in run["peak_mb"].items())
@@ -205,7 +205,8 @@ def _largest(runs: list[dict[str, Any]]) -> dict[str, int]:
     return {kind: max(run["peak_mb"].get(kind, 0) for run in runs) for kind in kinds}
 
 
-def _measure_child(case: str, side: str, folder: Path, scale: float) -> dict[str, Any]:
+def measure_child(case: str, side: str, folder: Path, scale: float) -> dict[str, Any]:
+    """`seconds`, `peak_mb` by kind of process, `told` and `sums` of one run in a process of its own."""
     command = [sys.executable, "-m", "tests.benchmarks.heavy_cases", case, side, str(folder), str(scale)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -80,6 +80,17 @@ def test_benchmarks_of_optimize_leave_the_same_rows_on_every_side(tmp_path: Path
 
 
 @pytest.mark.spark
+@pytest.mark.long("two million rows, in a Spark of its own")
+def test_a_delete_of_two_million_rows_leaves_the_driver_small(tmp_path: Path) -> None:
+    from tests.benchmarks.heavy_cases import measure_child
+
+    run = measure_child("heavy-delete-all", "ours", tmp_path, 0.1)
+    assert run["sums"] == [0, 0, 0, 0]
+    # Python, pyarrow and pyspark are 150 MB of it; spelled out, the rows would take four times as much again.
+    assert run["peak_mb"]["driver"] < 300
+
+
+@pytest.mark.spark
 @pytest.mark.long("four cases, each with two processes and a Spark of their own")
 def test_heavy_benchmarks_measure_the_memory_of_both_sides(tmp_path: Path) -> None:
     lines = run_benchmarks(tmp_path, "heavy")
