@@ -134,7 +134,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_parameter_beyond_the_types_of_sql_is_refused_by_its_name_and_not_its_value(name: str) -> None:
     value = TOO_LARGE[name]
-    with pytest.raises(InvalidJobSpec, match="parameters.subject is") as error:
+    with pytest.raises(InvalidJobSpec, match=r"parameters\.subject is") as error:
         encode_parameters({"subject": value})
     assert error.value.argument == "parameters.subject"
     plain = {"$decimal": str(value)} if isinstance(value, decimal.Decimal) else value
