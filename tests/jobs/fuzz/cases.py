@@ -272,7 +272,7 @@ def _names(root: Path, chance: random.Random) -> None:
                 path.write_bytes(b"")
             case 2:
                 version = chance.choice([0, 3, 5, 9, 2**63 - 1, 10**19])
-                shutil.copy(path, path.with_name(f"{version:020d}{path.name[20:]}"))
+                path.with_name(f"{version:020d}{path.name[20:]}").write_bytes(path.read_bytes())
 
 
 DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
