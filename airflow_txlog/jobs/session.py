@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.installation import check_has_jvm_side, check_one_version
+from airflow_txlog.jobs.launch import start_jvm
 
 # What a local Spark starts with unless the job's own settings say otherwise.
 _LOCAL_DEFAULTS = {
@@ -31,6 +32,8 @@ _LOCAL_DEFAULTS = {
     # The bar is drawn over the lines of the task's log.
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
+    # Where the UI or the event log is turned on: settings so named are not shown there. Spark's own default is shorter.
+    "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
 }
 
 # What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,
@@ -142,12 +145,15 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {**_LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
+    defaults = {**_LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
+    settings = {**defaults, **conf}
+    start_jvm(settings)
     builder: Any = SparkSession.builder
-    for name, value in {**settings, **conf}.items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    # What Spark logs of a failed task quotes values. The job's own error says what failed.
+    spark.sparkContext.setLogLevel(conf.get("spark.log.level", "OFF"))
     silence_query_errors()
     return spark
 
@@ -173,8 +179,8 @@ def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
         found = running.conf.get(name, None)
         if found != wanted:
             raise InvalidJobSpec(
-                f"spark_conf asks for {name}={wanted}, and the Spark that runs in this process has "
-                f"{'no such setting' if found is None else found}; only a start can change it. Run the job in a child "
-                "process, or leave the setting out.",
+                f"spark_conf asks for {name}, and the Spark that runs in this process has "
+                f"{'no such setting' if found is None else 'another value'}; only a start can change it. Run the job "
+                "in a child process, or leave the setting out.",
                 argument=f"spark_conf.{name}",
             )
