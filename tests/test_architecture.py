@@ -59,7 +59,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
 }
 # The in-process runner is the one place on the Airflow side that starts a job without naming it by string; it does so
 # inside a function, so that a worker that only submits needs no Spark.
-EXTRA_EDGES = {("runners", "jobs")}
+# What both sides of a job's process may show of an exception is one list, which travels to executors too.
+EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 
 # Inside the engine: the front door -> upkeep, commit -> table -> log -> store.
 ENGINE_LAYERS: dict[str, tuple[str, ...]] = {

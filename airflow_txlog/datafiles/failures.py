@@ -7,6 +7,7 @@ number's meaning, an attribute that is known to hold a name, or a place in this 
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import sys
@@ -21,6 +22,28 @@ from airflow_txlog.errors import TxlogError
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OURS = re.compile(r"airflow_txlog/((?:\w+/)*\w+\.py)\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,60}\Z")
+
+
+# Sentences of the JVM and of the system that say what is wrong, and hold nothing else. Shown as they stand here.
+SENTENCES = (
+    "Java heap space",
+    "GC overhead limit exceeded",
+    "Direct buffer memory",
+    "Metaspace",
+    "unable to create native thread",
+    "Requested array size exceeds VM limit",
+    "No space left on device",
+    "Permission denied",
+    "Operation not permitted",
+    "Read-only file system",
+    "Too many open files",
+    "Connection refused",
+    "Connection reset",
+    "is bigger than spark.driver.maxResultSize",
+    "Cannot broadcast the table",
+    "is not a Parquet file",
+    "cancelled part of cancelled job group",
+)
 
 
 def text_of(error: BaseException) -> str:
@@ -58,6 +81,13 @@ def is_own_source(filename: str) -> str | None:
     found = _OURS.search(filename)
     # Looked up, so that a text that only looks like a path of ours is none. In an executor the package is in a zip.
     return found[1] if found is not None and ((_PACKAGE / found[1]).is_file() or ".zip" in str(_PACKAGE)) else None
+
+
+def is_exception(name: str) -> bool:
+    """Whether there is an exception of this name: any other may be a line of a value."""
+    module, _, last = name.rpartition(".")
+    found = getattr(sys.modules.get(module) if module else builtins, last, None)
+    return isinstance(found, type) and issubclass(found, BaseException)
 
 
 def _place(trace: TracebackType | None) -> str:

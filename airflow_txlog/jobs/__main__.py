@@ -1,6 +1,7 @@
 """A job in a process of its own: `python -m airflow_txlog.jobs SPEC_FILE`.
 
 The description comes from a file and the result goes to `result_uri`; nothing of either stands in the command line.
+Standard output has lines of the job alone. What any other prints, as Spark's JVM does, goes to standard error.
 The process ends when its standard input does, so that it dies with its parent, and on SIGTERM. Exit codes: 0 done, 75
 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
 """
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,7 @@ STOP_TIMEOUT_S = 3.0
 
 def main(arguments: list[str]) -> int:
     """Run the job that a spec file describes; the exit code."""
+    say = _own_output()
     if len(arguments) != 1:
         print("usage: python -m airflow_txlog.jobs SPEC_FILE", file=sys.stderr)
         return EXIT_FAILED
@@ -34,7 +37,7 @@ def main(arguments: list[str]) -> int:
     try:
         spec = read_spec(arguments[0])
     except TxlogError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED
     spark: Any = None
     try:
@@ -51,11 +54,11 @@ def main(arguments: list[str]) -> int:
             error=not_started(error).to_dict(),
         )
         assert result.error is not None
-        print(f"{spec.operation} failed: {result.error['type']}: {result.error['message']}", flush=True)
+        say(f"{spec.operation} failed: {result.error['type']}: {result.error['message']}")
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return EXIT_FAILED
-    result = run_job(spec, spark, log=_say)
+    result = run_job(spec, spark, log=say)
     if spark is not None:
         with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
             spark.stop()
@@ -64,8 +67,16 @@ def main(arguments: list[str]) -> int:
     return EXIT_RETRY if result.error["retryable"] else EXIT_FAILED
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _own_output() -> Callable[[str], None]:
+    """Writes a line to standard output, which from here on no library and no process below this one can write to."""
+    # A duplicate is not inherited.
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+    os.dup2(2, 1)
+
+    def say(line: str) -> None:
+        print(line, file=own, flush=True)
+
+    return say
 
 
 def _die_with_parent() -> None:

@@ -8,10 +8,8 @@ the class of an exception as the JVM gives it, sentences that are written down h
 
 from __future__ import annotations
 
-import builtins
 import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from airflow_txlog.datafiles.failures import is_own_source, text_of
+from airflow_txlog.datafiles.failures import SENTENCES, is_exception, is_own_source, text_of
 from airflow_txlog.datafiles.tasks import error_in
 from airflow_txlog.errors import TxlogError
 
@@ -41,26 +39,6 @@ _FACTS_OF = {
     "PATH_NOT_FOUND": frozenset({"path"}),
     "TASK_WRITE_FAILED": frozenset({"path"}),
 }
-# Sentences of the JVM and of the system that say what is wrong, and hold nothing else. Shown as they stand here.
-_SENTENCES = (
-    "Java heap space",
-    "GC overhead limit exceeded",
-    "Direct buffer memory",
-    "Metaspace",
-    "unable to create native thread",
-    "Requested array size exceeds VM limit",
-    "No space left on device",
-    "Permission denied",
-    "Operation not permitted",
-    "Read-only file system",
-    "Too many open files",
-    "Connection refused",
-    "Connection reset",
-    "is bigger than spark.driver.maxResultSize",
-    "Cannot broadcast the table",
-    "is not a Parquet file",
-    "cancelled part of cancelled job group",
-)
 _SPARK_EXCEPTIONS = ("org.apache.spark.SparkException", "java.lang.IllegalStateException")
 # How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
 _DEATH = re.compile(
@@ -168,7 +146,7 @@ def _java_cause(java: Any) -> Cause:
         return _with_condition(name, str(condition), _call(java, "getSqlState"), raw, message)
     if _TRACEBACK in message and full.startswith("org.apache.spark."):
         return _of_worker(Cause(name=name), message)
-    words = [sentence for sentence in _SENTENCES if sentence in message]
+    words = [sentence for sentence in SENTENCES if sentence in message]
     connector = _NO_CONNECTOR.search(message)
     if connector is not None:
         words.append(
@@ -206,7 +184,7 @@ def _spark_cause(error: PySparkException) -> Cause:
     if _TRACEBACK in text:
         return _of_worker(Cause(name=name), text)
     death = _DEATH.search(text)
-    words = [sentence for sentence in _SENTENCES if sentence in text]
+    words = [sentence for sentence in SENTENCES if sentence in text]
     return Cause(
         name=name,
         words="; ".join(words if death is None else [death[0], *words]),
@@ -237,19 +215,12 @@ def _of_worker(cause: Cause, message: str) -> Cause:
 
 def _raised(trace: str) -> str:
     """The class of the exception that closes a traceback, and the place in this package where it was raised."""
-    named = [match for match in _RAISED.finditer(trace) if _is_exception(match[1])]
+    named = [match for match in _RAISED.finditer(trace) if is_exception(match[1])]
     words = named[-1][1].rsplit(".", 1)[-1] if named else "an exception"
     if named and named[-1][2] is not None:
         words += f": {os.strerror(int(named[-1][2]))}"
     places = [(path, match[2]) for match in _PLACE.finditer(trace) if (path := is_own_source(match[1])) is not None]
     return f"{words} in a Python worker{f' at {places[-1][0]}:{places[-1][1]}' if places else ''}"
-
-
-def _is_exception(name: str) -> bool:
-    """Whether there is an exception of this name: any other may be a line of a value."""
-    module, _, last = name.rpartition(".")
-    found = getattr(sys.modules.get(module) if module else builtins, last, None)
-    return isinstance(found, type) and issubclass(found, BaseException)
 
 
 def _words_after_class(error: BaseException) -> str:

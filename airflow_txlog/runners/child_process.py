@@ -23,7 +23,7 @@ import airflow_txlog
 from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result
 from airflow_txlog.errors import JobLost
 from airflow_txlog.runners.base import Log, result_of_lost, result_or_error
-from airflow_txlog.runners.job_output import Tail, lines_of, readable
+from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 
 TERMINATION_GRACE_S = 5.0
 STOP_POLL_S = 0.05
@@ -68,25 +68,33 @@ class ChildProcessRunner:
             pass_fds=(spec_file.fileno(), result_file.fileno()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             env=_environment(),
         )
         self._process, self._killed = process, False
         try:
             assert process.stdout is not None
-            for line in lines_of(process.stdout):
-                tail.add(line)
-                told = readable(line)
+            assert process.stderr is not None
+            hidden = 0
+            for is_own, line in lines_of(process.stdout, process.stderr):
+                told = readable(line) if is_own else shown(line)
                 if told is not None:
+                    tail.add(told)
                     log(told)
-            return process.wait(), tail.text()
+                elif not is_own:
+                    hidden += 1
+            exit_code = process.wait()
+            if exit_code and hidden:
+                log(f"spark: {hidden} more lines of its output are not shown: what Spark prints may quote rows")
+            return exit_code, tail.text()
         finally:
             # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
             # anywhere above, in the middle of a read.
             _stop(process)
             # Not closed by `kill`: a reader below the signal handler is still in it, and sees the end by itself.
-            if process.stdout is not None:
-                process.stdout.close()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
             self._process = None
 
 

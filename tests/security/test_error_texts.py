@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +16,9 @@ from airflow_txlog.datafiles.tasks import TaskFailed, error_in, without_values
 from airflow_txlog.errors import CommitConflict, InvalidInput, JobError, JobLost, TxlogError
 from airflow_txlog.jobs.causes import describe
 from airflow_txlog.jobs.running import translate
+from airflow_txlog.runners.job_output import shown
+from tests.helpers.jobs import error_of, run
+from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -251,3 +255,50 @@ def test_a_worker_that_fails_names_its_class_and_no_value(spark: SparkSession) -
         assert error.message.splitlines()[0].startswith("Cannot read the rows: ")
         expected = {"arrow cast": "ArrowInvalid", "arrow conversion": "Arrow", "chain": "RuntimeError"}
         assert expected.get(name, "ValueError") in error.message
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_no_line_that_spark_prints_is_copied_into_a_log(value: str) -> None:
+    """Log lines, stacks and tracebacks of Spark's processes, with a value in them that may break the line."""
+    text = VALUES[value]
+    printed = f"""26/01/02 03:04:05 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 2)
+org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{text}' of the type "STRING" cannot be cast
+\tat org.apache.spark.sql.catalyst.util.{text}
+Caused by: java.lang.NumberFormatException: For input string: "{text}"
+  File "/x/airflow_txlog/datafiles/tasks.py", line 12, in {text}
+ValueError: invalid literal for int() with base 10: '{text}'
+{text}: {text}
+Exception in thread "{text}" java.lang.OutOfMemoryError: Java heap space {text}
+Invalid maximum heap size: -Xmx{text}"""
+    lines = [said for line in printed.splitlines() if (said := shown(line)) is not None]
+    assert not [line for line in lines if CANARY.lower() in line.lower()]
+    # What a person needs of it is there all the same.
+    assert "spark: at datafiles/tasks.py:12" in lines
+    assert "spark: ValueError" in lines
+    assert any("OutOfMemoryError: Java heap space" in line for line in lines)
+    assert "spark: Invalid maximum heap size" in lines
+
+
+@pytest.mark.spark
+def test_no_line_or_result_of_a_job_shows_a_value(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1, 2], "v": [VALUES["lines"], VALUES["plain"]]}))
+    (tmp_path / "bad.json").write_text(f'{{"id": {CANARY}}}\n')
+    source = {
+        "format": "json",
+        "path": str(tmp_path / "bad.json"),
+        "schema": "id LONG",
+        "options": {"mode": "FAILFAST"},
+    }
+    twice = {"sql": "SELECT 1L AS id, v FROM VALUES (:v), (:v) AS x(v)"}
+    said: list[str] = []
+    for operation, arguments, expected in [
+        ("write", {"source": source}, "bad.json): MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"),
+        ("update", {"set": {"v": "raise_error(v)"}, "predicate": None}, "USER_RAISED_EXCEPTION"),
+        ("delete", {"predicate": "CAST(v AS DATE) = :v", "parameters": {"v": CANARY}}, "cannot be cast to DATE"),
+        ("merge", {"source": twice, "on": "t.id = s.id", "parameters": {"v": CANARY},
+                   "clauses": [{"when": "matched", "then": "update", "set": "*"}]}, "matched by more than one"),
+    ]:  # fmt: skip
+        error = error_of(run(spark, operation, table, **arguments, log=said.append))
+        assert CANARY not in json.dumps(error), error
+        assert expected in error["message"], error
+    assert not [line for line in said if CANARY in line]
