@@ -136,6 +136,6 @@ def _binary_text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatch(
-            f"The bytes {value!r} cannot be a partition value: partition values are text, and these are not UTF-8, so "
-            "no reader would give them back. Partition by another column, or encode it (hex, base64) as a string."
+            f"Bytes that are not UTF-8 ({len(value)} of them) cannot be a partition value: partition values are text, "
+            "so no reader would give them back. Partition by another column, or encode it (hex, base64) as a string."
         ) from error

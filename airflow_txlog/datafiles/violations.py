@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.errors import ConstraintViolation, JobError
 
@@ -29,22 +30,23 @@ def without_violations(batch: pa.RecordBatch, *, must_check: bool) -> pa.RecordB
         return batch
     column = batch.column(index)
     if column.null_count < len(column):
-        raise _violation(column.drop_null()[0].as_py())
+        broken = column.drop_null()
+        first = broken[0]
+        raise _violation(first.as_py(), pc.sum(pc.equal(broken, first)).as_py())
     return batch.remove_column(index)
 
 
-def _violation(text: str) -> ConstraintViolation:
-    """The error that names the rule and shows the values of its columns, each cut short.
+def _violation(text: str, count: int) -> ConstraintViolation:
+    """The error that names the rule, the columns that it reads, and how many rows break it; never what is in them.
 
-    `text`: `{"constraint", "column", "what", "values": {column: text or null}}`.
+    `text`: `{"constraint", "column", "what", "columns": [names]}`; `count`: the rows of one batch.
     """
     told = json.loads(text)
-    values = ", ".join(
-        f"{name} = {'NULL' if value is None else repr(value)}" for name, value in (told.get("values") or {}).items()
-    )
+    columns = ", ".join(told.get("columns") or [])
     return ConstraintViolation(
-        f"A row breaks {told['what']}{': ' + values if values else ''}. Nothing was committed. Correct such rows, or "
-        "leave them out, in the SQL that makes them.",
+        f"{f'{count} rows or more break' if count > 1 else 'A row breaks'} {told['what']}"
+        f"{f' (it reads {columns})' if columns else ''}. Nothing was committed. Correct such rows, or leave them out, "
+        "in the SQL that makes them.",
         constraint=told["constraint"],
         column=told.get("column"),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, BooleanType, DataType, NullType, StructType
+from pyspark.sql.types import BooleanType, NullType, StructType
 
 from airflow_txlog.datafiles.violations import VIOLATION_COLUMN
 from airflow_txlog.engine.log.actions import Metadata
@@ -28,8 +28,7 @@ from airflow_txlog.jobs.schemas import as_spark_schema, fit_rows, type_sql, with
 from airflow_txlog.jobs.session import is_classic
 from airflow_txlog.jobs.sql import SqlGate, aliased, columns_named, quoted
 
-# What an error shows of a row: so many characters of a value, and so many columns (soundness C8).
-SHOWN_CHARS = 40
+# So many of the columns that a rule reads are named in an error. Their values are not shown (soundness C8).
 SHOWN_COLUMNS = 5
 
 
@@ -163,9 +162,8 @@ class Rules:
     def _verdict(self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None) -> Column:
         """JSON where the SQL `broken` is true, else null; see `datafiles/violations`."""
         columns = list(dict.fromkeys(shown))[:SHOWN_COLUMNS]
-        values = [_shown(name, self.spark_schema[name].dataType).alias(name) for name in columns]
         told = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
-        told += [F.struct(*values).alias("values")] if values else []
+        told += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
         return F.when(F.expr(broken), F.to_json(F.struct(*told), {"ignoreNullFields": "false"}))
 
 
@@ -250,9 +248,3 @@ def _fitted(name: str, length: Length) -> Column:
     if length.is_padded:
         return F.expr(f"rpad({cut}, {length.limit}, ' ')")
     return F.expr(cut)
-
-
-def _shown(name: str, kind: DataType) -> Column:
-    """A value as an error shows it: text, cut short."""
-    column = F.hex(F.col(quoted(name))) if isinstance(kind, BinaryType) else F.col(quoted(name)).cast("string")
-    return F.substring(column, 1, SHOWN_CHARS)

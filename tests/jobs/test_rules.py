@@ -77,13 +77,12 @@ def test_a_row_that_breaks_a_check_constraint_stops_the_write(tmp_path: Path, sp
         "positive",
         False,
     )
-    assert "CHECK constraint 'positive' (id > 0 -- never less): id = '-" in error["message"]
+    assert "CHECK constraint 'positive' (id > 0 -- never less) (it reads id)." in error["message"]
     # Null is not true.
     assert refused(spark, table, "SELECT 1 AS id, NULL AS name")["facts"]["constraint"] == "named"
-    # An error shows no more of a value than it needs (soundness C8).
+    # An error shows nothing of a value (soundness C8).
     error = refused(spark, table, "SELECT 1 AS id, concat('secret', repeat('x', 500), 'tail') AS name")
-    assert "'secretxxx" in error["message"]
-    assert "tail" not in error["message"]
+    assert "secret" not in json.dumps(error)
     assert [row["id"] for row in rows_of(table)] == [1, 2, 3]
 
 
@@ -113,8 +112,7 @@ def test_an_invariant_of_a_column_is_kept(tmp_path: Path, spark: SparkSession) -
     write(spark, table, "SELECT 1 AS id, named_struct('a', 2L) AS s")
     error = refused(spark, table, "SELECT 1 AS id, named_struct('a', CAST(NULL AS BIGINT)) AS s")
     assert (error["facts"]["constraint"], error["facts"]["column"]) == ("INVARIANT", "id")
-    assert "id = '1'" in error["message"]
-    assert "s = '{null}'" in error["message"]
+    assert "(it reads id, s)" in error["message"]
 
 
 @pytest.mark.spark
@@ -150,7 +148,8 @@ def test_a_generated_column_is_computed_when_absent_and_verified_when_given(
     assert [str(row["day"]) for row in rows_of(table)] == ["2024-03-01", "2024-03-01", "None"]
     error = refused(spark, table, "SELECT 4 AS id, timestamp'2024-03-01 23:00:00' AS at, date'2024-03-02' AS day")
     assert (error["facts"]["constraint"], error["facts"]["column"]) == ("GENERATED", "day")
-    assert "day = '2024-03-02', at = '2024-03-01 23:00:00'" in error["message"]
+    assert "(it reads day, at)" in error["message"]
+    assert "2024-03-0" not in error["message"]
     assert refused(spark, table, "SELECT timestamp'2024-03-01 23:00:00' AS at, NULL AS day")["facts"]["column"] == "day"
 
 
@@ -214,7 +213,8 @@ def test_char_is_padded_varchar_is_not_and_neither_is_exceeded(tmp_path: Path, s
     assert rows_of(table) == [dict(zip(("id", "c", "v"), row, strict=True)) for row in stored]
     error = refused(spark, table, "SELECT 'abcd' AS c, 'x' AS v")
     assert (error["facts"]["constraint"], error["facts"]["column"]) == ("char(3)", "c")
-    assert "c = 'abcd'" in error["message"]
+    assert "(it reads c)" in error["message"]
+    assert "abcd" not in error["message"]
     assert refused(spark, table, "SELECT 'x' AS c, 'ab d' AS v")["facts"]["constraint"] == "varchar(3)"
 
 
@@ -348,9 +348,11 @@ def test_rows_that_nobody_checked_are_not_written() -> None:
 
 def test_the_first_violation_of_a_batch_is_the_error() -> None:
     told = {"constraint": "positive", "what": "the CHECK constraint 'positive' (id > 0)", "column": None}
-    texts = [None, json.dumps({**told, "values": {"id": "-1", "name": None}}), json.dumps(told)]
+    texts = [None, json.dumps({**told, "columns": ["id", "name"]}), json.dumps(told)]
     batch = pa.record_batch({"id": [1, -1, -2], VIOLATION_COLUMN: pa.array(texts, pa.string())})
-    with pytest.raises(ConstraintViolation, match="id = '-1', name = NULL") as caught:
+    with pytest.raises(
+        ConstraintViolation, match=r"A row breaks the CHECK constraint 'positive' \(id > 0\) \(it reads id, name\)"
+    ) as caught:
         without_violations(batch, must_check=True)
     assert caught.value.constraint == "positive"
     good = pa.record_batch({"id": [1], VIOLATION_COLUMN: pa.array([None], pa.string())})
