@@ -6,6 +6,7 @@ What a recorded transaction means is told at the head of `contract`; soundness A
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,11 @@ from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
+from airflow_txlog.saved_work import work_folder
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
 # a log of a million commits; beyond it the result says `at_or_before`.
@@ -183,3 +186,23 @@ def _metrics(info: dict[str, Any]) -> dict[str, int]:
     """Delta writes metrics as texts; those that are whole numbers are told again."""
     metrics = info.get("operationMetrics") or {}
     return {name: int(value) for name, value in metrics.items() if str(value).lstrip("-").isdigit()}
+
+
+def forget_saved_work(spec: JobSpec) -> None:
+    """Delete what the tries of this work have saved for each other: none comes any more. Raises what the store raises.
+
+    It holds rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
+    """
+    store = open_store(spec.table_uri)
+    folder = work_folder(store.root, spec.application, spec.saved_work_key)
+    if folder is not None:
+        remove_saved_work(store, folder)
+
+
+def remove_saved_work(store: Store, folder: str) -> None:
+    """Delete a folder of materialized inputs, large plans and saved work."""
+    # The folder bears the work's own id and no log names anything in it.
+    for info in store.list(folder):
+        store.delete(info.path)
+    with contextlib.suppress(FileNotFoundError):
+        store.delete_empty_directory(folder)

@@ -16,9 +16,9 @@ import hashlib
 import hmac
 
 from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.datafiles.locations import PRIVATE_PREFIX
 
 _FORMAT = "airflow_txlog saved work 1"
-_FOLDER_PREFIX = "txlog-inputs-"
 _FOLDER_CHARACTERS = 32
 
 
@@ -59,4 +59,4 @@ def work_folder(root: str, application: ApplicationTransaction | None, key: str 
 
 def folder_named(name: str) -> str:
     """A folder for what jobs leave beside a table's data: visible, so that the VACUUM of any engine sweeps it."""
-    return _FOLDER_PREFIX + name
+    return PRIVATE_PREFIX + name

@@ -43,12 +43,12 @@ def inner_parts(path: str) -> list[str]:
     return parts
 
 
-def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: bool = True) -> int:
+def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: bool = True, mode: int = 0o777) -> int:
     """An open descriptor of the folder `parts` below `root`.
 
-    `makes`: folders that are missing are made, `root` too. `lists`: it can be listed and synced, which takes the
-    permission to read it, and folders that are made survive a power loss. Raises OutsideTable where a part is a link,
-    FileNotFoundError, NotADirectoryError.
+    `makes`: folders that are missing are made with this mode, and `root` as any folder. `lists`: it can be listed and
+    synced, which takes the permission to read it, and folders that are made survive a power loss. Raises OutsideTable
+    where a part is a link, FileNotFoundError, NotADirectoryError.
     """
     last = _LIST if lists else _PASS
     try:
@@ -61,7 +61,7 @@ def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: 
     for number, part in enumerate(parts, start=1):
         flags = last if number == len(parts) else _PASS
         try:
-            below = _step(part, current, flags, makes=makes, syncs=lists)
+            below = _step(part, current, flags, makes=makes, syncs=lists, mode=mode)
         except OSError as error:
             raise _of_path(error, root, parts, number, current) from error
         finally:
@@ -70,14 +70,14 @@ def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: 
     return current
 
 
-def _step(name: str, directory: int, flags: int, *, makes: bool, syncs: bool) -> int:
+def _step(name: str, directory: int, flags: int, *, makes: bool, syncs: bool, mode: int) -> int:
     try:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
     except FileNotFoundError:
         if not makes:
             raise
     with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=directory)
+        os.mkdir(name, mode, dir_fd=directory)
         if syncs:
             _sync_folder(directory)
     return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
@@ -121,32 +121,34 @@ def open_linked(location: str) -> int:
     return _regular(os.open(location, _READ & ~os.O_NOFOLLOW), location)
 
 
-def create(root: str, directories: Sequence[str], name: str, *, lists: bool) -> tuple[int, int]:
+def create(
+    root: str, directories: Sequence[str], name: str, *, lists: bool, is_private: bool = False
+) -> tuple[int, int]:
     """Descriptors of the folder `directories` below `root`, made where it is missing, and of a new file in it.
 
-    `lists` as in `open_folder`. Raises OutsideTable where a directory is a link, FileExistsError where the name is
-    taken, by a link too.
+    `lists` as in `open_folder`; `is_private`: what is made can be read by this user alone. Raises OutsideTable where a
+    directory is a link, FileExistsError where the name is taken, by a link too.
     """
     # A vacuum may delete the empty folder between our making it and our writing into it: then make it again.
     for _ in range(_DIRECTORY_RETRIES):
         with suppress(FileNotFoundError):
-            return _create(root, directories, name, lists=lists)
-    return _create(root, directories, name, lists=lists)
+            return _create(root, directories, name, lists=lists, is_private=is_private)
+    return _create(root, directories, name, lists=lists, is_private=is_private)
 
 
-def _create(root: str, directories: Sequence[str], name: str, *, lists: bool) -> tuple[int, int]:
-    directory = open_folder(root, directories, makes=True, lists=lists)
+def _create(root: str, directories: Sequence[str], name: str, *, lists: bool, is_private: bool) -> tuple[int, int]:
+    directory = open_folder(root, directories, makes=True, lists=lists, mode=0o700 if is_private else 0o777)
     try:
-        return directory, os.open(name, _CREATE, 0o666, dir_fd=directory)
+        return directory, os.open(name, _CREATE, 0o600 if is_private else 0o666, dir_fd=directory)
     except BaseException:
         os.close(directory)
         raise
 
 
-def open_to_write(root: str, path: str) -> int:
+def open_to_write(root: str, path: str, *, is_private: bool = False) -> int:
     """An open descriptor of a new file below `root`; folders that are missing are made. Raises as `create`."""
     *directories, name = inner_parts(path)
-    directory, file = create(root, directories, name, lists=False)
+    directory, file = create(root, directories, name, lists=False, is_private=is_private)
     os.close(directory)
     return file
 

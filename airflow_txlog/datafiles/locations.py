@@ -26,6 +26,9 @@ from airflow_txlog.datafiles import local_files
 _LOCAL = "file://"
 _ROOT_END = "//"
 
+PRIVATE_PREFIX = "txlog-inputs-"
+"""Names the folders of what a job keeps beside a table's data: rows of sources, keys, saved work."""
+
 
 def location_of(root: str, path: str) -> str:
     """The location of a file in a table: `root` is the table's URI, `path` is relative to it."""
@@ -81,9 +84,14 @@ def open_input(location: str) -> tuple[Any, int]:
 
 
 def open_output(location: str) -> Any:
-    """A binary file to write; missing directories are made. Raises FileExistsError where the local name is taken."""
+    """A binary file to write; missing directories are made. Raises FileExistsError where the local name is taken.
+
+    A local file in a folder named PRIVATE_PREFIX… can be read by this user alone.
+    """
     if is_local(location):
-        return local_files.arrow_file(local_files.open_to_write(*_in_table(location)), "w")
+        root, path = _in_table(location)
+        is_private = path.startswith(PRIVATE_PREFIX)
+        return local_files.arrow_file(local_files.open_to_write(root, path, is_private=is_private), "w")
     filesystem, path = fsspec.core.url_to_fs(location)
     filesystem.makedirs(filesystem._parent(path), exist_ok=True)
     return filesystem.open(path, "wb")

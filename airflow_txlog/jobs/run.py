@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from airflow_txlog.application import remove_saved_work
 from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
@@ -183,7 +184,4 @@ def _remove_inputs(context: JobContext, store: Store) -> None:
     """
     folder = context.inputs_location.rsplit("/", 1)[-1]
     with contextlib.suppress(Exception):
-        # The folder bears the work's own id and no log names anything in it.
-        for info in store.list(folder):
-            store.delete(info.path)
-        store.delete_empty_directory(folder)
+        remove_saved_work(store, folder)

@@ -76,6 +76,7 @@ class TxlogOperator(BaseOperator):
         self.time_zone = time_zone
         self.conflict_deadline_s = conflict_deadline_s
         self._running: Runner | None = None
+        self._spec_of_work: JobSpec | None = None
         # After super().__init__, which has applied the author's argument or default_args.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy()
@@ -161,7 +162,7 @@ class TxlogOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the job and return its small XCom: version, read_version, operation, status, metrics, files, seconds."""
         try:
-            spec = self.job_spec(context)
+            spec = self._spec_of_work = self.job_spec(context)
             self._running = self._make_runner()
             started_s = time.monotonic()
             result = self._running.run(spec, log=self.log.info)
@@ -254,6 +255,8 @@ class ExactlyOnceOperator(TxlogOperator):
         self.idempotency_key = idempotency_key
         # Airflow runs these callbacks once its database has the success, and survives one that fails.
         self.on_success_callback = [*self.on_success_callback, _keep_success]
+        # Not run where the task is to be retried: then what it saved is needed.
+        self.on_failure_callback = [*self.on_failure_callback, _forget_saved_work]
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
         from airflow_txlog.application import recorded_version, recorded_work
@@ -264,6 +267,24 @@ class ExactlyOnceOperator(TxlogOperator):
             lambda app_id: recorded_version(table_uri, app_id),
             self.idempotency_key,
             recorded_work=lambda app_id_end: recorded_work(table_uri, app_id_end),
+        )
+
+
+def _forget_saved_work(context: Any) -> None:
+    """Delete the rows and keys that a task which has failed for good had kept for its retries."""
+    task = context["task"]
+    spec = getattr(task, "_spec_of_work", None)
+    if spec is None:
+        return  # it did not come to work, or was killed: then VACUUM deletes what an earlier try has saved
+    from airflow_txlog.application import forget_saved_work
+
+    try:
+        forget_saved_work(spec)
+    except Exception as error:
+        task.log.warning(
+            "what this task saved for its retries could not be deleted (%s); a VACUUM of %s deletes it",
+            type(error).__name__,
+            spec.table_uri,
         )
 
 

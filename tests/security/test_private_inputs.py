@@ -1,0 +1,90 @@
+"""Rows of sources, keys and saved work are readable by their user alone, and gone when the task has failed for good."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.application import forget_saved_work
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.datafiles.locations import PRIVATE_PREFIX, open_output
+from airflow_txlog.errors import JobError
+from airflow_txlog.jobs import rounds
+from tests.helpers.jobs import application, committed, rows, run
+from tests.helpers.rows import make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_txlog.engine import Table
+
+
+@pytest.fixture(autouse=True)
+def permissive_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")} | {stat.S_IMODE(folder.stat().st_mode)}
+
+
+def test_only_what_a_job_keeps_beside_the_data_is_private(tmp_path: Path) -> None:
+    with open_output(str(tmp_path / "t" / f"{PRIVATE_PREFIX}0" / "keys.parquet")) as file:
+        file.write(b"keys")
+    assert modes(tmp_path / "t" / f"{PRIVATE_PREFIX}0") == {0o700, 0o600}
+    with open_output(str(tmp_path / "t" / "day=1" / "part.parquet")) as file:
+        file.write(b"rows")
+    assert modes(tmp_path / "t" / "day=1") == {0o777, 0o666}
+
+
+def test_a_private_file_is_written_through_no_link(tmp_path: Path) -> None:
+    folder = tmp_path / f"{PRIVATE_PREFIX}0"
+    folder.mkdir()
+    (folder / "keys.parquet").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        open_output(str(folder / "keys.parquet"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+MERGE: dict[str, Any] = {
+    "source": {"sql": "SELECT 1L AS id, 'x' AS name"},
+    "on": "t.id = s.id",
+    "clauses": [{"when": "matched", "then": "update", "set": {"name": "s.name"}}],
+}
+DELETE: dict[str, Any] = {"keys": {"column": "id", "source": {"sql": "SELECT 2L AS id"}}, "predicate": None}
+
+
+def failed_at_its_commit(spark: SparkSession, table: Table, who: ApplicationTransaction, **job: Any) -> Path:
+    """The folder of saved work of a job whose commit fails in a way that a retry may pass."""
+
+    def refuse(*arguments: Any) -> bool:
+        raise JobError("the store does not answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "commit_change", refuse)
+        assert run(spark, table=table, application=who, **job).status == "failed"
+    (folder,) = Path(table.uri.removeprefix("file://")).glob(f"{PRIVATE_PREFIX}*")
+    return folder
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("operation", "arguments"), [("merge", MERGE), ("delete", DELETE)], ids=["merge", "delete"])
+def test_what_a_job_saves_is_for_its_user_alone_and_goes_when_the_task_has_failed_for_good(
+    tmp_path: Path, spark: SparkSession, operation: str, arguments: dict[str, Any]
+) -> None:
+    table, who = make_table(tmp_path / "t", rows(5)), application()
+    folder = failed_at_its_commit(spark, table, who, operation=operation, **arguments)
+    assert len(list(folder.iterdir())) >= 2
+    assert modes(folder) == {0o700, 0o600}
+    # What the operator's callback does where no retry comes; see tests/airflow/test_forgotten_work.py.
+    forget_saved_work(JobSpec(operation=operation, table_uri=table.uri, arguments=arguments, application=who))
+    assert not folder.exists()
+    # A task that was cleared begins anew.
+    committed(run(spark, operation, table, application=who, **arguments))
