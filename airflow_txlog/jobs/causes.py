@@ -151,7 +151,7 @@ def _java_cause(java: Any) -> Cause:
     if connector is not None:
         words.append(
             f'No FileSystem for scheme "{connector[1]}". This Spark has no connector for {connector[1]}://. Give it '
-            "one by spark_conf (spark.jars.packages), or use a local path."
+            "one by the connection's spark_conf (spark.jars.packages), or use a local path."
         )
     task = _OF_A_TASK.search(message) if full in _SPARK_EXCEPTIONS and java.getCause() is None else None
     if task is not None:

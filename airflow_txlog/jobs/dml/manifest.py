@@ -31,6 +31,7 @@ from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.store.base import FileInfo
+from airflow_txlog.errors import CorruptDeletionVector
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
@@ -44,7 +45,10 @@ _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{
 _KIND = "memory"
 _DIGESTS_AT_ONCE = 8
 # What decoding raises for content of another form than ours.
-_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, pa.ArrowException)
+_MALFORMED = (
+    *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError),
+    *(pa.ArrowException, CorruptDeletionVector),
+)
 _HEADER = b"txlog"
 
 # One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs of all files lie one
