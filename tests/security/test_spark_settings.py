@@ -37,6 +37,7 @@ def test_no_process_of_a_job_shows_a_setting(tmp_path: Path) -> None:
             "spark.test.odd": f" {CANARY} = # : \\ é\n\U0001f600",
             "spark.sql.shuffle.partitions": "3",
         },
+        unrestricted=("spark_conf",),
     )
     watcher = subprocess.Popen(
         [sys.executable, "-c", WATCH, str(os.getpid()), CANARY[:-1], CANARY[-1], str(temporary)],
