@@ -20,7 +20,7 @@ def test_a15_strict_writers_reaches_checkpoint_and_vacuum(
     store = S3LikeStore(memory_uri, clock=clock)
     table_of(store, clock, [SPARK])
     # Only what opens the store is replaced: no store on S3 is supported yet.
-    monkeypatch.setattr(delta_table, "open_store", lambda *given: store)
+    monkeypatch.setattr(delta_table, "open_store", lambda *_, **__: store)
     spec = JobSpec(operation=operation, table_uri=store.root)
     with pytest.raises(errors.OverwritingWriter):
         job(spec.replace(strict_writers=True))
