@@ -2,8 +2,8 @@
 
 A few kilobytes of Parquet can stand for gigabytes: pages compress a thousandfold, and a dictionary holds a long text
 once for a million rows. Two bounds hold both. What the footer claims is added up before anything is read. Text that a
-file keeps in dictionaries is read as dictionaries first, a row group ahead of its rows: that takes little, and tells
-what it will take. The invariant: a batch that is yielded is counted.
+file keeps in dictionaries is read as dictionaries first: that takes little, and tells what its rows will take.
+The invariant: a batch that is yielded is counted.
 """
 
 from __future__ import annotations
@@ -63,18 +63,19 @@ def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: 
     """The rows of these columns, each by its path or one above it; `file` is open on `source`. Raises LimitExceeded."""
     decoded.claim(_claimed_bytes(file, columns))
     texts = _texts_in_dictionaries(file, columns)
-    as_dictionaries = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **_OPTIONS)
+    if texts:
+        as_dictionaries = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **_OPTIONS)
+        decoded.check(sum(_text_bytes(as_dictionaries, texts)))
+    for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+        decoded.count(batch.nbytes)
+        yield batch
+
+
+def _text_bytes(file: pq.ParquetFile, texts: Sequence[str]) -> Iterator[int]:
     for group in range(file.num_row_groups):
-        if texts:
-            decoded.check(sum(_text_bytes(as_dictionaries, group, texts)))
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
-            decoded.count(batch.nbytes)
-            yield batch
-
-
-def _text_bytes(file: pq.ParquetFile, group: int, texts: Sequence[str]) -> Iterator[int]:
-    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=texts):
-        yield from map(_decoded_bytes, batch.columns)
+        # One at a time: Arrow cannot put the dictionaries of two row groups into one batch.
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=texts):
+            yield from map(_decoded_bytes, batch.columns)
 
 
 def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
