@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -235,7 +236,11 @@ def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapp
 
 def _functions_of(spark: SparkSession) -> frozenset[str]:
     """The functions that are built into this Spark, whatever the session has added or replaced."""
-    jvm: Any = spark._jvm
+    return _built_in(spark._jvm)
+
+
+@lru_cache(maxsize=1)
+def _built_in(jvm: Any) -> frozenset[str]:
     # With the namespace system.builtin before them since Spark 4.2.
     names = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin().listFunction().mkString(" ")
     return frozenset(name.rsplit(".", 1)[-1] for name in str(names).split(" "))

@@ -6,6 +6,8 @@ handles. The invariant: `Tree` has every node, wherever it stands: in lists, map
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -36,30 +38,13 @@ class Tree:
     """A node (of a plan or an expression) and every node below it; `classes` has their full names in the same order."""
 
     def __init__(self, spark: SparkSession, root: Any) -> None:
-        jvm: Any = spark._jvm
-        java = jvm.java.lang
-        of = java.Class.forName
-        handles, methods = java.invoke.MethodHandles, java.invoke.MethodType
-        lookup = handles.publicLookup()
-        is_instance = lookup.findVirtual(
-            of("java.lang.Class"), "isInstance", methods.methodType(java.Boolean.TYPE, of("java.lang.Object"))
-        )
-
-        def is_a(name: str) -> Any:
-            return _function(java, is_instance.bindTo(of(name)))
-
-        def method(owner: str, name: str, returns: str) -> Any:
-            return _function(java, lookup.findVirtual(of(owner), name, methods.methodType(of(returns))))
-
-        itself = _function(java, handles.identity(of("java.lang.Object")))
-        parts = method("scala.Product", "productIterator", "scala.collection.Iterator")
-        is_node, is_many = is_a(f"{CATALYST}trees.TreeNode"), is_a("scala.collection.Iterable")
+        via = _functions(spark._jvm)
         level = getattr(root.children().take(0), "$colon$plus")(root)
         nodes = level
         while not level.isEmpty():
-            many = level.filter(is_many).flatMap(itself)
-            level = getattr(many, "$plus$plus")(level.filterNot(is_many).filter(is_a("scala.Product")).flatMap(parts))
-            nodes = getattr(nodes, "$plus$plus")(level.filter(is_node))
+            many = level.filter(via.is_many).flatMap(via.itself)
+            level = getattr(many, "$plus$plus")(level.filterNot(via.is_many).filter(via.is_product).flatMap(via.parts))
+            nodes = getattr(nodes, "$plus$plus")(level.filter(via.is_node))
         self._nodes = nodes
         self.classes = classes_of(spark, nodes)
 
@@ -70,23 +55,52 @@ class Tree:
 
 def classes_of(spark: SparkSession, sequence: Any) -> list[str]:
     """The full name of the class of each item of a Scala sequence."""
-    jvm: Any = spark._jvm
-    java = jvm.java.lang
-    returns = java.invoke.MethodType.methodType(java.Class.forName("java.lang.Class"))
-    get_class = java.invoke.MethodHandles.publicLookup().findVirtual(
-        java.Class.forName("java.lang.Object"), "getClass", returns
-    )
-    lines = str(sequence.map(_function(java, get_class)).mkString("\n"))
+    lines = str(sequence.map(_functions(spark._jvm).class_of).mkString("\n"))
     return [line.removeprefix("class ") for line in lines.split("\n")]
 
 
 def nodes_of(spark: SparkSession, expression: Any) -> Any:
     """An expression and its children and theirs, as a Scala sequence; of an analysed one those are all."""
-    jvm: Any = spark._jvm
+    return expression.map(_functions(spark._jvm).itself)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Functions:
+    """Methods of the JVM as Scala functions of one argument."""
+
+    itself: Any
+    class_of: Any
+    parts: Any
+    is_node: Any
+    is_many: Any
+    is_product: Any
+
+
+@lru_cache(maxsize=1)
+def _functions(jvm: Any) -> _Functions:
+    """Made once for each JVM: that takes dozens of calls into it."""
     java = jvm.java.lang
-    return expression.map(_function(java, java.invoke.MethodHandles.identity(java.Class.forName("java.lang.Object"))))
+    of = java.Class.forName
+    handles, methods = java.invoke.MethodHandles, java.invoke.MethodType
+    lookup = handles.publicLookup()
+    instance_of = lookup.findVirtual(
+        of("java.lang.Class"), "isInstance", methods.methodType(java.Boolean.TYPE, of("java.lang.Object"))
+    )
 
+    def function(handle: Any) -> Any:
+        return java.invoke.MethodHandleProxies.asInterfaceInstance(of("scala.Function1"), handle)
 
-def _function(java: Any, handle: Any) -> Any:
-    """A method of the JVM as a Scala function of one argument."""
-    return java.invoke.MethodHandleProxies.asInterfaceInstance(java.Class.forName("scala.Function1"), handle)
+    def is_a(name: str) -> Any:
+        return function(instance_of.bindTo(of(name)))
+
+    def method(owner: str, name: str, returns: str) -> Any:
+        return function(lookup.findVirtual(of(owner), name, methods.methodType(of(returns))))
+
+    return _Functions(
+        itself=function(handles.identity(of("java.lang.Object"))),
+        class_of=method("java.lang.Object", "getClass", "java.lang.Class"),
+        parts=method("scala.Product", "productIterator", "scala.collection.Iterator"),
+        is_node=is_a(f"{CATALYST}trees.TreeNode"),
+        is_many=is_a("scala.collection.Iterable"),
+        is_product=is_a("scala.Product"),
+    )

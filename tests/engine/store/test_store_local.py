@@ -162,8 +162,8 @@ def test_a_directory_deleted_under_a_writer_is_made_again(tmp_path: Path, monkey
     store = LocalStore(str(tmp_path))
     real, calls = os.mkdir, []
 
-    def mkdir(path: str, *, dir_fd: int) -> None:
-        real(path, dir_fd=dir_fd)
+    def mkdir(path: str, mode: int, *, dir_fd: int) -> None:
+        real(path, mode, dir_fd=dir_fd)
         calls.append(path)
         if len(calls) == 1:
             os.rmdir(path, dir_fd=dir_fd)  # a vacuum, just now
