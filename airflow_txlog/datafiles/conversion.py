@@ -113,7 +113,8 @@ def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: Sou
             return _map(array, wanted, column, source)
         return _leaf(array, wanted, column, source)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise ColumnMismatch(column, array.type, wanted, str(error)) from error
+        # Arrow's text quotes the value.
+        raise ColumnMismatch(column, array.type, wanted, "a value would not fit") from error
 
 
 def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:

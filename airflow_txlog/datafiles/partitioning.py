@@ -120,7 +120,8 @@ def _microseconds(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.timestamp("us", tz=values.type.tz)).cast(pa.int64())
     except pa.ArrowInvalid as error:
-        raise SchemaMismatch(f"A partition value of type {values.type} does not fit microseconds: {error}.") from error
+        # Arrow's text quotes the value.
+        raise SchemaMismatch(f"A partition value of type {values.type} does not fit microseconds.") from error
 
 
 def _instant_text(microseconds: int) -> str:

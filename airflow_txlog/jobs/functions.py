@@ -50,7 +50,7 @@ FUNCTIONS = words(
     validate_utf8 parse_url try_parse_url try_url_decode url_decode url_encode
     crc32 hash md5 sha sha1 sha2 xxhash64 aes_encrypt aes_decrypt try_aes_decrypt
 
-    add_months convert_timezone curdate current_date current_time current_timestamp current_timezone date_add date_diff
+    add_months convert_timezone curdate current_date current_time current_timestamp date_add date_diff
     date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname dayofmonth
     dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day localtimestamp make_date make_dt_interval
     make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval minute month monthname
@@ -75,8 +75,8 @@ FUNCTIONS = words(
 )
 # The place of the argument that is a type. Spark takes it as DDL, or else as JSON, where a user-defined type names a
 # class that Spark then instantiates.
-_TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "variant_get": 2, "try_variant_get": 2}
-_GIVES_A_TYPE = ("schema_of_csv", "schema_of_json")
+_TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
+_GIVES_A_TYPE = ("schema_of_csv", "schema_of_json", "schema_of_xml")
 
 _OPEN = Token("symbol", "(")
 

@@ -34,9 +34,8 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.saved_files import from_saved, to_saved
 from airflow_txlog.jobs.scan import bins_for, check_names_are_free, plan_files, scan_frame, spark_schema
 from airflow_txlog.jobs.schemas import check_distinct
-from airflow_txlog.jobs.session import is_classic
 from airflow_txlog.jobs.source_files import canonical, reads_table
-from airflow_txlog.jobs.sql import NO_FILES, SqlGate, quoted
+from airflow_txlog.jobs.sql import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.stage import collect_records, records_of
 
 # About what one bucket of a pinned source takes.
@@ -217,7 +216,7 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
         if view.get("schema"):
             reader = reader.schema(view["schema"])
         frame = reader.load(paths)
-        _check_types(frame, argument)
+        check_types(frame, argument)
         _ = frame.schema
     except PySparkException as error:
         refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
@@ -227,17 +226,6 @@ def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snap
             argument=argument,
         ) from error
     return Source(frame=frame, reads_target=False)
-
-
-def _check_types(frame: DataFrame, argument: str) -> None:
-    """Refuses user-defined types, by the schema in the JVM: Python would import, or unpickle, the class that the file's
-    footer names."""
-    if is_classic(frame.sparkSession) and '"type":"udt"' in frame._jdf.schema().json():
-        raise InvalidJobSpec(
-            f"{argument}: a file names a class for the type of a column, which would be loaded to read it. Give the "
-            "columns' plain types as schema. Nothing was read.",
-            argument=argument,
-        )
 
 
 def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
@@ -290,6 +278,8 @@ def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema,
     if staged:
         # Our files count days as the calendar of today does, whatever the session would make of a file without a mark.
         reader = context.spark.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
+        # Nor whatever it would pass over in silence: rows that are gone are no rows less, they are an error.
+        reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
         frame = reader.parquet(*(_spark_path(file.location) for file in staged))
     else:
         frame = context.spark.createDataFrame([], stored)

@@ -213,6 +213,7 @@ class SqlGate:
         while True:
             try:
                 frame = self._spark.sql(sql, args=self._as_bound(bound))
+                check_types(frame, "source")
                 _ = frame.schema
                 self.used |= set(bound)
                 return frame, bound
@@ -257,7 +258,7 @@ class SqlGate:
 
     def _reason(self, error: PySparkException) -> str:
         """Spark's message; where parameters are bound, only what of it holds no expression: those show their values."""
-        if not self._parameters or (condition_of(error) or "").startswith("PARSE"):
+        if not self._parameters:
             return analysis_text(error)
         return f"{describe(error)}. Expressions are not shown, because parameters are bound"
 
@@ -318,6 +319,19 @@ def _exact(spark: SparkSession, value: Any) -> Any:
         return day.atTime(value.hour, value.minute, value.second, nanoseconds)
     microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
     return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
+
+
+def check_types(frame: DataFrame, argument: str) -> None:
+    """Refuses user-defined types, by the schema in the JVM.
+
+    Python would import, or unpickle, the class that the footer of a file, or a type within a text, names.
+    """
+    if is_classic(frame.sparkSession) and '"type":"udt"' in frame._jdf.schema().json():
+        raise InvalidJobSpec(
+            f"{argument}: a class is named for the type of a column, and would be loaded to read it. Give the columns' "
+            "plain types as schema. Nothing was read.",
+            argument=argument,
+        )
 
 
 def _unbound_parameter(error: PySparkException) -> str | None:

@@ -67,6 +67,10 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.CommitOverwritten: (Ring.NONE, "the same writer would overwrite the next commit too"),
     errors.OverwritingWriter: (Ring.NONE, "the same writer would overwrite our commits"),
     errors.TableNotFound: (Ring.NONE, "a wrong name, or a table that another task has to make first"),
+    errors.OutsideTable: (
+        Ring.NONE,
+        "the log, or a link in the table's folder, leads out of it: remove it, or see `allow_absolute_paths`",
+    ),
     errors.TableReplaced: (Ring.NONE, "it is another table now: whether the work is meant for it is not known"),
     errors.VersionNotFound: (Ring.NONE, _AUTHOR),
     errors.TimestampOutOfRange: (Ring.NONE, _AUTHOR),

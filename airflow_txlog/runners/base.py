@@ -5,6 +5,7 @@ Invariant: `run` returns a result that is not "failed", or raises; a failed job 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
@@ -45,7 +46,7 @@ def result_of_lost(spec: JobSpec, error: JobLost) -> JobResult:
     Raises the error itself where the log does not show it, or does not answer; and what the lookup refuses to answer.
     """
     # Here: a DAG file that names a runner is parsed without the engine.
-    from airflow_txlog.application import find_done
+    from airflow_txlog.application import find_done, forget_saved_work
 
     try:
         done = find_done(spec)
@@ -55,4 +56,7 @@ def result_of_lost(spec: JobSpec, error: JobLost) -> JobResult:
         raise error from unanswered
     if done is None:
         raise error
+    with contextlib.suppress(Exception):
+        # The job itself did not come to it. What cannot be deleted is left to a VACUUM.
+        forget_saved_work(spec)
     return done

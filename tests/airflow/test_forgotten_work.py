@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.application import work_folder
 from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.engine.store import open_store
 from airflow_txlog.operators.base import _forget_saved_work
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.saved_work import work_folder
+
+KEY = "0" * 64
 
 
 def operator(root: Path) -> DeltaDeleteOperator:
@@ -20,12 +23,15 @@ def test_the_last_failure_of_a_task_deletes_what_it_has_saved_and_a_retry_does_n
     task, who = operator(tmp_path), ApplicationTransaction(app_id="a", version=1)
     assert _forget_saved_work in task.on_failure_callback
     assert _forget_saved_work not in task.on_retry_callback
-    for owner in (who, ApplicationTransaction(app_id="b", version=1)):
-        (tmp_path / work_folder(owner)).mkdir()
-        (tmp_path / work_folder(owner) / "keys.parquet").write_text("keys")
-    task._spec_of_work = task._spec(str(tmp_path), {}).replace(application=who)
+    root, another = open_store(str(tmp_path)).root, ApplicationTransaction(app_id="b", version=1)
+    folders = [work_folder(root, owner, KEY) for owner in (who, another)]
+    for folder in folders:
+        assert folder is not None
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "keys.parquet").write_text("keys")
+    task._spec_of_work = task._spec(str(tmp_path)).replace(application=who, saved_work_key=KEY)
     _forget_saved_work({"task": task})
-    assert [path.name for path in tmp_path.iterdir()] == [work_folder(ApplicationTransaction(app_id="b", version=1))]
+    assert [path.name for path in tmp_path.iterdir()] == folders[1:]
 
 
 def test_an_authors_callback_stays(tmp_path: Path) -> None:
@@ -42,7 +48,7 @@ def test_a_failure_before_any_work_and_a_store_that_does_not_answer_raise_nothin
 ) -> None:
     task = operator(tmp_path)
     _forget_saved_work({"task": task})
-    task._spec_of_work = task._spec("nowhere://t", {}).replace(
-        application=ApplicationTransaction(app_id="a", version=1)
+    task._spec_of_work = task._spec("nowhere://t").replace(
+        application=ApplicationTransaction(app_id="a", version=1), saved_work_key=KEY
     )
     _forget_saved_work({"task": task})

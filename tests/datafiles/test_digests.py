@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.datafiles import digests
 from airflow_txlog.datafiles.digests import DigestingOutput, has_digest
-from airflow_txlog.datafiles.locations import open_output
+from airflow_txlog.datafiles.locations import inside, open_output
 from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 
 ROWS = pa.record_batch({"id": pa.array(range(1000), pa.int64())})
@@ -31,7 +31,7 @@ def test_a_staged_file_comes_with_the_digest_of_its_bytes_where_its_layout_asks_
 
 
 def test_the_digest_is_of_what_was_written_and_not_of_what_lies_there_afterwards(tmp_path: Path) -> None:
-    location = str(tmp_path / "f")
+    location = inside(str(tmp_path), "f")
     with open_output(location) as sink:
         output = DigestingOutput(sink)
         output.write(b"ours")

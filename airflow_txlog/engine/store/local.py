@@ -192,7 +192,8 @@ class _Temporary:
         *directories, self._target = inner_parts(path)
         dot = "." if directories[-1:] == [_LOG] else ""
         self._name = f"{dot}{self._target}.{SYSTEM_CLOCK.unique_id()}.tmp"
-        self._parent, descriptor = local_files.create(root, directories, self._name, lists=True)
+        is_private = path.startswith(locations.PRIVATE_PREFIX)
+        self._parent, descriptor = local_files.create(root, directories, self._name, lists=True, is_private=is_private)
         self.file = os.fdopen(descriptor, "wb")
         self._is_there = True
 

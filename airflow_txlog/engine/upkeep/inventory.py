@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.engine.log.paths import canonical_path, is_inside
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.errors import InvalidInput, SourceNotFound
@@ -88,7 +89,7 @@ def _read(path: str) -> pa.Table:
         ) from error
     except (OSError, pa.ArrowException, ValueError, ImportError) as error:
         raise InvalidInput(
-            f"InvalidInput: the inventory {path} cannot be read: {error}. Nothing was deleted."
+            f"InvalidInput: the inventory {path} cannot be read: {text_of(error)}. Nothing was deleted."
         ) from error
 
 
@@ -100,7 +101,7 @@ def _column(table: pa.Table, meaning: str, kind: pa.DataType, default: object = 
         if default is not None:
             return [default] * table.num_rows
         raise InvalidInput(
-            f"InvalidInput: the inventory has no column {_COLUMNS[meaning][0]!r}; it has {table.column_names}. "
+            f"InvalidInput: the inventory has no column {_COLUMNS[meaning][0]!r} among its {table.num_columns}. "
             "Nothing was deleted."
         )
     column = table.column(found)
@@ -112,7 +113,8 @@ def _column(table: pa.Table, meaning: str, kind: pa.DataType, default: object = 
         column = column.cast(kind)
     except pa.ArrowException as error:
         raise InvalidInput(
-            f"InvalidInput: the column {found!r} of the inventory cannot be used: {error}. Nothing was deleted."
+            f"InvalidInput: the column {found!r} of the inventory, of type {column.type}, cannot be used as {kind}. "
+            "Nothing was deleted."
         ) from error
     if default is not None:
         column = pc.fill_null(column, pa.scalar(default, kind))

@@ -29,9 +29,10 @@ from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.locations import exists, inside, open_output
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.store.base import FileInfo
-from airflow_txlog.errors import CorruptDeletionVector
+from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.dml.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.dml.sameness import TableRules
@@ -85,6 +86,9 @@ class Manifest:
             except FileNotFoundError:
                 # Another copy of the work has just written a newer one.
                 continue
+            except (OutsideTable, LimitExceeded) as error:
+                self._context.log(f"ignored {path}: {error}")
+                continue
             if found is None:
                 continue
             if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(found.source_files)):
@@ -118,6 +122,12 @@ class Manifest:
             "dropped": [to_saved(file) for file in memory.dropped],
         }
         data = _encode(header, memory)
+        if len(data) > LOG_FILE.allowed:
+            self._context.log(
+                f"what was found is not written down: it takes {len(data)} bytes, and {LOG_FILE.setting} allows "
+                f"{LOG_FILE.allowed}; a retry would start over"
+            )
+            return
         self._number += 1
         digest = hashlib.sha256(data).hexdigest()
         signed = f"memory-{self._context.job_id}-{self._number:04d}-{len(data)}-{digest}"
@@ -144,8 +154,12 @@ class Manifest:
         if self._seal is None:
             return []
         found: list[FileInfo] = []
-        with contextlib.suppress(FileNotFoundError):
+        try:
             found = [info for info in self._store.list(self._folder) if "/memory-" in info.path]
+        except FileNotFoundError:
+            pass
+        except OutsideTable as error:
+            self._context.log(f"ignored {self._folder}: {error}")
         ours = [info for info in found if self._is_ours(info)]
         if len(ours) < len(found):
             self._context.log(
@@ -192,6 +206,9 @@ class Manifest:
         return {
             "app_id": spec.application.app_id,
             "version": spec.application.version,
+            # A clear before anything was committed gets the same number, and is to read its source anew. Without a
+            # state store the number itself is another one after a clear, and when the work began is not known.
+            "began_ms": None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
             "digest": spec.digest(),
             "release": airflow_txlog.__version__,
             "ansi": is_ansi(self._context.spark),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.datafiles.bitmaps import union
-from airflow_txlog.datafiles.locations import location_of, size_and_time
+from airflow_txlog.datafiles.locations import location_of, readable, size_and_time
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.datafiles.reading import DataFile, open_data_file
@@ -80,7 +80,7 @@ def mask_rows(
 
 
 def _masking(plan: FilePlan, row: int, leaving: MaskedRows) -> MaskedRows:
-    location = plan.table.column("location")[row].as_py()
+    location = readable(plan.table.column("location")[row].as_py())
     before = plan.table.column("masked")[row].as_py()
     if before is None:
         return leaving

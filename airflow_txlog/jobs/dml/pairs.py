@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.locations import readable
 from airflow_txlog.datafiles.packing import PAIRS_SCHEMA, PackPairsTask
 from airflow_txlog.datafiles.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
@@ -110,7 +111,7 @@ def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, claus
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     many, first = len(repeated), pc.min(repeated).as_py()
     file, row = first >> POSITION_BITS, first & ((1 << POSITION_BITS) - 1)
-    path = plan.table.column("location")[file].as_py()
+    path = readable(plan.table.column("location")[file].as_py())
     raise AmbiguousMerge(
         f"{context.root}: {many} target rows are matched by more than one source row, the first of them row {row} of "
         f"{path}. Which one shall act cannot be told: make the source unique in the columns of ON. "

@@ -66,7 +66,7 @@ def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: 
     if texts:
         as_dictionaries = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **_OPTIONS)
         decoded.check(sum(_text_bytes(as_dictionaries, texts)))
-    for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+    for batch in file.iter_batches(_rows_at_once(file, columns), columns=columns):
         decoded.count(batch.nbytes)
         yield batch
 
@@ -76,6 +76,23 @@ def _text_bytes(file: pq.ParquetFile, texts: Sequence[str]) -> Iterator[int]:
         # One at a time: Arrow cannot put the dictionaries of two row groups into one batch.
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=texts):
             yield from map(_decoded_bytes, batch.columns)
+
+
+def _rows_at_once(file: pq.ParquetFile, columns: Sequence[str]) -> int:
+    """So many that what is decoded before it is counted stays within the limit.
+
+    Where a text is kept as what differs from the text before it, any number of them may be as long as the whole chunk.
+    """
+    wanted = _wanted(columns)
+    longest = max(
+        (
+            chunk.total_uncompressed_size
+            for chunk in _chunks(file)
+            if "DELTA_BYTE_ARRAY" in chunk.encodings and wanted(chunk.path_in_schema)
+        ),
+        default=0,
+    )
+    return _BATCH_ROWS if not longest else max(1, min(_BATCH_ROWS, CHECKPOINT.allowed // longest))
 
 
 def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
@@ -103,13 +120,13 @@ def _chunks(file: pq.ParquetFile) -> Iterator[Any]:
 
 
 def _claimed_bytes(file: pq.ParquetFile, columns: Sequence[str]) -> int:
-    """What the footer says that these columns take, each value at its width where they repeat within a row."""
+    """What the footer says that these columns take, each value of a known width at that width."""
     widths: dict[str, int] = {}
     for index in range(len(file.schema)):
         column = file.schema.column(index)
         if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
             widths[column.path] = column.length
-        elif column.max_repetition_level:
+        elif column.max_repetition_level or column.physical_type != "BYTE_ARRAY":
             widths[column.path] = _WIDTHS[column.physical_type]
     wanted = _wanted(columns)
     total = 0
