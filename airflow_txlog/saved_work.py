@@ -16,8 +16,10 @@ import hashlib
 import hmac
 
 from airflow_txlog.contract import ApplicationTransaction
-from airflow_txlog.datafiles.locations import PRIVATE_PREFIX
 
+# As `datafiles.locations.PRIVATE_PREFIX`, by which files in it are made readable by their user alone. This module stays
+# free of pyarrow, for the tasks that only describe a job.
+_FOLDER_PREFIX = "txlog-inputs-"
 _FORMAT = "airflow_txlog saved work 1"
 _FOLDER_CHARACTERS = 32
 
@@ -59,4 +61,4 @@ def work_folder(root: str, application: ApplicationTransaction | None, key: str 
 
 def folder_named(name: str) -> str:
     """A folder for what jobs leave beside a table's data: visible, so that the VACUUM of any engine sweeps it."""
-    return PRIVATE_PREFIX + name
+    return _FOLDER_PREFIX + name

@@ -34,7 +34,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "datafiles": ("errors", "datafiles"),
     "engine": ("", "errors", "datafiles", "engine"),
     # Whether a task's work is in its table already: asked on both sides of the process boundary.
-    "application": ("errors", *CONTRACT, "engine"),
+    "application": ("errors", *CONTRACT, "saved_work", "engine"),
     # The names and signatures of saved work: written by jobs, and cleared away from both sides.
     "saved_work": CONTRACT,
     "jobs": ("", "errors", *CONTRACT, "application", "saved_work", "datafiles", "engine", "jobs"),

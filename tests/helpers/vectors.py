@@ -20,7 +20,7 @@ from typing import Literal
 import pyarrow as pa
 from msgspec.structs import replace
 
-from airflow_txlog.datafiles.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.bitmaps import encode_bitmap, union
 from airflow_txlog.datafiles.masks import MaskedRows
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.masking import masked_adds
@@ -158,13 +158,17 @@ def mask(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     return tx.commit("DELETE", {"predicate": "[]"})
 
 
+def _united(rows: MaskedRows, before: MaskedRows | None) -> MaskedRows:
+    return rows if before is None else MaskedRows(union([rows, before]), "ours")
+
+
 def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     """The same with bitmaps and files of our own writing, on a table that allows vectors. Returns the version."""
     snapshot = table.snapshot()
     numbers = sorted(masked)
     files = snapshot.files().sort_by("path").take(numbers)
     bitmaps = [
-        MaskedRows(encode_bitmap(pa.array(sorted(masked[number]), pa.int64()), before), "ours")
+        _united(MaskedRows(encode_bitmap(pa.array(sorted(masked[number]), pa.int64())), "ours"), before)
         for number, before in zip(numbers, snapshot.masked_rows(files), strict=True)
     ]
     file = new_vector_file(bitmaps, prefix_chars=snapshot.table_properties.vector_prefix_chars)

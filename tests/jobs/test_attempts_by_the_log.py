@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
@@ -46,7 +47,7 @@ def plan_of(staged: Path, memory: Memory) -> Callable[[Transaction], Change]:
         staged.write_bytes(b"PAR1")
         file = StagedFile(
             path=staged.name,
-            location=str(staged),
+            location=inside(str(staged.parent), staged.name),
             partition_values={},
             size_bytes=4,
             modification_time_ms=int(time.time() * 1000),

@@ -293,7 +293,6 @@ def test_no_line_or_result_of_a_job_shows_a_value(tmp_path: Path, spark: SparkSe
     said: list[str] = []
     for operation, arguments, expected in [
         ("write", {"source": source}, "bad.json): MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"),
-        ("update", {"set": {"v": "raise_error(v)"}, "predicate": None}, "USER_RAISED_EXCEPTION"),
         ("delete", {"predicate": "CAST(v AS DATE) = :v", "parameters": {"v": CANARY}}, "cannot be cast to DATE"),
         ("merge", {"source": twice, "on": "t.id = s.id", "parameters": {"v": CANARY},
                    "clauses": [{"when": "matched", "then": "update", "set": "*"}]}, "matched by more than one"),

@@ -141,5 +141,5 @@ def test_a_job_on_a_full_disk_fails_with_that_in_the_first_line(table: Table, di
     assert result.error is not None
     first = result.error["message"].splitlines()[0]
     assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 28] No space left on device")
-    assert "The disk is full." in first
+    assert "The disk is full" in first
     assert Table.open(table.uri).snapshot().version == (3 if operation == "truncate" else 2)

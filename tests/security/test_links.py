@@ -25,7 +25,7 @@ from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.jobs.context import LogContext
 from tests.helpers.canary import Canary
-from tests.helpers.jobs import application, error_of, rows, run
+from tests.helpers.jobs import KEY, application, error_of, rows, run
 from tests.helpers.rows import append, make_table, stage, stage_changes
 from tests.helpers.vectors import allow_vectors, mask
 
@@ -365,7 +365,9 @@ def test_a_job_is_refused_where_a_link_leads_out(
         operation, arguments, link = "write", WRITE, DAY
         linked(root / DAY, canary.folder)
     elif attack == "saved work":
-        spec = JobSpec(operation="merge", table_uri=table.uri, arguments=MERGE, application=identity)
+        spec = JobSpec(
+            operation="merge", table_uri=table.uri, arguments=MERGE, application=identity, saved_work_key=KEY
+        )
         link = LogContext(spec=spec, root=table.uri, log=lines.append).work_folder or ""
         (root / link).symlink_to(canary.folder)
     elif attack == "changes":

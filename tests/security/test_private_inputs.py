@@ -12,10 +12,10 @@ import pytest
 
 from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
-from airflow_txlog.datafiles.locations import PRIVATE_PREFIX, open_output
+from airflow_txlog.datafiles.locations import PRIVATE_PREFIX, inside, open_output
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs import rounds
-from tests.helpers.jobs import application, committed, rows, run
+from tests.helpers.jobs import KEY, application, committed, rows, run
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def modes(folder: Path) -> set[int]:
 
 
 def test_only_what_a_job_keeps_beside_the_data_is_private(tmp_path: Path) -> None:
-    with open_output(str(tmp_path / "t" / f"{PRIVATE_PREFIX}0" / "keys.parquet")) as file:
+    with open_output(inside(str(tmp_path / "t"), f"{PRIVATE_PREFIX}0/keys.parquet")) as file:
         file.write(b"keys")
     assert modes(tmp_path / "t" / f"{PRIVATE_PREFIX}0") == {0o700, 0o600}
-    with open_output(str(tmp_path / "t" / "day=1" / "part.parquet")) as file:
+    with open_output(inside(str(tmp_path / "t"), "day=1/part.parquet")) as file:
         file.write(b"rows")
     assert modes(tmp_path / "t" / "day=1") == {0o777, 0o666}
 
@@ -49,7 +49,7 @@ def test_a_private_file_is_written_through_no_link(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "keys.parquet").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
-        open_output(str(folder / "keys.parquet"))
+        open_output(inside(str(tmp_path), f"{PRIVATE_PREFIX}0/keys.parquet"))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -84,7 +84,8 @@ def test_what_a_job_saves_is_for_its_user_alone_and_goes_when_the_task_has_faile
     assert len(list(folder.iterdir())) >= 2
     assert modes(folder) == {0o700, 0o600}
     # What the operator's callback does where no retry comes; see tests/airflow/test_forgotten_work.py.
-    forget_saved_work(JobSpec(operation=operation, table_uri=table.uri, arguments=arguments, application=who))
+    spec = JobSpec(operation=operation, table_uri=table.uri, arguments=arguments, application=who, saved_work_key=KEY)
+    forget_saved_work(spec)
     assert not folder.exists()
     # A task that was cleared begins anew.
     committed(run(spark, operation, table, application=who, **arguments))

@@ -61,7 +61,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("SchemaMismatch", {"set": {"id": "'x'"}}),
     ("UnsupportedPredicate", {"set": {"id": "1"}, "predicate": "rand() < 1"}),
     ("UnsupportedPredicate", {"set": {"id": "1"}, "predicate": "id IN (SELECT 1)"}),
-    ("InvalidPredicate", {"set": {"id": "max(id)"}}),
+    ("UnsupportedPredicate", {"set": {"id": "max(id)"}}),
     ("InvalidJobSpec", {"set": {"id": "1", "ID": "2"}}),
     ("InvalidPredicate", {"set": {"id": "id"}, "predicate": "id = 1; DROP TABLE x"}),
     ("InvalidPredicate", {"set": {"id": "id"}, "parameters": {"spare": 1}}),
