@@ -27,7 +27,7 @@ _OF_QUERIES = words(
     approx_top_k_combine approx_top_k_estimate array_agg assert_true avg bit_and bit_or bit_xor bitmap_and_agg
     bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list collect_set corr count count_if
     count_min_sketch covar_pop covar_samp cume_dist current_catalog current_database current_path current_schema
-    current_user dense_rank every explode explode_outer first first_value from_xml grouping grouping_id
+    current_timezone current_user dense_rank every explode explode_outer first first_value from_xml grouping grouping_id
     histogram_numeric hll_sketch_agg hll_union_agg in inline inline_outer input_file_block_length
     input_file_block_start input_file_name json_tuple kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float
     kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kll_sketch_get_n_bigint kll_sketch_get_n_double

@@ -389,12 +389,21 @@ def test_the_name_of_a_structs_member_is_a_name_in_every_cast(tmp_path: Path, sp
 # --- substitution ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spark
-def test_nothing_is_substituted_in_any_text(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.fixture
+def secret(spark: SparkSession) -> Iterator[str]:
+    """A word that substitution would bring in: a property of the JVM and a setting of the session."""
     jvm: Any = spark._jvm
-    secret = "canary-9f1c"
-    jvm.java.lang.System.setProperty("txlog.canary", secret)
-    spark.conf.set("txlog.canary", secret)
+    jvm.java.lang.System.setProperty("txlog.canary", "canary-9f1c")
+    spark.conf.set("txlog.canary", "canary-9f1c")
+    yield "canary-9f1c"
+    jvm.java.lang.System.clearProperty("txlog.canary")
+    spark.conf.unset("txlog.canary")
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+@pytest.mark.spark
+def test_nothing_is_substituted_in_any_text(tmp_path: Path, spark: SparkSession, secret: str) -> None:
+    jvm: Any = spark._jvm
     # The variables that the JVM started with: the interpreter is one of them.
     asked = "${env:PYSPARK_PYTHON}${system:txlog.canary}${txlog.canary}"
     lines: list[str] = []
