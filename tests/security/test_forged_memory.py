@@ -17,6 +17,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.output import StagedFile
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
@@ -94,6 +95,26 @@ def test_the_next_try_goes_on_from_what_the_work_has_signed(table: Table, spark:
     memory = Manifest(context).load()
     assert [file.location for file in memory.staged_files()] == [inside(str(table_folder(table)), NAME)]
     assert lines_of(context) == ["resuming an earlier try: 0 files looked at, 1 pieces staged"]
+
+
+def test_saved_work_that_is_too_large_to_be_read_or_behind_a_link_is_ignored(
+    table: Table, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = save(context_of(spark, table), table)
+    with monkeypatch.context() as patch:
+        patch.setenv(LOG_FILE.setting, str(memory.stat().st_size - 1))
+        context = context_of(spark, table)
+        assert Manifest(context).load().staged_files() == []
+        assert [line for line in lines_of(context) if line.startswith("ignored ") and LOG_FILE.setting in line]
+        # Nor is it written down then, where no retry could read it.
+        Manifest(context).save(Memory(dropped=[staged_file(table)] * 100))
+        assert list(memory.parent.glob("memory-*")) == [memory]
+    moved = tmp_path / "moved"
+    memory.parent.rename(moved)
+    memory.parent.symlink_to(moved)
+    context = context_of(spark, table)
+    assert Manifest(context).load().staged_files() == []
+    assert [line for line in lines_of(context) if line.startswith("ignored ") and "symbolic link" in line]
 
 
 # --- what no key signed ---------------------------------------------------------------------------------------------

@@ -50,3 +50,18 @@ def test_a_job_imports_nothing_from_the_directory_that_its_task_runs_in(
     spec = JobSpec(operation="checkpoint", table_uri=table.uri)
     assert ChildProcessRunner().run(spec, log=print).status in ("committed", "nothing_to_do")
     assert not (hostile / "canary").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("function", ["from_xml", "from_json", "from_csv"])
+def test_a_type_in_a_querys_text_imports_no_python_module(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    module = f"txlog_canary_of_{function}"
+    (tmp_path / f"{module}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"type": "udt", "pyClass": f"{module}.Type", "serializedClass": "", "sqlType": "string"}
+    kind = json.dumps({"type": "struct", "fields": [{"name": "a", "type": named, "nullable": True, "metadata": {}}]})
+    error = error_of(run(spark, "write", tmp_path / "t", source={"sql": f"SELECT {function}('<a/>', '{kind}') AS x"}))
+    assert module not in sys.modules
+    assert error["type"] == "InvalidJobSpec"

@@ -16,6 +16,7 @@ from airflow_txlog.datafiles.masks import PORTABLE_MAGIC, MaskedRows
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
 from airflow_txlog.engine.log.actions import DeletionVector
+from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
 from airflow_txlog.engine.log.names import checkpoint_name, checksum_name, commit_name
 from airflow_txlog.engine.log.vectors import decode_vector, read_vectors
 from airflow_txlog.engine.store import MemoryStore
@@ -211,3 +212,37 @@ def test_a_vector_that_is_too_large_is_refused_unread(monkeypatch: pytest.Monkey
     ):
         with pytest.raises(LimitExceeded, match=f"{VECTOR.setting} allows 100"):
             read_vectors(store, [(vector, None)])
+
+
+def test_texts_that_are_kept_as_differences_are_decoded_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DELTA_BYTE_ARRAY: a row takes a byte in the file, and the whole text before it once it is read."""
+    limit = 8 * 1024 * 1024
+    monkeypatch.setenv(CHECKPOINT.setting, str(limit))
+    texts = pa.StructArray.from_arrays([pa.array(["x" * 20_000] * 20_000)], ["path"])
+    path = tmp_path / "c.parquet"
+    pq.write_table(
+        pa.table({"add": texts}),
+        path,
+        use_dictionary=False,
+        column_encoding={"add.path": "DELTA_BYTE_ARRAY"},
+        compression="zstd",
+    )
+    assert path.stat().st_size < 100_000
+    sizes: list[int] = []
+    with path.open("rb") as source, pytest.raises(LimitExceeded):
+        sizes.extend(batch.nbytes for batch in batches(source, open_parquet(source), ["add"], Decoded("c", "t")))
+    assert 0 < max(sizes) <= limit
+
+
+def test_numbers_are_counted_at_their_width_before_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINT.setting, str(8 * 1024 * 1024))
+    numbers = pa.array([7] * 20_000, pa.int64())
+    stats = pa.StructArray.from_arrays([numbers] * 100, [f"c{number}" for number in range(100)])
+    path = tmp_path / "c.parquet"
+    pq.write_table(pa.table({"add": pa.StructArray.from_arrays([stats], ["stats_parsed"])}), path)
+    with path.open("rb") as source, pytest.raises(LimitExceeded):
+        next(batches(source, open_parquet(source), ["add"], Decoded("c", "t")))

@@ -13,6 +13,7 @@ import pytest
 from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.locations import PRIVATE_PREFIX, inside, open_output
+from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs import rounds
 from tests.helpers.jobs import KEY, application, committed, rows, run
@@ -51,6 +52,12 @@ def test_a_private_file_is_written_through_no_link(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         open_output(inside(str(tmp_path), f"{PRIVATE_PREFIX}0/keys.parquet"))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_a_restore_notes_for_its_retries_is_private_too(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert store.put_if_absent(f"{PRIVATE_PREFIX}0/restore-head", b"{}")
+    assert modes(tmp_path / f"{PRIVATE_PREFIX}0") == {0o700, 0o600}
 
 
 MERGE: dict[str, Any] = {
