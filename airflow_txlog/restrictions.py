@@ -37,6 +37,8 @@ _WORDS = (
     (r"spark\.sql\.session\.timeZone", r"[\w/+:-]+"),
     (r"spark\.master", r"local(\[(\d+|\*)(, *\d+)?\])?"),
     (r"spark\.app\.name", r".*"),
+    # Spark's UI listens without a login, and shows settings and plans to every user of the machine.
+    (r"spark\.ui\.enabled", r"false"),
 )
 
 _OF_FILES = """basepath ignorecorruptfiles ignoreinvalidpartitionpaths ignoremissingfiles modifiedafter modifiedbefore
