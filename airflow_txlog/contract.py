@@ -133,8 +133,8 @@ class JobSpec:
     all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
-    `unrestricted` names what the operator vouches for: "query", "options", "spark_conf" (docs/operators.md). What it
-    does not name is restricted to what cannot load code, here and in the job.
+    `unrestricted` names what is the DAG author's own text: "query", "options", "spark_conf" (docs/operators.md). What
+    it does not name is restricted to what cannot load code, here and in the job.
     `result_uri` is where the job puts its JobResult; null: nowhere.
     `saved_work_key` (64 hexadecimal digits) is what the tries of this work name and sign their saved work with; null:
     the job trusts no work that another process saved, and saves none. A secret: it decides nothing about the work, so
