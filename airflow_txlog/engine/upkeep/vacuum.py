@@ -203,10 +203,12 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
     retention = state.retention_ms if request.retention_ms is None else request.retention_ms
     # A dry run may not write, as the question for a local store's time does.
     now_ms = clock.now_ms() if request.dry_run else store.now_ms()
+    # Tombstones were stamped by writers' clocks, files by the store's: of ours and the store's the slower counts. Where
+    # nothing is to be kept no clock decides: a file's time lags by a tick, and a writer's clock may be ahead.
+    delete_before_ms = now_ms + _CLOCK_SLACK_MS if retention == 0 else min(now_ms, clock.now_ms()) - retention
     return _Times(
         now_ms=now_ms,
-        # Tombstones were stamped by writers' clocks, files by the store's: of ours and the store's the slower counts.
-        delete_before_ms=min(now_ms, clock.now_ms()) - retention,
+        delete_before_ms=delete_before_ms,
         orphan_before_ms=now_ms - max(retention, request.orphan_retention_ms, ORPHAN_RETENTION_FLOOR_MS),
     )
 

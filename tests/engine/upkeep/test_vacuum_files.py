@@ -63,6 +63,14 @@ def test_a16_a_staged_file_survives_a_vacuum_without_retention() -> None:
     assert table.left() == ["staged", "staged-long-ago"]
 
 
+@pytest.mark.parametrize("age", [0, -1 / 3_600_000, -1])
+def test_where_nothing_is_to_be_kept_no_clock_decides(age: float) -> None:
+    """A removed file is deleted in the tick of its removal, and where its writer's clock is an hour ahead."""
+    table = Table().file("removed", age=30).remove("removed", age=age)
+    table.vacuum(0, check=False)
+    assert table.left() == []
+
+
 @pytest.mark.parametrize(("age", "stays"), [(23.9, True), (24.1, False)])
 def test_a16_no_orphan_goes_before_24_hours_whatever_is_asked(age: float, stays: bool) -> None:
     table = Table().file("orphan", age=age)
