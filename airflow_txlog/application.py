@@ -19,7 +19,7 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.saved_work import work_folder
 

@@ -4,7 +4,7 @@ Both can be templated, so that what stands in them may come from whoever trigger
 load code: a setting by naming a jar, a class, a module or a program, an option because Spark hands every option of a
 file reader on to Hadoop as a setting. So both are lists of what is known to be harmless. A setting tunes: its name is
 of a family below, and its value is a number, a size, a time or true or false, which names nothing. A query is judged
-in the job (`jobs/query_gate.py`), where Spark's parser is. Invariant: what no list has is refused, also a name of a
+in the job (`jobs/sql/query_gate.py`), where Spark's parser is. Invariant: what no list has is refused, also a name of a
 newer Spark. Standard library only. Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
 """
 

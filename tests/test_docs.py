@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.table import features
-from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.engine.table.schema import features
+from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import UnsupportedFeature
 
 ROOT = Path(__file__).resolve().parents[1]

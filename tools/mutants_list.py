@@ -66,12 +66,12 @@ class Fault:
     needs_spark: bool = False
 
 
-_CONFLICTS = "airflow_txlog/engine/commit/conflicts.py"
+_CONFLICTS = "airflow_txlog/engine/commit/conflicts/check.py"
 _LOOP = "airflow_txlog/engine/commit/loop.py"
 _TRANSACTION = "airflow_txlog/engine/commit/transaction.py"
 _VACUUM_PLAN = "airflow_txlog/engine/upkeep/vacuum_plan.py"
 _PRUNING = "airflow_txlog/engine/table/predicate/pruning.py"
-_ROUNDS = "airflow_txlog/jobs/rounds.py"
+_ROUNDS = "airflow_txlog/jobs/resume/rounds.py"
 
 FAULTS = (
     # --- conflicts: each rule left out ------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ FAULTS = (
     Fault(
         name="compaction-believed-without-counting",
         breaks="a winner that calls its change a compaction adds rows that match, and they are missed",
-        file="airflow_txlog/engine/commit/compaction.py",
+        file="airflow_txlog/engine/commit/conflicts/compaction.py",
         old="    return sum(filter(None, removed)) == sum(filter(None, added))\n",
         new="    return True\n",
         tests=(REFINEMENTS,),
@@ -191,7 +191,7 @@ FAULTS = (
     Fault(
         name="row-ids-not-renumbered",
         breaks="after a lost race two rows have one row id",
-        file="airflow_txlog/engine/commit/rebase.py",
+        file="airflow_txlog/engine/commit/conflicts/rebase.py",
         old="after_winner(_after_row_ids(attempt, winner), winner)",
         new="after_winner(attempt, winner)",
         tests=(ROW_TRACKING,),
@@ -200,7 +200,7 @@ FAULTS = (
     Fault(
         name="tombstone-expired-during-replay",
         breaks="a file that was removed long ago comes back with all its rows",
-        file="airflow_txlog/engine/table/replay.py",
+        file="airflow_txlog/engine/table/snapshot/replay.py",
         old="self._first_spoken_of(commit.removes, root)",
         new="self._first_spoken_of([r for r in commit.removes if (r.deletion_timestamp or 0) > 604_800_000], root)",
         tests=(REPLAY,),
@@ -208,7 +208,7 @@ FAULTS = (
     Fault(
         name="file-identified-by-path-alone",
         breaks="a remove of a file without its deletion vector removes the file with it",
-        file="airflow_txlog/engine/table/files.py",
+        file="airflow_txlog/engine/table/snapshot/files.py",
         old="    return key if vector is None else key + _SEPARATOR + vector.unique_id\n",
         new="    return key\n",
         tests=(REPLAY,),
@@ -216,7 +216,7 @@ FAULTS = (
     Fault(
         name="empty-partition-value-is-not-null",
         breaks="rows of the null partition are missed where a writer spelled it as an empty string",
-        file="airflow_txlog/engine/table/partitions.py",
+        file="airflow_txlog/engine/table/columns/partitions.py",
         old="plain = [parse(text) if text else None for text in texts]",
         new="plain = [None if text is None else parse(text) for text in texts]",
         tests=(PARTITIONS,),
@@ -224,7 +224,7 @@ FAULTS = (
     Fault(
         name="unknown-feature-passed-over",
         breaks="a table whose reader feature we do not know is read, wrongly",
-        file="airflow_txlog/engine/table/features.py",
+        file="airflow_txlog/engine/table/schema/features.py",
         old="        if name in READABLE:\n",
         new="        if name in READABLE or name not in active:\n",
         tests=(FEATURES,),
@@ -232,7 +232,7 @@ FAULTS = (
     Fault(
         name="column-found-by-logical-name",
         breaks="after a rename a column shows the values of another one",
-        file="airflow_txlog/datafiles/physical.py",
+        file="airflow_txlog/datafiles/parquet/physical.py",
         old="            return self._ids.get(wanted.metadata[FIELD_ID_KEY])\n",
         new="            return self.find_name(wanted.name)\n",
         tests=(MAPPING,),
@@ -249,7 +249,7 @@ FAULTS = (
     Fault(
         name="cut-maximum-of-a-string-trusted",
         breaks="a file is skipped that holds a string longer than its statistics show",
-        file="airflow_txlog/engine/table/statistic_columns.py",
+        file="airflow_txlog/engine/table/columns/statistic_columns.py",
         old="Side(_after(values) if side else values, none_bad)",
         new="Side(values, none_bad)",
         tests=(PRUNING,),
@@ -257,7 +257,7 @@ FAULTS = (
     Fault(
         name="cut-maximum-of-a-string-trusted-beside-odd-statistics",
         breaks="the same, where the statistics of one file cannot be parsed together with those of others",
-        file="airflow_txlog/engine/table/statistic_values.py",
+        file="airflow_txlog/engine/table/columns/statistic_values.py",
         old="(value, first_after(value))",
         new="(value, value)",
         tests=(BOUNDS,),
@@ -265,7 +265,7 @@ FAULTS = (
     Fault(
         name="cut-maximum-of-a-timestamp-trusted",
         breaks="a file is skipped whose last row lies within the millisecond that statistics cut off",
-        file="airflow_txlog/engine/table/statistic_values.py",
+        file="airflow_txlog/engine/table/columns/statistic_values.py",
         old="    return microseconds, microseconds + cut\n",
         new="    return microseconds, microseconds\n",
         tests=(PRUNING,),
@@ -273,7 +273,7 @@ FAULTS = (
     Fault(
         name="maximum-written-beside-nan",
         breaks="other engines skip files of ours that hold NaN, which Spark orders above every number",
-        file="airflow_txlog/datafiles/statistics.py",
+        file="airflow_txlog/datafiles/parquet/statistics.py",
         old="        return lower, None if self._has_nan else upper\n",
         new="        return lower, upper\n",
         tests=(f"{STATISTICS}::test_a6_a_column_that_holds_nan_has_no_max",),
@@ -281,7 +281,7 @@ FAULTS = (
     Fault(
         name="maximum-of-a-float-trusted",
         breaks="a file with NaN is skipped by `x > 5`, and its rows stay",
-        file="airflow_txlog/engine/table/statistics.py",
+        file="airflow_txlog/engine/table/columns/statistics.py",
         old="may_hold_nan=self.type in (Primitive.FLOAT, Primitive.DOUBLE)",
         new="may_hold_nan=False",
         tests=(PRUNING,),
@@ -306,7 +306,7 @@ FAULTS = (
     Fault(
         name="deleted-rows-read",
         breaks="rows that a deletion vector deletes are shown",
-        file="airflow_txlog/engine/table/scan.py",
+        file="airflow_txlog/engine/table/snapshot/scan.py",
         old="read_file(wanted, None if masked is None else masked.keep, masked)",
         new="read_file(wanted, None, masked)",
         tests=(DELETED_ROWS,),
@@ -314,7 +314,7 @@ FAULTS = (
     Fault(
         name="deleted-rows-copied",
         breaks="rows that a deletion vector deletes come back when their file is rewritten",
-        file="airflow_txlog/datafiles/rewriting.py",
+        file="airflow_txlog/datafiles/parquet/rewriting.py",
         old="            keep = kept_by_both(keep, masked.keep(start, batch.num_rows))\n",
         new="            masked.keep(start, batch.num_rows)\n",
         tests=(f"{TASKS}::test_a_copy_has_neither_masked_rows_nor_those_at_the_positions",),
@@ -322,7 +322,7 @@ FAULTS = (
     Fault(
         name="copy-takes-the-schema-of-the-table",
         breaks="a copied file is no longer what its writer wrote: types, field ids and absent columns change",
-        file="airflow_txlog/datafiles/rewriting.py",
+        file="airflow_txlog/datafiles/parquet/rewriting.py",
         old="    return kind\n\n\ndef _copied_fields",
         new="    return kind if wanted is None else wanted\n\n\ndef _copied_fields",
         tests=(f"{COPYING}::test_a19_a_copy_keeps_schema_field_ids_and_footer_metadata",),
@@ -330,7 +330,7 @@ FAULTS = (
     Fault(
         name="int96-read-as-nanoseconds",
         breaks="9999-12-31 becomes 1816 in every file that is copied",
-        file="airflow_txlog/datafiles/reading.py",
+        file="airflow_txlog/datafiles/parquet/reading.py",
         old='"coerce_int96_timestamp_unit": "us", ',
         new="",
         tests=(f"{COPYING}::test_a7_far_timestamps_survive_a_copy",),
@@ -338,7 +338,7 @@ FAULTS = (
     Fault(
         name="legacy-calendar-overlooked",
         breaks="old dates of a file in the Julian calendar are shown days apart",
-        file="airflow_txlog/datafiles/calendars.py",
+        file="airflow_txlog/datafiles/parquet/calendars.py",
         old="(version < (3, 0) or _LEGACY_DATETIME in footer)",
         new="version < (3, 0)",
         tests=(READING,),
@@ -346,7 +346,7 @@ FAULTS = (
     Fault(
         name="update-reported-as-a-delete",
         breaks="a reader of the change data feed sees an updated row go and not change",
-        file="airflow_txlog/datafiles/change_tasks.py",
+        file="airflow_txlog/datafiles/tasks/changes.py",
         old="pc.if_else(is_update, UPDATE_PREIMAGE, DELETE)",
         new="pc.if_else(is_update, DELETE, DELETE)",
         tests=(CHANGE_ROWS,),
@@ -388,7 +388,7 @@ FAULTS = (
     Fault(
         name="saved-work-kept-by-path-alone",
         breaks="rows that another writer deleted by a deletion vector come back after a conflict",
-        file="airflow_txlog/jobs/dml/memory.py",
+        file="airflow_txlog/jobs/resume/memory.py",
         old="        if scan.file.vector == file.vector:\n",
         new="        if scan.file.path == file.path:\n",
         tests=(SAVED_WORK,),
@@ -396,7 +396,7 @@ FAULTS = (
     Fault(
         name="null-key-accepted",
         breaks="a null among the keys of a delete passes for a key, and a broken list goes unnoticed",
-        file="airflow_txlog/jobs/dml/key_values.py",
+        file="airflow_txlog/jobs/operations/delete/key_values.py",
         old="    if column.null_count:\n",
         new="    if column.null_count == len(column) > 0:\n",
         tests=(KEYS,),
@@ -437,7 +437,7 @@ FAULTS = (
     Fault(
         name="retry-has-a-current-time-of-its-own",
         breaks="`ts < now()` deletes rows that are younger than the first try",
-        file="airflow_txlog/jobs/clocks.py",
+        file="airflow_txlog/jobs/sql/current_time.py",
         old="    if not set(names) <= set(values):\n",
         new="    if names:\n",
         tests=(f"{CURRENT_TIME}::test_b1_a_retry_that_resumes_has_the_now_of_the_first_try",),
@@ -446,7 +446,7 @@ FAULTS = (
     Fault(
         name="null-safe-key-never-meets-null",
         breaks="a merge ON t.k <=> s.k overlooks the target row without a key and inserts it once more",
-        file="airflow_txlog/jobs/dml/key_sieve.py",
+        file="airflow_txlog/jobs/operations/merge/key_filter.py",
         old="return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found",
         new="return found",
         tests=(MERGE_KEYS,),
@@ -455,7 +455,7 @@ FAULTS = (
     Fault(
         name="staged-inserts-kept-whatever-matches",
         breaks="after a conflict a merge inserts a row that is there by now, or does not insert one that is gone",
-        file="airflow_txlog/jobs/dml/merge.py",
+        file="airflow_txlog/jobs/operations/merge/job.py",
         old='f"{number}/{count}:{_digest(rows)}"',
         new='f"{number}/{count}"',
         tests=(NEVER_START_OVER,),
@@ -464,7 +464,7 @@ FAULTS = (
     Fault(
         name="row-outside-the-partition-predicate-accepted",
         breaks="a backfill of one day writes rows of another one",
-        file="airflow_txlog/jobs/partitions.py",
+        file="airflow_txlog/jobs/sql/partitions.py",
         old="            if not is_inside:\n",
         new="            if is_inside is None:\n",
         tests=(f"{WRITE}::test_a_row_outside_the_scope_is_an_error_and_leaves_nothing",),
@@ -474,7 +474,7 @@ FAULTS = (
     Fault(
         name="saved-work-of-any-writer-counts",
         breaks="whoever writes to the table's folder decides what a retry deletes and commits",
-        file="airflow_txlog/jobs/dml/manifest.py",
+        file="airflow_txlog/jobs/resume/saved_work.py",
         old="        return self._seal.is_signed(_KIND, name[1].encode(), name[4])\n",
         new="        return True\n",
         tests=(FORGED_MEMORY,),
@@ -492,7 +492,7 @@ FAULTS = (
     Fault(
         name="saved-bytes-of-any-content",
         breaks="bytes that were changed under a signed name are believed",
-        file="airflow_txlog/jobs/dml/manifest.py",
+        file="airflow_txlog/jobs/resume/saved_work.py",
         old="if name is None or hashlib.sha256(data).hexdigest() != name[3]:",
         new="if name is None:",
         tests=(FORGED_MEMORY,),
@@ -501,7 +501,7 @@ FAULTS = (
     Fault(
         name="saved-path-leaves-the-table",
         breaks="a saved file is one outside the table",
-        file="airflow_txlog/jobs/saved_files.py",
+        file="airflow_txlog/jobs/files/saved_files.py",
         old="    *directories, name = inner_parts(path)\n",
         new='    *directories, name = [part for part in path.split("/") if part != ".."]\n',
         tests=(FORGED_MEMORY,),

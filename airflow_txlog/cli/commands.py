@@ -81,7 +81,7 @@ def history(table: Table, args: Namespace) -> Answer:
 
 def files(table: Table, args: Namespace) -> Answer:
     """`{"table", "version", "num_files", "size_bytes", "files": […], "truncated"}`; it counts all that match."""
-    from airflow_txlog.engine.table.column_mapping import partition_keys
+    from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 
     snapshot = _snapshot(table, args)
     found = snapshot.files(args.where, parameters=_parameters(args.params) if args.params else None)
@@ -343,7 +343,7 @@ def _pairs(values: object) -> str:
 
 def _file(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """`names`: the logical names of partition columns, by what they are called in partition values."""
-    from airflow_txlog.engine.table.files import record_count
+    from airflow_txlog.engine.table.snapshot.files import record_count
 
     vector = row["deletion_vector"]
     return {

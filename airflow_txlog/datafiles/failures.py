@@ -47,7 +47,7 @@ SENTENCES = (
 
 
 def text_of(error: BaseException) -> str:
-    """One line without a value: `ArrowInvalid at datafiles/writing.py:120`.
+    """One line without a value: `ArrowInvalid at datafiles/parquet/writing.py:120`.
 
     An error of this package has its own message, which holds none. An OSError keeps its number and its path.
     """
@@ -91,7 +91,7 @@ def is_exception(name: str) -> bool:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """` at datafiles/writing.py:120`: the innermost place in this package; empty for none."""
+    """` at datafiles/parquet/writing.py:120`: the innermost place in this package; empty for none."""
     frames = ((is_own_source(frame.f_code.co_filename), number) for frame, number in traceback.walk_tb(trace))
     own = [f" at {path}:{number}" for path, number in frames if path is not None]
     return own[-1] if own else ""

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from airflow_txlog.engine.commit.transaction import CommitOutcome, Transaction
 from airflow_txlog.engine.delta_table import Table
-from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 
 __all__ = ["CommitOutcome", "Snapshot", "Table", "Transaction"]

@@ -1,7 +1,8 @@
 """A Delta table: the engine's front door.
 
 Everything here puts the parts below together and decides nothing itself. A `Table` remembers the newest snapshot that
-it has seen (`engine/table/recent.py`), so that looking again costs one listing; any number of threads may use one.
+it has seen (`engine/table/snapshot/cache.py`), so that looking again costs one listing; any number of threads may use
+one.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store import Store, open_store
-from airflow_txlog.engine.table.change_rows import change_rows
-from airflow_txlog.engine.table.column_mapping import partition_keys
-from airflow_txlog.engine.table.missing import is_missing_from
-from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.engine.table.recent import RecentTable
-from airflow_txlog.engine.table.scan import read_rows
-from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.engine.table.time_travel import Moment, moment_text, parse_moment, version_at
-from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.engine.table.changes.rows import change_rows
+from airflow_txlog.engine.table.schema.column_mapping import partition_keys
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.snapshot.cache import RecentTable
+from airflow_txlog.engine.table.snapshot.missing_files import is_missing_from
+from airflow_txlog.engine.table.snapshot.scan import read_rows
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.time_travel import Moment, moment_text, parse_moment, version_at
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.engine.upkeep.checks import Finding, check
 from airflow_txlog.engine.upkeep.deleting import PARALLELISM
@@ -223,7 +224,7 @@ class Table:
 
         The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
         update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
-        Raises as `engine.table.change_rows` tells; VersionNotFound, LogGap where the log holds the versions no longer.
+        Raises as `engine.table.changes.rows` tells; VersionNotFound, LogGap where the log holds the versions no longer.
         """
         return change_rows(self.uri, self.snapshot, start, end, columns)
 

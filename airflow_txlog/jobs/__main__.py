@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_txlog.contract import JobResult, read_spec, write_document
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.jobs.installation import not_started
+from airflow_txlog.jobs.spark.installation import not_started
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     try:
         # Here, so that a PySpark that is missing or broken is an error of the job.
         from airflow_txlog.jobs.run import needs_spark, run_job  # noqa: PLC0415
-        from airflow_txlog.jobs.session import local_session  # noqa: PLC0415
+        from airflow_txlog.jobs.spark.session import local_session  # noqa: PLC0415
 
         spark = local_session(spec.spark_conf) if needs_spark(spec) else None
     except Exception as error:

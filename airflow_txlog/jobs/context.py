@@ -18,9 +18,9 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import inside, outer_location
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.store import open_store
-from airflow_txlog.jobs.clocks import PinnedTexts, instants_of, pin_clocks
-from airflow_txlog.jobs.progress import watched
-from airflow_txlog.jobs.session import default_parallelism
+from airflow_txlog.jobs.spark.progress import watched
+from airflow_txlog.jobs.spark.session import default_parallelism
+from airflow_txlog.jobs.sql.current_time import PinnedTexts, instants_of, pin_clocks
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 
 Log = Callable[[str], None]
@@ -120,7 +120,7 @@ class JobContext(LogContext):
         return self.pinned.parameters
 
     def instants(self, walls: Sequence[int]) -> list[int | None]:
-        """The instants at which clocks of the job's time zone show these times (`clocks.instants_of`)."""
+        """The instants at which clocks of the job's time zone show these times (`sql.current_time.instants_of`)."""
         return instants_of(self.spark, walls)
 
     @property

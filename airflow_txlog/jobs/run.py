@@ -18,19 +18,19 @@ from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.datafiles.locations import is_local, outer_location
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
-from airflow_txlog.jobs import maintenance
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
-from airflow_txlog.jobs.dml.delete import delete
-from airflow_txlog.jobs.dml.merge import merge
-from airflow_txlog.jobs.dml.update import update
-from airflow_txlog.jobs.optimize.job import optimize
-from airflow_txlog.jobs.restore import restore
-from airflow_txlog.jobs.rounds import Outcome
-from airflow_txlog.jobs.running import failure_of
-from airflow_txlog.jobs.session import check_meaning, job_settings
-from airflow_txlog.jobs.shipping import ship
-from airflow_txlog.jobs.truncate import truncate
-from airflow_txlog.jobs.write.job import write
+from airflow_txlog.jobs.operations import maintenance
+from airflow_txlog.jobs.operations.delete.job import delete
+from airflow_txlog.jobs.operations.merge.job import merge
+from airflow_txlog.jobs.operations.optimize.job import optimize
+from airflow_txlog.jobs.operations.restore import restore
+from airflow_txlog.jobs.operations.truncate import truncate
+from airflow_txlog.jobs.operations.update import update
+from airflow_txlog.jobs.operations.write.job import write
+from airflow_txlog.jobs.resume.rounds import Outcome
+from airflow_txlog.jobs.spark.errors import failure_of
+from airflow_txlog.jobs.spark.session import check_meaning, job_settings
+from airflow_txlog.jobs.spark.shipping import ship
 
 _ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {
     "write": write,

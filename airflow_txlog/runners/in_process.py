@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.jobs.installation import not_started
+from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.runners.base import Log, result_or_error
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class InProcessRunner:
         """Run the job and wait; see `Runner.run`."""
         try:
             from airflow_txlog.jobs.run import needs_spark, run_job
-            from airflow_txlog.jobs.session import local_session
+            from airflow_txlog.jobs.spark.session import local_session
         except ImportError as error:
             raise not_started(error) from error
         if not needs_spark(spec):
@@ -113,6 +113,6 @@ def _interrupt(spark: SparkSession, tag: str) -> None:
 
 
 def _is_classic(spark: SparkSession) -> bool:
-    from airflow_txlog.jobs.session import is_classic
+    from airflow_txlog.jobs.spark.session import is_classic
 
     return is_classic(spark)

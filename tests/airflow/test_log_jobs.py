@@ -21,7 +21,7 @@ def test_a_table_is_emptied_and_what_it_held_is_brought_back(
     before = ids(table)
     monkeypatch.setenv("TXLOG_TEST_TABLE", str(tmp_path / "t"))
     sessions: list[Any] = []
-    monkeypatch.setattr("airflow_txlog.jobs.session.local_session", sessions.append)
+    monkeypatch.setattr("airflow_txlog.jobs.spark.session.local_session", sessions.append)
     run = dag_of("log_jobs", "empty_and_undo").test()
     assert run.state == "success"
     assert sessions == []

@@ -52,7 +52,7 @@ def test_the_policy_does_what_the_table_says(cls: type[TxlogError]) -> None:
 
 
 def test_the_job_itself_plans_again_for_what_the_table_says() -> None:
-    from airflow_txlog.jobs.rounds import _WORTH_ANOTHER_ROUND
+    from airflow_txlog.jobs.resume.rounds import _WORTH_ANOTHER_ROUND
 
     planned_again = {cls for cls in RETRIED if issubclass(cls, _WORTH_ANOTHER_ROUND)}
     assert planned_again == {cls for cls, (ring, _) in RETRIED.items() if ring is Ring.JOB}

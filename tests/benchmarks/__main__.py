@@ -72,7 +72,7 @@ class Bench:
         """The session of our own jobs, with what a careful user of plain PySpark sets too: few shuffle partitions for
         few cores, and timestamps written as microseconds."""
         if self._spark is None:
-            from airflow_txlog.jobs.session import local_session
+            from airflow_txlog.jobs.spark.session import local_session
 
             self._spark = local_session(
                 {

@@ -151,7 +151,7 @@ class Events:
         return rows.append_column(PARTITION, months) if self.partitions else rows
 
     def _commit_files(self, table: Path, properties: dict[str, str]) -> None:
-        from airflow_txlog.datafiles.statistics import file_statistics
+        from airflow_txlog.datafiles.parquet.statistics import file_statistics
         from airflow_txlog.engine import Table
 
         month = pa.field(PARTITION, pa.int32())

@@ -216,7 +216,7 @@ def measure_child(case: str, side: str, folder: Path, scale: float) -> dict[str,
 
 
 def _child(case: str, name: str, folder: Path, scale: float) -> None:
-    from airflow_txlog.jobs.session import local_session
+    from airflow_txlog.jobs.spark.session import local_session
 
     settings = {
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.datafiles.plans import Bins, encode_bins
-from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.tasks import RewriteTask, TaskFailed, WriteTask, staged_or_error
-from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import RewriteTask, TaskFailed, WriteTask, staged_or_error
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
-from airflow_txlog.jobs.scan import plan_files
+from airflow_txlog.jobs.files.scan import plan_files
 from tests.helpers.jobs import SCHEMA, files_on_disk, ids, live_files, rows
 from tests.helpers.rows import make_table
 

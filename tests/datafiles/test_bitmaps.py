@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.bitmaps import covers, difference, encode_bitmap, union
-from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference, encode_bitmap, union
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.test_masks import SHAPES
 from tests.helpers.vectors import Kind, bitmap

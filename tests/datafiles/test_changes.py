@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.change_tasks import ChangeTask
-from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.datafiles.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
-from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts
-from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.tasks import WriteTask, staged_or_error
-from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
+from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts
+from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, staged_or_error
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
 from tests.helpers.vectors import bitmap
 

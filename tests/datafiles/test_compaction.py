@@ -13,8 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles import compaction, output
-from airflow_txlog.datafiles.compaction import (
+from airflow_txlog.datafiles.parquet import output
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks import compaction
+from airflow_txlog.datafiles.tasks.compaction import (
     BASE_ROW_ID_CONSTANT,
     ROW_VERSION_CONSTANT,
     CompactTask,
@@ -22,11 +26,8 @@ from airflow_txlog.datafiles.compaction import (
     ahead,
     dictionary_columns,
 )
-from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.datafiles.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
-from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
-from airflow_txlog.datafiles.tasks import RECORD_COLUMN, staged_or_error
-from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, staged_or_error
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
 from tests.helpers.vectors import bitmap
 

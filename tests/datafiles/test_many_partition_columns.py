@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.writing import SEGMENT_COLUMN, Layout, split_by_partition
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, split_by_partition
 
 
 def layout_of(columns: int) -> Layout:

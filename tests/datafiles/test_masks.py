@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.masks import MaskedRows, kept_by_both
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, kept_by_both
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.helpers.vectors import MAGIC, Kind, bitmap, bitmap32
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.reading import DataFile, open_data_file, read_batches
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.errors import UnsupportedFeature
 
 

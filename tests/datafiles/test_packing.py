@@ -7,10 +7,10 @@ import random
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles import packing
-from airflow_txlog.datafiles.masks import MaskedRows
-from airflow_txlog.datafiles.packing import PACKED_SCHEMA, PAIRS_SCHEMA, PackPairsTask, PackTask
-from airflow_txlog.datafiles.positions import POSITION_BITS
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.tasks import found_rows
+from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PAIRS_SCHEMA, PackPairsTask, PackTask
 
 
 def address(file: int, position: int) -> int:
@@ -36,7 +36,7 @@ def rows_in(packed: list[pa.RecordBatch]) -> list[int]:
 
 @pytest.mark.parametrize("order", ["ascending", "any"])
 def test_every_address_is_in_one_bitmap_of_its_file(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_AT_ONCE", 500)
+    monkeypatch.setattr(found_rows, "_AT_ONCE", 500)
     chance = random.Random(3)
     addresses = sorted({address(chance.choice([0, 1, 7, 40_000]), chance.randrange(200_000)) for _ in range(2_000)})
     given = addresses if order == "ascending" else chance.sample(addresses, len(addresses))

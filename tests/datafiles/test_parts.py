@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, planned_files
-from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.sieve import Compared
-from airflow_txlog.datafiles.tasks import ADDRESS_COLUMN, RewriteTask, ScanTask
-from airflow_txlog.datafiles.writing import Layout
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, planned_files
+from airflow_txlog.datafiles.tasks.row_filter import Compared
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RewriteTask, ScanTask
 
 ROWS = pa.table({"k": range(50), "text": [f"t{k % 7}" for k in range(50)]})
 POSITIONS = [0, 9, 10, 25, 49]

@@ -14,13 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles import dictionaries, output
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.locations import inside
-from airflow_txlog.datafiles.output import RowGroupWriter
-from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.reading import DataFile
-from airflow_txlog.datafiles.rewriting import copy_key_values, copy_options, copy_schema, copy_without, open_for_copy
-from airflow_txlog.datafiles.statistics import StatisticsCollector
+from airflow_txlog.datafiles.parquet import dictionaries, output
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.datafiles.parquet.rewriting import (
+    copy_key_values,
+    copy_options,
+    copy_schema,
+    copy_without,
+    open_for_copy,
+)
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 
 
 def copy(

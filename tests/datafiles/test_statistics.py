@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.statistics import StatisticsCollector, file_statistics
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector, file_statistics
 
 NAN, INFINITY = float("nan"), float("inf")
 

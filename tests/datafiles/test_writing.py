@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles import writing
-from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.datafiles.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
-from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.tasks import (
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet import writing
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, pack_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import (
     PART_COLUMN,
     ROW_ID_COLUMN,
     RewriteTask,
@@ -30,7 +31,6 @@ from airflow_txlog.datafiles.tasks import (
     error_in,
     staged_or_error,
 )
-from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
 from tests.helpers.vectors import bitmap
 

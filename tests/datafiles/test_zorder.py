@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.zorder import ZOrder, bits_for, buckets, cuts, values_at
+from airflow_txlog.datafiles.tasks.zorder import ZOrder, bits_for, buckets, cuts, values_at
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "int": (pa.int32(), [-5, 0, 0, 7, 2**31 - 1]),

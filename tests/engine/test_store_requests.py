@@ -11,7 +11,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.log.checkpoints import writing
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.table.snapshot import load_snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 from tests.helpers.counting import CountingStore
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.scan import spark_schema
+from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.parameters import encode_parameters
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import bag
@@ -178,7 +179,7 @@ def live_files(table: Table) -> set[str]:
 
 def ever_live(table: Table) -> set[str]:
     """The paths of the files of all versions, whatever holds them: rows, change rows."""
-    commits = list(table.snapshot().changes_since(-1))
+    commits = list(changes_since(table.snapshot(), -1))
     return {file.path for commit in commits for file in (*commit.adds, *commit.cdc)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.engine import Transaction
-from airflow_txlog.jobs import rounds
+from airflow_txlog.jobs.resume import rounds
 
 
 class winning:

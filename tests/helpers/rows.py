@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
+from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import Add, Cdc
 

@@ -20,14 +20,14 @@ from typing import Literal
 import pyarrow as pa
 from msgspec.structs import replace
 
-from airflow_txlog.datafiles.bitmaps import encode_bitmap, union
-from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap, union
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.masking import masked_adds
+from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds
 from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
-from airflow_txlog.engine.table.files import record_count
+from airflow_txlog.engine.table.snapshot.files import record_count
 
 MAGIC = 1681511377
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

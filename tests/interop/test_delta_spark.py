@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.files import vectors_of
-from airflow_txlog.engine.table.schema import schema_to_json
+from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.snapshot.files import vectors_of
 from tests.helpers.delta_spark import DeltaSpark
 from tests.helpers.rows import append
 from tests.helpers.vectors import mask_by_us

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.locations import inside
-from airflow_txlog.datafiles.output import RowGroupWriter
-from airflow_txlog.datafiles.positions import pack
-from airflow_txlog.datafiles.reading import DataFile, open_data_file
-from airflow_txlog.datafiles.rewriting import copy_options, copy_schema, copy_without
-from airflow_txlog.datafiles.statistics import StatisticsCollector
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.parquet.rewriting import copy_options, copy_schema, copy_without
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.engine import Table
 
 LEGACY = Path(__file__).parent / "legacy"

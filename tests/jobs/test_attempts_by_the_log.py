@@ -11,13 +11,13 @@ import pytest
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.datafiles.locations import inside
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
-from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.dml.memory import ROWS, Memory, Segment
-from airflow_txlog.jobs.rounds import run_rounds
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import application, committed, live_files, rows
 from tests.helpers.rows import append, make_table

@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.running import translate
+from airflow_txlog.jobs.spark.errors import translate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.jobs.clocks import replace_clocks, special_date
+from airflow_txlog.jobs.sql.current_time import replace_clocks, special_date
 from tests.helpers.jobs import application, committed, error_of, ids, merge, run, update
 from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, make_table

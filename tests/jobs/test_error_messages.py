@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.errors import CorruptCommit, TableNotFound
-from airflow_txlog.jobs.running import translate
+from airflow_txlog.jobs.spark.errors import translate
 from tests.helpers.jobs import error_of, rows, run
 from tests.helpers.rows import make_table
 

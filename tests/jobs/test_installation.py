@@ -53,7 +53,7 @@ def test_two_versions_of_one_spark_are_refused_before_it_starts(tmp_path: Path) 
 
 def test_a_client_without_a_spark_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_txlog.errors import JobError
-    from airflow_txlog.jobs import installation
+    from airflow_txlog.jobs.spark import installation
 
     monkeypatch.delenv("SPARK_HOME", raising=False)
     found = {"pyspark-client": "4.2.0"}

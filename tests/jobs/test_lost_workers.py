@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.errors import JobError, JobLost
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.running import collect, failure_of, translate
+from airflow_txlog.jobs.spark.errors import collect, failure_of, translate
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import delta_table
-from airflow_txlog.jobs.maintenance import checkpoint, vacuum
+from airflow_txlog.jobs.operations.maintenance import checkpoint, vacuum
 from tests.engine.commit.test_writers import SPARK, S3LikeStore, table_of
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_txlog.datafiles.text import timestamp_text
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.session import job_settings
-from airflow_txlog.jobs.sql import _exact
+from airflow_txlog.jobs.spark.session import job_settings
+from airflow_txlog.jobs.sql.gate import _exact
 from tests.helpers.jobs import committed, ids, run
 from tests.helpers.rows import make_table
 

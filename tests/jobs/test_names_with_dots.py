@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.inputs import PinnedSource
+from airflow_txlog.jobs.files.source import PinnedSource
 from tests.helpers.jobs import committed, run
 
 if TYPE_CHECKING:

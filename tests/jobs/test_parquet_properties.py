@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.properties import TableProperties
+from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.errors import InvalidProperty
 from tests.helpers.jobs import committed, error_of, files_on_disk, rows, run
 from tests.helpers.rows import make_table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_txlog.jobs.progress import watched
+from airflow_txlog.jobs.spark.progress import watched
 
 if TYPE_CHECKING:
     import pyarrow as pa

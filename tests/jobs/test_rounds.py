@@ -11,9 +11,9 @@ import pytest
 from airflow_txlog.contract import JobResult, JobSpec, read_result
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
-from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.rounds import run_rounds
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job, summary
 from tests.conftest import ManualClock
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run

@@ -15,8 +15,8 @@ import pytest
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
-from airflow_txlog.jobs.shipping import executor_zip
+from airflow_txlog.jobs.spark.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
+from airflow_txlog.jobs.spark.shipping import executor_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,11 @@ def test_the_zip_is_named_by_its_content_and_equal_each_time() -> None:
     assert executor_zip() == (name, content)
     assert name.startswith("airflow_txlog-")
     names = zipfile.ZipFile(io.BytesIO(content)).namelist()
-    assert {"airflow_txlog/__init__.py", "airflow_txlog/errors.py", "airflow_txlog/datafiles/tasks.py"} <= set(names)
+    assert {
+        "airflow_txlog/__init__.py",
+        "airflow_txlog/errors.py",
+        "airflow_txlog/datafiles/tasks/scan_and_write.py",
+    } <= set(names)
     assert len([name for name in names if not name.startswith("airflow_txlog/datafiles/")]) == 2
 
 

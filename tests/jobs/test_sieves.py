@@ -7,8 +7,8 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.sieve import AllOf, AnyOf, Compared, IsNull, OneOf, columns_of, passing
-from airflow_txlog.jobs.sieves import sieve_of
+from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, columns_of, passing
+from airflow_txlog.jobs.sql.row_filters import sieve_of
 from tests.engine.table.predicate.tables import read
 from tests.engine.table.predicate.test_rows_and_sets import ROWS, SELECTED
 

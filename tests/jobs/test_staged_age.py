@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.rounds import run_rounds
-from airflow_txlog.jobs.stage import ORPHAN_RETENTION_MS, check_not_swept
+from airflow_txlog.jobs.files.stage import ORPHAN_RETENTION_MS, check_not_swept
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.commit import Change
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.rounds import Outcome, run_rounds
-from airflow_txlog.jobs.stage import check_not_swept
+from airflow_txlog.jobs.files.stage import check_not_swept
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table

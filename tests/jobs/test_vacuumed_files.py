@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.jobs.optimize import job as optimize_job
-from airflow_txlog.jobs.write import job as write_job
+from airflow_txlog.jobs.operations.optimize import job as optimize_job
+from airflow_txlog.jobs.operations.write import job as write_job
 from tests.helpers.jobs import committed, error_of, ids, rows, run
 from tests.helpers.rows import append, make_table
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.types import ArrayType, DataType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import ArrayType, DataType, Primitive, StructField, StructType
 from tests.helpers.jobs import committed, error_of, files_on_disk, run
 from tests.helpers.rows import append
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.datafiles.failures import text_of, trace_of
-from airflow_txlog.datafiles.tasks import TaskFailed, error_in, without_values
+from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in, without_values
 from airflow_txlog.errors import CommitConflict, InvalidInput, JobError, JobLost, TxlogError
-from airflow_txlog.jobs.causes import describe
-from airflow_txlog.jobs.running import translate
+from airflow_txlog.jobs.spark.causes import describe
+from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.runners.job_output import shown
 from tests.helpers.jobs import error_of, run
 from tests.helpers.rows import make_table
@@ -265,7 +265,7 @@ def test_no_line_that_spark_prints_is_copied_into_a_log(value: str) -> None:
 org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{text}' of the type "STRING" cannot be cast
 \tat org.apache.spark.sql.catalyst.util.{text}
 Caused by: java.lang.NumberFormatException: For input string: "{text}"
-  File "/x/airflow_txlog/datafiles/tasks.py", line 12, in {text}
+  File "/x/airflow_txlog/datafiles/tasks/scan_and_write.py", line 12, in {text}
 ValueError: invalid literal for int() with base 10: '{text}'
 {text}: {text}
 Exception in thread "{text}" java.lang.OutOfMemoryError: Java heap space {text}
@@ -273,7 +273,7 @@ Invalid maximum heap size: -Xmx{text}"""
     lines = [said for line in printed.splitlines() if (said := shown(line)) is not None]
     assert not [line for line in lines if CANARY.lower() in line.lower()]
     # What a person needs of it is there all the same.
-    assert "spark: at datafiles/tasks.py:12" in lines
+    assert "spark: at datafiles/tasks/scan_and_write.py:12" in lines
     assert "spark: ValueError" in lines
     assert any("OutOfMemoryError: Java heap space" in line for line in lines)
     assert "spark: Invalid maximum heap size" in lines

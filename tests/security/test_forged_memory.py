@@ -15,16 +15,16 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.locations import inside
-from airflow_txlog.datafiles.output import StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.dml.manifest import Manifest
-from airflow_txlog.jobs.dml.memory import COPY, Memory, Segment
-from airflow_txlog.jobs.dml.sameness import rules_at
-from airflow_txlog.jobs.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
+from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.saved_work import Manifest
 from airflow_txlog.saved_work import Seal, work_folder
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, rows

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.masks import PORTABLE_MAGIC, MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import PORTABLE_MAGIC, MaskedRows
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
 from airflow_txlog.engine.log.actions import DeletionVector

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles import locations
-from airflow_txlog.datafiles.changes import CHANGE_TYPE_COLUMN
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.clock import SystemClock
 from airflow_txlog.engine.store import LocalStore

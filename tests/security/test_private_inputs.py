@@ -15,7 +15,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.locations import PRIVATE_PREFIX, inside, open_output
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs import rounds
+from airflow_txlog.jobs.resume import rounds
 from tests.helpers.jobs import KEY, application, committed, rows, run
 from tests.helpers.rows import make_table
 

@@ -22,7 +22,7 @@ import pytest
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs import scan
+from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.saved_work import Seal
 from tests.helpers.forging import OTHER_KEY, folder_of, name_of, put_newest, with_header

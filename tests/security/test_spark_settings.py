@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.jobs.launch import _properties_file, _submit_arguments
+from airflow_txlog.jobs.spark.launch import _properties_file, _submit_arguments
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table

@@ -16,10 +16,10 @@ import pytest
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
-from airflow_txlog.jobs import functions
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.session import job_settings
-from airflow_txlog.jobs.sql import SqlGate, aliased
+from airflow_txlog.jobs.spark.session import job_settings
+from airflow_txlog.jobs.sql import functions
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from tests.helpers.jobs import committed, delete, error_of, files_on_disk, insert, merge, run, update
 
 if TYPE_CHECKING:

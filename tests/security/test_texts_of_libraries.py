@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.conversion import ColumnMismatch, convert_array
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.engine.upkeep.inventory import read_inventory
 from airflow_txlog.errors import InvalidInput
 from tests.helpers.jobs import error_of, run

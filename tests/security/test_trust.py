@@ -12,8 +12,8 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.query_gate import QUERY_FUNCTIONS
-from airflow_txlog.jobs.sql import SqlGate
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.query_gate import QUERY_FUNCTIONS
 from tests.helpers.jobs import committed, error_of, run
 
 if TYPE_CHECKING:

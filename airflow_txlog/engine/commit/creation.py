@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from airflow_txlog.engine.clock import Clock
-from airflow_txlog.engine.commit.change_files import check_change_names
-from airflow_txlog.engine.commit.row_tracking import materialized_columns
+from airflow_txlog.engine.commit.content.change_files import check_change_names
+from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.table.column_mapping import (
+from airflow_txlog.engine.table.schema.column_mapping import (
     MAX_ID_PROPERTY,
     MODE_PROPERTY,
     MODES,
@@ -19,10 +19,10 @@ from airflow_txlog.engine.table.column_mapping import (
     forbidden_names,
     without_mapping,
 )
-from airflow_txlog.engine.table.features import FEATURE_PREFIX, check_writable, protocol_for
-from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.engine.table.schema import from_arrow, schema_to_json
-from airflow_txlog.engine.table.types import ArrayType, MapType, StructType
+from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX, check_writable, protocol_for
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
+from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructType
 from airflow_txlog.errors import InvalidProperty, SchemaMismatch
 
 # A table that we create forgets the application transactions of tasks after a month: thirty mapped tasks an hour

@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.clock import Clock
-from airflow_txlog.engine.commit.attempt import Attempt, ReadSet
-from airflow_txlog.engine.commit.change_files import check_change_names
-from airflow_txlog.engine.commit.clustering import check_clustered_files, check_clustering, clustering_columns
-from airflow_txlog.engine.commit.evolving import evolve
-from airflow_txlog.engine.commit.in_commit_timestamps import with_in_commit_timestamp
-from airflow_txlog.engine.commit.info import commit_info
-from airflow_txlog.engine.commit.isolation import IsolationLevel, effective_isolation, may_skip_empty
+from airflow_txlog.engine.commit.content.attempt import Attempt, ReadSet
+from airflow_txlog.engine.commit.content.change_files import check_change_names
+from airflow_txlog.engine.commit.content.clustering import check_clustered_files, check_clustering, clustering_columns
+from airflow_txlog.engine.commit.content.evolution import evolve
+from airflow_txlog.engine.commit.content.in_commit_timestamps import with_in_commit_timestamp
+from airflow_txlog.engine.commit.content.info import commit_info
+from airflow_txlog.engine.commit.content.isolation import IsolationLevel, effective_isolation, may_skip_empty
+from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
+from airflow_txlog.engine.commit.content.validation import check_has_next_version, check_paths_are_free, validate
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
-from airflow_txlog.engine.commit.row_tracking import with_row_ids
-from airflow_txlog.engine.commit.validation import check_has_next_version, check_paths_are_free, validate
 from airflow_txlog.engine.log.actions import (
     Add,
     Cdc,
@@ -37,15 +37,15 @@ from airflow_txlog.engine.log.actions import (
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.engine.table.column_mapping import table_schema
-from airflow_txlog.engine.table.evolution import Evolution
-from airflow_txlog.engine.table.features import check_writable
-from airflow_txlog.engine.table.files import file_keys, record_count
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
-from airflow_txlog.engine.table.properties import SERIALIZABLE, TableProperties
-from airflow_txlog.engine.table.schema import from_arrow
-from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.evolution import Evolution
+from airflow_txlog.engine.table.schema.features import check_writable
+from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
+from airflow_txlog.engine.table.schema.schema import from_arrow
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.snapshot.files import file_keys, record_count
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidCommit
 
 # Beyond so many files it is cheaper to hash all that are live than to look each one up.
@@ -217,7 +217,7 @@ class Transaction:
     def add_changes(self, files: Iterable[Cdc]) -> None:
         """Staged files of change rows: where there is one, the commit's changes are what they say, and nothing else.
 
-        So either all changes of the commit stand in them or none does. See `commit.change_files`.
+        So either all changes of the commit stand in them or none does. See `content.change_files`.
         """
         self._changes.extend(files)
 
@@ -240,7 +240,8 @@ class Transaction:
 
         In the same commit, as its metadata; nothing is set where nothing changes. `fixed`: columns whose type stays.
         `new_name` makes the id of a new column into its physical name where the table has column mapping; give one
-        that is repeatable where staged files outlive this transaction. See `table.evolution` for what is never done.
+        that is repeatable where staged files outlive this transaction. See `table.schema.evolution` for what is never
+        done.
 
         Raises SchemaMismatch for a name that the table may not have, UnsupportedFeature for a type that its protocol
         does not allow. Not for a table that does not exist yet.

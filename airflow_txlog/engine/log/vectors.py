@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, corrupt_vector
 from airflow_txlog.datafiles.locations import open_input
-from airflow_txlog.datafiles.masks import MaskedRows, corrupt_vector
 from airflow_txlog.engine.limits import VECTOR
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.paths import canonical_path, is_inside

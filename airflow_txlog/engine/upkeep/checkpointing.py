@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.output import DEFAULT_FORMAT, ParquetFormat
+from airflow_txlog.datafiles.parquet.output import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints import (
@@ -15,9 +15,9 @@ from airflow_txlog.engine.log.checkpoints import (
     write_v2_checkpoint,
 )
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.engine.table.features import reader_features
-from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.engine.table.typed_columns import TypedColumns
+from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
+from airflow_txlog.engine.table.schema.features import reader_features
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty
 
 

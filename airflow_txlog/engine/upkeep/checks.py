@@ -16,8 +16,8 @@ from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.engine.table.properties import DAY_MS, HOUR_MS
-from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import TableError, UnsupportedFeature
 
 MAX_APPLICATIONS = 10_000

@@ -8,9 +8,9 @@ from typing import Any
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit_info
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.engine.table.commit_times import in_commit_ms, list_commits
-from airflow_txlog.engine.table.properties import TableProperties
-from airflow_txlog.engine.table.snapshot import latest_metadata
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
+from airflow_txlog.engine.table.snapshot.snapshot import latest_metadata
 from airflow_txlog.errors import CorruptTable, TableNotFound
 
 log = logging.getLogger(__name__)

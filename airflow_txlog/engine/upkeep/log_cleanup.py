@@ -20,11 +20,11 @@ from airflow_txlog.engine.log.last_checkpoint import read_hint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.engine.table.commit_times import commits_among
-from airflow_txlog.engine.table.features import check_writable, writer_features
-from airflow_txlog.engine.table.properties import DAY_MS
-from airflow_txlog.engine.table.snapshot import Snapshot
-from airflow_txlog.engine.table.time_travel import in_commit_time
+from airflow_txlog.engine.table.schema.features import check_writable, writer_features
+from airflow_txlog.engine.table.schema.properties import DAY_MS
+from airflow_txlog.engine.table.snapshot.commit_times import commits_among
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.time_travel import in_commit_time
 from airflow_txlog.engine.upkeep.deleting import Deletion, delete_files, progress_log
 from airflow_txlog.engine.upkeep.sidecars import unreferenced_sidecars
 from airflow_txlog.errors import TableError, UnsupportedFeature

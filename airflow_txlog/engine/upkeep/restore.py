@@ -17,16 +17,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.commit.clustering import CLUSTERING_DOMAIN
+from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.store.base import Store
-from airflow_txlog.engine.table.features import check_writable, protocol_for, reader_features, writer_features
-from airflow_txlog.engine.table.files import file_keys
-from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.schema.features import check_writable, protocol_for, reader_features, writer_features
+from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.looking import look_up
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
 

@@ -25,7 +25,7 @@ from airflow_txlog.engine.log.columns import removes_to_table
 from airflow_txlog.engine.log.paths import is_inside
 from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.store.local import NO_SPACE
-from airflow_txlog.engine.table.commit_times import list_commits
+from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.deleting import (
     PARALLELISM,
     PROGRESS_MS,

@@ -11,7 +11,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import Cdc
-from airflow_txlog.engine.table.features import writer_features
+from airflow_txlog.engine.table.changes.versions import changes_since
+from airflow_txlog.engine.table.schema.features import writer_features
 from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -54,7 +55,7 @@ def test_change_files_stand_in_the_commit_and_are_no_files_of_the_table(table: T
     add(tx, "b")
     tx.add_changes([change("_change_data/x%20y")])
     assert tx.commit("DELETE") == 2
-    (last,) = table.snapshot().changes_since(1)
+    (last,) = changes_since(table.snapshot(), 1)
     assert [each.path for each in last.cdc] == ["_change_data/x%20y"]
     assert last.cdc[0].data_change is False
     assert [row["path"] for row in table.snapshot().files(columns=["path"]).to_pylist()] == ["b"]
@@ -66,7 +67,7 @@ def test_a_commit_with_change_files_is_no_blind_append(table: Table) -> None:
     add(tx, "b")
     tx.add_changes([change()])
     tx.commit("MERGE")
-    (last,) = table.snapshot().changes_since(1)
+    (last,) = changes_since(table.snapshot(), 1)
     assert last.info["isBlindAppend"] is False
 
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
-from airflow_txlog.engine.commit.masking import masked_adds, masks_rows, wide_statistics
+from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, masks_rows, wide_statistics
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.table.files import vectors_of
+from airflow_txlog.engine.table.snapshot.files import vectors_of
 from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.clustering import check_clustering
+from airflow_txlog.engine.commit.content.clustering import check_clustering
 from airflow_txlog.engine.log.actions import Protocol
 from airflow_txlog.engine.store import MemoryStore
 

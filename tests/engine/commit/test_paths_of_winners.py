@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit import transaction, validation
+from airflow_txlog.engine.commit import transaction
+from airflow_txlog.engine.commit.content import validation
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.store import MemoryStore
 

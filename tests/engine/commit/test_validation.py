@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.table.files import vectors_of
+from airflow_txlog.engine.table.snapshot.files import vectors_of
 from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])

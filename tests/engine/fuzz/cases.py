@@ -24,7 +24,8 @@ from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
 from airflow_txlog.engine.log.vectors import decode_vector, read_vector, read_vectors
 from airflow_txlog.engine.store import MemoryStore
-from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table.changes.versions import changes_since
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from tests.engine.fuzz import mutations
 from tests.engine.fuzz.tables import Files, table
 from tests.helpers.vectors import bitmap, file_of, z85
@@ -71,7 +72,7 @@ def _ask(snapshot: Snapshot, store: MemoryStore, chance: random.Random) -> None:
     elif question == 2:
         _answered(lambda: _commit(store))
     elif question == 3:
-        _answered(lambda: snapshot.changes_since(2))
+        _answered(lambda: changes_since(snapshot, 2))
     elif question == 4:
         _answered(lambda: (Table(store).checkpoint(), load_snapshot(store)))
     else:

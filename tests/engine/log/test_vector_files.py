@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.bitmaps import encode_bitmap
-from airflow_txlog.datafiles.masks import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.engine.log import vector_files
 from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file

@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import version_prefix
 from airflow_txlog.engine.store import MemoryStore
-from airflow_txlog.engine.table.snapshot import load_snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 
 
 @pytest.mark.parametrize("bad", ["compaction", "checkpoint"])

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import partition_string
-from airflow_txlog.datafiles.statistics import file_statistics
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import all_rows_match, may_hold_match, read_predicate, rows_matching
-from airflow_txlog.engine.table.schema import from_arrow
+from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.errors import UnsupportedPredicate
 from tests.engine.properties.histories import REPEATABLE
 from tests.engine.properties.naive_sql import Both, Compare, Either, In, IsNull, Not, StartsWith, sql, truth

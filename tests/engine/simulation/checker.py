@@ -11,7 +11,7 @@ import json
 from collections import Counter
 
 from airflow_txlog import errors
-from airflow_txlog.engine.table.snapshot import Snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from tests.engine.simulation.actors import Theatre, Try
 from tests.engine.simulation.model import Key, State, history, key_of
 from tests.engine.simulation.operations import AddColumn, Compact, CountUp, SetProperty

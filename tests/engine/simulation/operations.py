@@ -18,10 +18,10 @@ import msgspec
 import pyarrow as pa
 
 from airflow_txlog.engine import Transaction
-from airflow_txlog.engine.commit.masking import masked_adds, masks_rows
+from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, masks_rows
 from airflow_txlog.engine.log.actions import DeletionVector
-from airflow_txlog.engine.table.files import record_count
 from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.snapshot.files import record_count
 from tests.engine.simulation.rows import DAYS, DataFile, Rows
 
 NewRows = tuple[str, tuple[int, ...]]

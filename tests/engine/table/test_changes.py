@@ -11,6 +11,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.changes.versions import changes_since
 from tests.helpers.counting import CountingStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -47,7 +48,7 @@ def table(store: CountingStore, clock: Any) -> Table:
 
 
 def test_the_changes_come_ascending_one_for_each_commit(table: Table) -> None:
-    changes = list(table.snapshot().changes_since(0))
+    changes = list(changes_since(table.snapshot(), 0))
     assert [each.version for each in changes] == [1, 2, 3, 4]
     assert [each.operation for each in changes] == ["WRITE", "DELETE", "OPTIMIZE", "SET TBLPROPERTIES"]
     assert [[add.path for add in each.adds] for each in changes] == [["a", "b"], [], ["c"], []]
@@ -63,7 +64,7 @@ def test_the_changes_come_ascending_one_for_each_commit(table: Table) -> None:
 
 
 def test_from_before_the_first_version_the_creation_is_told_too(table: Table) -> None:
-    first = next(table.snapshot().changes_since(-1))
+    first = next(changes_since(table.snapshot(), -1))
     assert first.version == 0
     assert first.protocol is not None
     assert first.metadata is not None
@@ -71,36 +72,36 @@ def test_from_before_the_first_version_the_creation_is_told_too(table: Table) ->
 
 def test_the_times_grow_from_version_to_version(table: Table, clock: Any) -> None:
     """Versions 2 to 4 were written in one millisecond of the test's clock."""
-    times = [each.timestamp_ms for each in table.snapshot().changes_since(-1)]
+    times = [each.timestamp_ms for each in changes_since(table.snapshot(), -1)]
     assert times == [1_700_000_000_000 + ms for ms in (0, 1, 1000, 1001, 1002)]
 
 
 def test_in_commit_timestamps_are_told_where_the_table_has_them(memory_uri: str, clock: Any) -> None:
     table = Table.create(memory_uri, SCHEMA, properties={"delta.enableInCommitTimestamps": "true"}, clock=clock)
     table.begin().commit("WRITE", record_empty=True)
-    assert [each.timestamp_ms for each in table.snapshot().changes_since(0)] == [table.snapshot().timestamp_ms]
+    assert [each.timestamp_ms for each in changes_since(table.snapshot(), 0)] == [table.snapshot().timestamp_ms]
 
 
 def test_only_those_commits_are_read_and_only_when_they_are_asked_for(table: Table, store: CountingStore) -> None:
     snapshot = table.snapshot()
     store.take()
-    changes = snapshot.changes_since(2)
+    changes = changes_since(snapshot, 2)
     assert store.take() == [f"list {commit_name(0).removesuffix('.json')}"]
     assert next(changes).version == 3
     assert store.take() == [f"read {commit_name(3)}"]
     assert [each.version for each in changes] == [4]
-    assert list(snapshot.changes_since(4)) == []
+    assert list(changes_since(snapshot, 4)) == []
     assert store.take() == [f"read {commit_name(4)}"]
 
 
 def test_a_snapshot_tells_nothing_of_later_commits(table: Table) -> None:
-    assert [each.version for each in table.snapshot(2).changes_since(0)] == [1, 2]
+    assert [each.version for each in changes_since(table.snapshot(2), 0)] == [1, 2]
 
 
 @pytest.mark.parametrize("version", [5, -2])
 def test_a_version_that_does_not_exist_is_named(table: Table, version: int) -> None:
     with pytest.raises(errors.VersionNotFound) as caught:
-        table.snapshot().changes_since(version)
+        changes_since(table.snapshot(), version)
     assert (caught.value.version, caught.value.latest) == (version, 4)
 
 
@@ -108,18 +109,18 @@ def test_what_log_cleanup_took_is_told_before_anything_is_yielded(table: Table, 
     snapshot = table.snapshot()
     for version in (0, 1, 2):
         store.delete(commit_name(version))
-    assert [each.version for each in snapshot.changes_since(2)] == [3, 4]
+    assert [each.version for each in changes_since(snapshot, 2)] == [3, 4]
     with pytest.raises(errors.VersionNotFound) as caught:
-        snapshot.changes_since(1)
+        changes_since(snapshot, 1)
     assert (caught.value.version, caught.value.earliest, caught.value.latest) == (1, 3, 4)
 
 
 def test_a_commit_that_is_missing_between_others_is_a_gap(table: Table, store: CountingStore) -> None:
     snapshot = table.snapshot()
-    started = snapshot.changes_since(0)
+    started = changes_since(snapshot, 0)
     store.delete(commit_name(2))
     with pytest.raises(errors.LogGap) as caught:
-        snapshot.changes_since(0)
+        changes_since(snapshot, 0)
     assert caught.value.version == 2
     # What was listed and is gone when it is read is a gap too.
     assert next(started).version == 1
@@ -132,4 +133,4 @@ def test_a20_a_log_that_was_made_again_is_not_told_as_changes(table: Table, stor
     clock.time_ms += 5000
     store.put(commit_name(4), store.read(commit_name(4)))
     with pytest.raises(errors.TableReplaced):
-        snapshot.changes_since(0)
+        changes_since(snapshot, 0)

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.datafiles import physical
+from airflow_txlog.datafiles.parquet import physical
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table import column_mapping
-from airflow_txlog.engine.table.schema import from_arrow, parse_schema, schema_to_json, to_arrow
-from airflow_txlog.engine.table.types import walk_fields
+from airflow_txlog.engine.table.schema import column_mapping
+from airflow_txlog.engine.table.schema.schema import from_arrow, parse_schema, schema_to_json, to_arrow
+from airflow_txlog.engine.table.schema.types import walk_fields
 from tests.conftest import ManualClock
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import append, bag, sorted_rows, stage
@@ -133,7 +133,7 @@ def test_statistics_and_partition_values_stand_under_physical_names(tmp_path: Pa
 def test_the_columns_with_statistics_are_named_logically(tmp_path: Path) -> None:
     properties = {"delta.columnMapping.mode": "name", "delta.dataSkippingStatsColumns": "value,p.x"}
     table = Table.create(tmp_path / "t", SCHEMA, ["day, of"], properties)
-    from airflow_txlog.datafiles.writing import Layout, PartitionedWriter
+    from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 
     columns = table.snapshot().table_properties.stats_columns
     layout = Layout(

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.evolution import evolved
-from airflow_txlog.engine.table.schema import parse_schema
-from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.engine.table.schema.evolution import evolved
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import StructType
 
 
 def struct(**columns: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.table.features import check_readable, check_writable, protocol_for
-from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.engine.table.schema.features import check_readable, check_writable, protocol_for
+from airflow_txlog.engine.table.schema.schema import parse_schema
 
 FIELD = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from airflow_txlog.engine.log import packing
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
-from airflow_txlog.engine.table import layers
-from airflow_txlog.engine.table.files import file_key
-from airflow_txlog.engine.table.layers import FileLayers
+from airflow_txlog.engine.table.snapshot import file_index
+from airflow_txlog.engine.table.snapshot.file_index import FileLayers
+from airflow_txlog.engine.table.snapshot.files import file_key
 
 ROOT = "memory://t"
 
@@ -95,9 +95,9 @@ def test_many_changes_of_a_large_base_keep_few_layers_and_few_chunks(
     is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
-        monkeypatch.setattr(layers, "_SMALL_ROWS", 10)
-    monkeypatch.setattr(layers, "_CUTS", 3)
-    monkeypatch.setattr(layers, "_ONE_CHUNK_ROWS", 50)
+        monkeypatch.setattr(file_index, "_SMALL_ROWS", 10)
+    monkeypatch.setattr(file_index, "_CUTS", 3)
+    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 50)
     chooser = random.Random(7)
     model = Model([add(f"base/{number}", number) for number in range(1000)])
     for number in range(400):
@@ -121,7 +121,7 @@ def test_an_earlier_version_stays_what_it_was() -> None:
 
 
 def test_files_are_found_by_path_whatever_their_deletion_vector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_SMALL_ROWS", 10)
+    monkeypatch.setattr(file_index, "_SMALL_ROWS", 10)
     model = Model([add(f"f{number}", number) for number in range(100)])
     model.change([add("f7", 0)], [add("f7", 1007, "x"), add("z%20z", 5)])
     model.change([add("f9", 0)], [])
@@ -133,7 +133,7 @@ def test_files_are_found_by_path_whatever_their_deletion_vector(monkeypatch: pyt
 
 
 def test_two_paths_with_one_hash_are_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "hash", lambda text: len(text), raising=False)
+    monkeypatch.setattr(file_index, "hash", lambda text: len(text), raising=False)
     model = Model([add(f"f{number}", number) for number in range(10, 99)])
     model.change([add("f50", 0)], [])
     model.check()
@@ -153,8 +153,8 @@ def test_a_version_shares_the_memory_of_the_one_before() -> None:
 def test_a_question_is_asked_of_light_files_first_and_of_statistics_for_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(layers, "_ROWS_AT_ONCE", 64)
-    monkeypatch.setattr(layers, "_ONE_CHUNK_ROWS", 20)
+    monkeypatch.setattr(file_index, "_ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 20)
     model = Model([add(f"f{number}", number) for number in range(500)])
     for number in range(0, 500, 7):
         model.change([add(f"f{number}", 0)], [add(f"new{number}", number + 1)] if number % 3 else [])

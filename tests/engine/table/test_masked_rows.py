@@ -15,7 +15,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.table.files import live_row_counts, vectors_of
+from airflow_txlog.engine.table.snapshot.files import live_row_counts, vectors_of
 from tests.helpers.rows import append
 from tests.helpers.vectors import Kind, allow_vectors, bitmap, file_of, inline, mask, stored
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.partitioning import partition_string
-from airflow_txlog.engine.table.partitions import fixed_zone, parse_partition_values, typed_partition_columns
-from airflow_txlog.engine.table.schema import (
+from airflow_txlog.engine.table.columns.partitions import fixed_zone, parse_partition_values, typed_partition_columns
+from airflow_txlog.engine.table.schema.schema import (
     DecimalType,
     Primitive,
     StructField,
@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.schema import (
     parse_schema,
 )
 from airflow_txlog.errors import CorruptTable, UnknownColumn
-from airflow_txlog.jobs.clocks import instants_of
+from airflow_txlog.jobs.sql.current_time import instants_of
 
 GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).parents[4] / "shared" / "golden"))
 UNKNOWN = object()

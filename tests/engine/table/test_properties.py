@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.properties import DAY_MS, HOUR_MS, TableProperties, parse_interval_ms
+from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS, TableProperties, parse_interval_ms
 from airflow_txlog.errors import InvalidProperty
 
 

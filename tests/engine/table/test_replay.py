@@ -14,9 +14,9 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.table.files import action_keys, file_key, file_keys
-from airflow_txlog.engine.table.replay import ReplayBase, base_of, replay
-from airflow_txlog.engine.table.state import TableState
+from airflow_txlog.engine.table.snapshot.files import action_keys, file_key, file_keys
+from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay
+from airflow_txlog.engine.table.snapshot.state import TableState
 from tests.helpers.rows import append, sorted_rows
 
 ROOT = "memory://t"

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.rules import Check, Length, TableRules, may_break_rules, read_rules
-from airflow_txlog.engine.table.schema import parse_schema
+from airflow_txlog.engine.table.schema.rules import Check, Length, TableRules, may_break_rules, read_rules
+from airflow_txlog.engine.table.schema.schema import parse_schema
 
 
 def metadata(*fields: dict[str, Any], **configuration: str) -> Metadata:

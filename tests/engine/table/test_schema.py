@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.table.schema import (
+from airflow_txlog.engine.table.schema.schema import (
     ArrayType,
     DecimalType,
     MapType,

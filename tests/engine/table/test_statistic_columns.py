@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table import statistics
-from airflow_txlog.engine.table.schema import Primitive, StructField, StructType
-from airflow_txlog.engine.table.statistic_columns import AskedColumn, parse_columns
-from airflow_txlog.engine.table.statistic_values import bound_reader
-from airflow_txlog.engine.table.statistics import ColumnBounds, bounds
+from airflow_txlog.engine.table.columns import statistics
+from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, parse_columns
+from airflow_txlog.engine.table.columns.statistic_values import bound_reader
+from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
+from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
 
 TYPES = {
     "b": Primitive.BYTE,

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import decode_add_path
-from airflow_txlog.datafiles.statistics import file_statistics
-from airflow_txlog.engine.table import statistics
-from airflow_txlog.engine.table.schema import (
+from airflow_txlog.engine.table.columns import statistics
+from airflow_txlog.engine.table.columns.statistics import bounds, column_bounds
+from airflow_txlog.engine.table.schema.schema import (
     ArrayType,
     DecimalType,
     MapType,
@@ -27,7 +28,6 @@ from airflow_txlog.engine.table.schema import (
     from_arrow,
     parse_schema,
 )
-from airflow_txlog.engine.table.statistics import bounds, column_bounds
 from airflow_txlog.errors import UnknownColumn
 
 GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).parents[4] / "shared" / "golden"))

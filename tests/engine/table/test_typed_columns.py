@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.statistics import file_statistics
+from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.actions import Add
@@ -23,10 +23,10 @@ from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.listing import list_checkpoints
 from airflow_txlog.engine.store import MemoryStore
-from airflow_txlog.engine.table.schema import from_arrow
-from airflow_txlog.engine.table.snapshot import load_snapshot
-from airflow_txlog.engine.table.typed_columns import TypedColumns
-from airflow_txlog.engine.table.types import StructField, StructType
+from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
+from airflow_txlog.engine.table.schema.schema import from_arrow
+from airflow_txlog.engine.table.schema.types import StructField, StructType
+from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 
 UTC = datetime.UTC

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.datafiles.conversion import VARIANT
+from airflow_txlog.datafiles.parquet.conversion import VARIANT
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.schema import parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from tests.helpers.rows import append
 
 # The object {"a": 1} as Spark encodes it, and null.

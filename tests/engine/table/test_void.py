@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.features import check_files_writable
-from airflow_txlog.engine.table.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.features import check_files_writable
+from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import UnsupportedFeature
 
 VOID, LONG = Primitive.VOID, Primitive.LONG

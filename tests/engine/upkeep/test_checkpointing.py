@@ -27,7 +27,7 @@ from airflow_txlog.engine.log.listing import list_checkpoints
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.store import MemoryStore, Store
-from airflow_txlog.engine.table.snapshot import Snapshot, load_snapshot
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'

@@ -16,7 +16,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vectors import vector_file
-from airflow_txlog.engine.table.files import vectors_of
+from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.errors import RetentionTooShort
 from tests.helpers.rows import append, sorted_rows
 from tests.helpers.vectors import bitmap, file_of

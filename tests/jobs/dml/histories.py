@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.masks import MaskedRows
-from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, VERDICTS, FileVerdicts, LiveFile, Memory, Segment
-from airflow_txlog.jobs.dml.sameness import TableRules
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, VERDICTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from tests.helpers.vectors import bitmap
 
 # A key, a value, and the rules under which the row was written: a row kept over a change of rules shows.

@@ -17,16 +17,15 @@ from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.dml import autoscope
-from airflow_txlog.jobs.dml.autoscope import AutoScope, Equality, scoping_equalities, told
-from airflow_txlog.jobs.dml.clauses import Sides
-from airflow_txlog.jobs.inputs import PinnedSource, Source, pin
-from airflow_txlog.jobs.rules import accepted_rules
-from airflow_txlog.jobs.scan import spark_schema
-from airflow_txlog.jobs.schemas import is_ansi, without_metadata
-from airflow_txlog.jobs.session import job_settings
-from airflow_txlog.jobs.shipping import ship
-from airflow_txlog.jobs.sql import SqlGate
+from airflow_txlog.jobs.files.source import PinnedSource, Source, pin
+from airflow_txlog.jobs.operations.merge import source_scope
+from airflow_txlog.jobs.operations.merge.clauses import Sides
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, Equality, scoping_equalities, told
+from airflow_txlog.jobs.spark.session import job_settings
+from airflow_txlog.jobs.spark.shipping import ship
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.schemas import is_ansi, spark_schema, without_metadata
+from airflow_txlog.jobs.sql.table_rules import accepted_rules
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
@@ -304,7 +303,7 @@ def test_a14_values_read_on_the_driver_are_those_that_spark_finds(
 ) -> None:
     bare = ["t.day <=> s.d AND t.n = `L`", "t.name <=> text AND t.dec = s.m AND t.b <=> s.flag"]
     read = {on: bench.scope(on) for on in bare}
-    monkeypatch.setattr(autoscope, "MOST_BYTES_READ", 0)
+    monkeypatch.setattr(source_scope, "MOST_BYTES_READ", 0)
     for on, scope in read.items():
         assert bench.scope(on).tree == scope.tree, on
     for matched, scope in zip(matched_ids(bench, bare), read.values(), strict=True):
@@ -313,11 +312,11 @@ def test_a14_values_read_on_the_driver_are_those_that_spark_finds(
 
 @pytest.mark.spark
 def test_a14_many_values_become_a_range(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscope, "MOST_VALUES", 1)
+    monkeypatch.setattr(source_scope, "MOST_VALUES", 1)
     assert kept_counts(bench, list(RANGES)) == RANGES
     scope = bench.scope("t.day = s.d")
     assert told(scope) == "a range of day"
-    assert not any(isinstance(leaf, PartitionSet) for leaf in autoscope.leaves(scope.tree))
+    assert not any(isinstance(leaf, PartitionSet) for leaf in source_scope.leaves(scope.tree))
 
 
 @pytest.mark.spark

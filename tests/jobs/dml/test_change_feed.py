@@ -15,6 +15,7 @@ import pytest
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.changes.versions import changes_since
 from tests.helpers.jobs import (
     BY_SOURCE,
     DAY,
@@ -76,7 +77,7 @@ KINDS = ("delete", "insert", "update_postimage", "update_preimage")
 
 
 def change_files(table: Table, version: int) -> int:
-    (commit,) = table.snapshot(version).changes_since(version - 1)
+    (commit,) = changes_since(table.snapshot(version), version - 1)
     assert all(not cdc.data_change and cdc.path.startswith("_change_data/") for cdc in commit.cdc)
     return len(commit.cdc)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.jobs.dml import delete_keys
+from airflow_txlog.jobs.operations.delete import by_keys as job
 from airflow_txlog.parameters import encode_parameter
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.racing import killed_before_commit, winning
@@ -56,7 +56,7 @@ def test_only_files_that_may_hold_a_key_are_read_and_the_history_tells_no_key(
     assert any("2 of 3 keys matched" in line for line in lines)
     assert not any("105" in line for line in lines)
     # Too many to be asked one by one: the files between the least and the greatest are read.
-    monkeypatch.setattr(delete_keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(job, "MOST_KEYS", 2)
     ranged = committed(run(spark, "delete", table, **by_keys("id", 103, 201, 500, 209)))
     assert (ranged.files["pruned"], key_counts(ranged)) == (1, (4, 4, 3))
     nothing = run(spark, "delete", table, **by_keys("id", 150, 160))

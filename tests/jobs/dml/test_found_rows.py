@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs import find
-from airflow_txlog.jobs.dml import manifest, pairs, staging
+from airflow_txlog.jobs.operations.merge import pairs
+from airflow_txlog.jobs.resume import saved_work
+from airflow_txlog.jobs.rows import find, staging
 from tests.helpers.jobs import BY_SOURCE, application, committed, delete, ids, merge, run
 from tests.helpers.rows import append, make_table
 
@@ -138,7 +139,7 @@ def test_a_file_whose_rows_all_go_travels_without_positions_and_saved_work_is_sm
     table = two_files(tmp_path / "t")
     plans: list[pa.Table] = []
     saved: list[int] = []
-    real_stage, real_encode = staging.stage, manifest._encode
+    real_stage, real_encode = staging.stage, saved_work._encode
 
     def stage(*args: Any, **named: Any) -> Any:
         plans.append(named["copies"].table)
@@ -150,7 +151,7 @@ def test_a_file_whose_rows_all_go_travels_without_positions_and_saved_work_is_sm
         return data
 
     monkeypatch.setattr(staging, "stage", stage)
-    monkeypatch.setattr(manifest, "_encode", encode)
+    monkeypatch.setattr(saved_work, "_encode", encode)
     result = run(spark, "delete", table, predicate=f"{GOES} OR value < 0", application=application())
     committed(result)
     [plan] = plans

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.jobs.dml import autoscope
+from airflow_txlog.jobs.operations.merge import source_scope
 from tests.helpers.jobs import SCHEMA, committed, error_of, rows, run
 from tests.helpers.rows import append, bag, make_table
 
@@ -35,7 +35,7 @@ def test_a14_an_expression_that_on_guards_makes_no_scope_and_no_failure(
     assert "CAST_INVALID_INPUT" in told
     assert not any("Ann" in line for line in lines), "a log line shows no value"
 
-    monkeypatch.setattr(autoscope, "MOST_VALUES", 0)
+    monkeypatch.setattr(source_scope, "MOST_VALUES", 0)
     committed(run(spark, "merge", table, on=guarded, **work))
 
     error = error_of(run(spark, "merge", table, on="t.day = CAST(s.value AS DATE)", **work))

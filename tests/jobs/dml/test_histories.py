@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 import pyarrow.compute as pc
 import pytest
 
-from airflow_txlog.jobs.dml import manifest
-from airflow_txlog.jobs.dml.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
-from airflow_txlog.jobs.dml.sameness import TableRules
-from airflow_txlog.jobs.saved_files import to_saved
+from airflow_txlog.jobs.files.saved_files import to_saved
+from airflow_txlog.jobs.resume import saved_work
+from airflow_txlog.jobs.resume.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from tests.helpers.depth import depth
 from tests.jobs.dml.histories import History, one_by_one, play
 
@@ -48,12 +48,12 @@ def test_what_is_kept_is_what_a_run_from_the_start_would_find_and_stage() -> Non
 def written_down_and_read(memory: Memory) -> Memory:
     """The memory as another process finds it."""
     header = {
-        "format": manifest._FORMAT,
+        "format": saved_work._FORMAT,
         "rules": None if memory.rules is None else memory.rules.to_plain(),
-        "segments": [manifest._plain_segment(segment) for segment in memory.segments],
+        "segments": [saved_work._plain_segment(segment) for segment in memory.segments],
         "dropped": [to_saved(file) for file in memory.dropped],
     }
-    return manifest._memory(*manifest._decode(manifest._encode(header, memory)), folder="")
+    return saved_work._memory(*saved_work._decode(saved_work._encode(header, memory)), folder="")
 
 
 @pytest.mark.seeded

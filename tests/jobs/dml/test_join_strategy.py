@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs import stage
-from airflow_txlog.jobs.dml import delete_keys, pairs
+from airflow_txlog.jobs.files import stage
+from airflow_txlog.jobs.operations.delete import by_keys
+from airflow_txlog.jobs.operations.merge import pairs
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
 from tests.helpers.rows import append, bag, make_table
 
@@ -30,7 +31,7 @@ SENT = {"BroadcastHashJoin"}
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
     seen: list[tuple[str, set[str]]] = []
-    for module in (pairs, stage, delete_keys):
+    for module in (pairs, stage, by_keys):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:

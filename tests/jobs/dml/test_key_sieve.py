@@ -10,17 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_txlog.datafiles.output import StagedFile
-from airflow_txlog.datafiles.sieve import passing
-from airflow_txlog.datafiles.tasks import ROW_ID_COLUMN
-from airflow_txlog.engine.table.rules import TableRules
-from airflow_txlog.engine.table.schema import parse_schema
-from airflow_txlog.jobs.dml import key_sieve as module
-from airflow_txlog.jobs.dml.clauses import Sides
-from airflow_txlog.jobs.dml.key_sieve import key_sieve
-from airflow_txlog.jobs.inputs import PinnedSource
-from airflow_txlog.jobs.rules import Rules
-from airflow_txlog.jobs.scan import spark_schema
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.tasks.row_filter import passing
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.engine.table.schema.rules import TableRules
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.operations.merge import key_filter as module
+from airflow_txlog.jobs.operations.merge.clauses import Sides
+from airflow_txlog.jobs.operations.merge.key_filter import key_sieve
+from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.jobs.sql.table_rules import Rules
 
 pytestmark = pytest.mark.spark
 

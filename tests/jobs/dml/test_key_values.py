@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.table.schema import StructField
-from airflow_txlog.engine.table.types import ArrayType, DataType, DecimalType, Primitive
+from airflow_txlog.engine.table.schema.schema import StructField
+from airflow_txlog.engine.table.schema.types import ArrayType, DataType, DecimalType, Primitive
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
-from airflow_txlog.jobs.dml.key_values import convert_keys
+from airflow_txlog.jobs.operations.delete.key_values import convert_keys
 
 UTC = dt.UTC
 DAY = dt.date(2024, 2, 29)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.files import vectors_of
-from airflow_txlog.jobs.scan import plan_files
+from airflow_txlog.engine.table.snapshot.files import vectors_of
+from airflow_txlog.jobs.files.scan import plan_files
 from tests.helpers.jobs import (
     DAY,
     by_id,

@@ -19,8 +19,8 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec, write_document
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.dml import staging
-from airflow_txlog.jobs.dml.memory import COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.rows import staging
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
 from tests.helpers.racing import before_commit

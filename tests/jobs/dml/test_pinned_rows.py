@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.jobs.dml import merge as merge_job
+from airflow_txlog.jobs.operations.merge import job as merge_job
 from tests.helpers.jobs import application, by_id, committed, error_of, rows, run
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import make_table

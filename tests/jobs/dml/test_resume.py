@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.dml import manifest
+from airflow_txlog.jobs.resume import saved_work
 from tests.helpers.jobs import application, committed, files_on_disk, ids, insert, live_files, merge, rows, run, update
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, make_table
@@ -67,7 +67,7 @@ def test_b1_a_memory_that_cannot_be_written_down_does_not_fail_the_job(
     def full(location: str) -> None:
         raise OSError(28, "No space left on device", location)
 
-    monkeypatch.setattr(manifest, "open_output", full)
+    monkeypatch.setattr(saved_work, "open_output", full)
     table = make_table(tmp_path / "t", rows(10))
     told: list[str] = []
     committed(run(spark, "delete", table, application=application(), log=told.append, predicate="id = 5"))

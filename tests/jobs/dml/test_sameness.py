@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_txlog.engine.log.actions import Format, Metadata, Protocol
-from airflow_txlog.jobs.dml.sameness import TableRules, rules_of, still_holds
+from airflow_txlog.jobs.resume.rule_compatibility import TableRules, rules_of, still_holds
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.table.files import vectors_of
+from airflow_txlog.engine.table.snapshot.files import vectors_of
 from tests.helpers.jobs import (
     application,
     by_id,

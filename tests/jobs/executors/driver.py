@@ -15,7 +15,7 @@ sys.path.insert(0, ROOT)
 
 from airflow_txlog.contract import JobSpec  # noqa: E402
 from airflow_txlog.jobs.run import run_job  # noqa: E402
-from airflow_txlog.jobs.session import local_session  # noqa: E402
+from airflow_txlog.jobs.spark.session import local_session  # noqa: E402
 
 JIT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -24,10 +24,10 @@ def where(batches):
     """The file of the module of tasks, as an executor finds it."""
     import pyarrow as pa
 
-    from airflow_txlog.datafiles import tasks
+    from airflow_txlog.datafiles.tasks import scan_and_write
 
     for batch in batches:
-        yield pa.record_batch({"file": [tasks.__file__] * batch.num_rows})
+        yield pa.record_batch({"file": [scan_and_write.__file__] * batch.num_rows})
 
 
 def main() -> None:

@@ -12,8 +12,15 @@ import pytest
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.jobs.optimize import bins as module
-from airflow_txlog.jobs.optimize.bins import Bin, batches_of, compaction_bins, partition_bins, purge_bins, size_metrics
+from airflow_txlog.jobs.operations.optimize import bins as module
+from airflow_txlog.jobs.operations.optimize.bins import (
+    Bin,
+    batches_of,
+    compaction_bins,
+    partition_bins,
+    purge_bins,
+    size_metrics,
+)
 
 
 def add(path: str, size: int, *, time: int = 0, day: str | None = None, deleted: int = 0, **more: Any) -> Add:

@@ -15,7 +15,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.jobs.optimize import job
+from airflow_txlog.jobs.operations.optimize import job
 from tests.helpers.jobs import committed, error_of, files_on_disk, ids, live_files, random_rows, rows, run, set_property
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
 from airflow_txlog.engine.log.checkpoints.content import Found
+from airflow_txlog.engine.log.checkpoints.parsed_partitions import partition_maps
+from airflow_txlog.engine.log.checkpoints.parsed_statistics import statistics_json
 from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar
 from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, TOMBSTONES, nulls
-from airflow_txlog.engine.log.parsed_partitions import partition_maps
-from airflow_txlog.engine.log.parsed_statistics import statistics_json
 
 _SIDECAR = ["sidecar.path", "sidecar.sizeInBytes", "sidecar.modificationTime"]
 _OTHERS = ["protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata.version", *_SIDECAR]

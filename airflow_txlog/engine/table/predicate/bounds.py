@@ -12,10 +12,10 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.table.columns.statistics import ColumnBounds
 from airflow_txlog.engine.table.predicate.exact import ColumnLeaf, comparable, scalar, value_array
 from airflow_txlog.engine.table.predicate.tree import Comparison, Membership, NullTest, Operator, Prefix, Value
-from airflow_txlog.engine.table.schema import DataType
-from airflow_txlog.engine.table.statistics import ColumnBounds
+from airflow_txlog.engine.table.schema.schema import DataType
 
 # So many members of a list are compared one by one; more are sorted together with the bounds, once.
 _MEMBERS_ONE_BY_ONE = 16

@@ -42,7 +42,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     all_of,
     any_of,
 )
-from airflow_txlog.engine.table.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
+from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
 
 # Digits that Spark gives a whole number when it stands beside a decimal.
 _INTEGER_DIGITS = {Primitive.BYTE: 3, Primitive.SHORT: 5, Primitive.INTEGER: 10, Primitive.LONG: 20}

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from airflow_txlog.datafiles.text import DAY_S, SECOND_US, parse_date, parse_timestamp
-from airflow_txlog.engine.table.partitions import at_offset, fixed_zone
-from airflow_txlog.engine.table.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive
+from airflow_txlog.engine.table.columns.partitions import at_offset, fixed_zone
+from airflow_txlog.engine.table.schema.types import MAX_DECIMAL_PRECISION, DecimalType, Primitive
 from airflow_txlog.errors import InvalidPredicate
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.table.predicate.tree import Comparison, Membership, NullTest, Operator, Prefix, Value
-from airflow_txlog.engine.table.schema import DataType, Primitive, array_of, arrow_type
+from airflow_txlog.engine.table.schema.schema import DataType, Primitive, array_of, arrow_type
 
 ColumnLeaf: TypeAlias = Comparison | Membership | NullTest | Prefix
 

@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     all_of,
     any_of,
 )
-from airflow_txlog.engine.table.types import DecimalType, Primitive
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive
 
 _OPERATORS: dict[type[exp.Expr], Operator] = {
     exp.EQ: Operator.EQ,

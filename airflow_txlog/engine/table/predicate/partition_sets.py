@@ -12,10 +12,10 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.table.partitions import PartitionValues, parse_partition_values
+from airflow_txlog.engine.table.columns.partitions import PartitionValues, parse_partition_values
 from airflow_txlog.engine.table.predicate.exact import comparable
 from airflow_txlog.engine.table.predicate.tree import FALSE, Node, PartitionSet, Predicate, any_of, describe
-from airflow_txlog.engine.table.schema import DataType, Primitive
+from airflow_txlog.engine.table.schema.schema import DataType, Primitive
 from airflow_txlog.errors import PartitionMismatch
 
 

@@ -14,7 +14,8 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.table.partitions import PartitionValues, typed_partition_columns
+from airflow_txlog.engine.table.columns.partitions import PartitionValues, typed_partition_columns
+from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
 from airflow_txlog.engine.table.predicate.bounds import may_be_true
 from airflow_txlog.engine.table.predicate.exact import ColumnLeaf, comparable, true_where
 from airflow_txlog.engine.table.predicate.partition_sets import in_set, understands
@@ -32,8 +33,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     columns_of,
     leaves,
 )
-from airflow_txlog.engine.table.schema import DataType, DecimalType, Primitive, StructType
-from airflow_txlog.engine.table.statistics import ColumnBounds, bounds
+from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructType
 
 # Types of partition columns for which equality is the same to every reader of the strings (soundness A9).
 _PLAIN_TYPES = (

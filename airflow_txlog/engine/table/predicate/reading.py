@@ -27,7 +27,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     all_of,
     any_of,
 )
-from airflow_txlog.engine.table.types import StructType
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
 
 

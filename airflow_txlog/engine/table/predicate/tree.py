@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from airflow_txlog.datafiles.text import date_text, decimal_text, timestamp_text
-from airflow_txlog.engine.table.types import DataType, Primitive
+from airflow_txlog.engine.table.schema.types import DataType, Primitive
 
 # A value in a column's own type: int for the integers, for dates (days since 1970) and for timestamps (microseconds
 # since 1970, UTC or, without a zone, by the clock); float for float and double (a float column compares as double);

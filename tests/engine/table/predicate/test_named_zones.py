@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.table.partitions import parse_partition_values
-from airflow_txlog.engine.table.types import Primitive
+from airflow_txlog.engine.table.columns.partitions import parse_partition_values
+from airflow_txlog.engine.table.schema.types import Primitive
 from tests.engine.table.predicate.tables import read, told
 
 AT = "1995-01-15 00:00:00"

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.table.predicate import Predicate, all_rows_match, may_hold_match, read_predicate
-from airflow_txlog.engine.table.schema import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read
 
 

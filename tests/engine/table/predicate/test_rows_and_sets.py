@@ -17,7 +17,7 @@ from airflow_txlog.engine.table.predicate import (
     target_conjuncts,
 )
 from airflow_txlog.engine.table.predicate.tree import describe
-from airflow_txlog.engine.table.schema import DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.schema import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidPredicate, PartitionMismatch, UnknownColumn, UnsupportedPredicate
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-TARGET = "airflow_txlog.datafiles.tasks"
+TARGET = "airflow_txlog.datafiles.tasks.scan_and_write"
 
 
 def obey(point):

@@ -1,0 +1,1 @@
+"""Deletion vectors: roaring bitmaps, and the rows of a file that they delete."""

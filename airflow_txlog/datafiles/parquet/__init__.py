@@ -1,0 +1,1 @@
+"""Parquet files: how they are read, written, copied, and what their statistics say."""

@@ -1,0 +1,271 @@
+"""Record batches in the Arrow schema that the table wants, whatever the file or the sender holds.
+
+Columns of rows are found by name without regard to case, those of a data file as the table's column mapping says; a
+missing one is null; nested fields likewise. The invariant: a conversion gives the same values in another form, or
+raises `ColumnMismatch`; it never rounds, cuts or wraps.
+Timestamps keep their microseconds: one that comes without a zone (INT96, read as microseconds) and is wanted with one
+is an instant already, because that is what Spark stores. Source: soundness A7, A19; protocol, "Type Widening".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.parquet.physical import FileFields, holds_mapped
+
+
+class ColumnMismatch(Exception):
+    """The values of one column do not fit the type that is wanted. `column` is its name."""
+
+    def __init__(self, column: str, found: pa.DataType, wanted: pa.DataType, reason: str) -> None:
+        super().__init__(f"column {column!r} holds {found} and cannot be taken as {wanted}: {reason}")
+        self.column = column
+
+
+class ShreddedVariant(ColumnMismatch):
+    """A file holds parts of a variant in columns of their own, and only a reader of shredding puts them together."""
+
+
+# What a variant column is in rows: its two binaries, as a file holds them that does not shred it.
+# Source: protocol, "Variant data in Parquet".
+VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where values come from: how a wanted field is found among theirs, and which leaf types may become which."""
+
+    find: Callable[[FileFields, pa.Field], int | None]
+    keeps_values: Callable[[pa.DataType, pa.DataType], bool]
+    is_file: bool
+
+
+def convert_columns(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
+) -> list[pa.Array]:
+    """Rows that someone sends: one array for each column of `schema`, in its order, with exactly its types.
+
+    `constants` (partition columns, by the schema's spelling) win over a column of the same name in the batch.
+    Nothing is dictionary-encoded in the result unless `schema` says so. Raises ColumnMismatch.
+    """
+    return _columns(batch, schema, constants, ROWS)
+
+
+def columns_of_file(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None = None
+) -> list[pa.Array]:
+    """Rows of a data file, as `convert_columns` gives them, in the current types of a table whose Arrow schema this is.
+
+    Columns are found as the marks of the schema say (see `physical`), and may have a narrower type only where the
+    protocol lets a column be widened. Raises ColumnMismatch.
+    """
+    return _columns(batch, schema, constants, FILE)
+
+
+def _columns(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None, source: Source
+) -> list[pa.Array]:
+    columns = []
+    members = FileFields(batch.schema)
+    for field in schema:
+        if constants is not None and field.name in constants:
+            columns.append(_constant(constants[field.name], field, batch.num_rows))
+            continue
+        found = source.find(members, field)
+        if found is None:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            columns.append(convert_array(batch.column(found), field.type, field.name, source))
+    return columns
+
+
+def nullable_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with every top-level column nullable: what a file may lack reads as null, whatever the table says."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: Source | None = None) -> pa.Array:
+    """The same values as the wanted type. `column` names them in an error; `source` is rows where it is not said.
+
+    Raises ColumnMismatch.
+    """
+    source = ROWS if source is None else source
+    # Equal types may still hold a struct whose members exchanged their names.
+    if array.type == wanted and not (source.is_file and holds_mapped(wanted)):
+        return array
+    if pa.types.is_dictionary(array.type):
+        return convert_array(array.dictionary_decode(), wanted, column, source)
+    if isinstance(array, pa.ExtensionArray):
+        return convert_array(array.storage, wanted, column, source)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    try:
+        if pa.types.is_struct(wanted):
+            return _struct(array, wanted, column, source)
+        if pa.types.is_list(wanted):
+            return _list(array, wanted, column, source)
+        if pa.types.is_map(wanted):
+            return _map(array, wanted, column, source)
+        return _leaf(array, wanted, column, source)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        # Arrow's text quotes the value.
+        raise ColumnMismatch(column, array.type, wanted, "a value would not fit") from error
+
+
+def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
+    if not value.is_valid:
+        return pa.nulls(length, field.type)
+    return convert_array(pa.repeat(value, length), field.type, field.name)
+
+
+def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: Source) -> pa.Array:
+    if not pa.types.is_struct(array.type):
+        raise ColumnMismatch(column, array.type, wanted, "it is no struct")
+    members = FileFields(array.type)
+    if source.is_file and wanted == VARIANT:
+        _check_variant(array.type, members, column, all(source.find(members, field) is not None for field in wanted))
+    # Not `field(i)`, which would show what lies under a null struct, and not what a slice left out.
+    children = array.flatten()
+    columns = []
+    for field in wanted:
+        found = source.find(members, field)
+        if found is None:
+            columns.append(pa.nulls(len(array), field.type))
+        else:
+            columns.append(convert_array(children[found], field.type, f"{column}.{field.name}", source))
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
+
+
+def _check_variant(found: pa.StructType, members: FileFields, column: str, is_whole: bool) -> None:
+    # A struct of two such binaries is no variant, and Arrow cannot tell; its members may have physical names.
+    # In a shredded file `value` lacks what stands in `typed_value`.
+    if members.find_name("typed_value") is not None:
+        raise ShreddedVariant(column, found, VARIANT, "the variant is shredded (variantShredding)")
+    if not is_whole:
+        raise ColumnMismatch(column, found, VARIANT, "a variant has both a value and metadata")
+
+
+def _list(array: pa.Array, wanted: pa.ListType, column: str, source: Source) -> pa.Array:
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ColumnMismatch(column, kind, wanted, "it is no list")
+    if not pa.types.is_list(kind):
+        array = array.cast(pa.list_(kind.value_field))
+    values = convert_array(array.values, wanted.value_type, f"{column}.element", source)
+    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted)
+
+
+def _map(array: pa.Array, wanted: pa.MapType, column: str, source: Source) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        raise ColumnMismatch(column, array.type, wanted, "it is no map")
+    keys = convert_array(array.keys, wanted.key_type, f"{column}.key", source)
+    items = convert_array(array.items, wanted.item_type, f"{column}.value", source)
+    return pa.MapArray.from_arrays(_offsets(array), keys, items, type=wanted)
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Offsets into the whole of the values, null where the list is: what `from_arrays` reads as a null list."""
+    if array.null_count == 0:
+        return array.offsets
+    valid = pa.concat_arrays([array.is_valid(), pa.array([True])])
+    return pc.if_else(valid, array.offsets, pa.scalar(None, array.offsets.type))
+
+
+def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: Source) -> pa.Array:
+    kind = array.type
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
+        # Through integers, so that no zone is ever applied: both sides count from the same epoch.
+        return array.cast(pa.timestamp(wanted.unit, tz=kind.tz)).cast(pa.int64()).cast(wanted)
+    if not source.keeps_values(kind, wanted):
+        raise ColumnMismatch(column, kind, wanted, "the types do not match")
+    return array.cast(wanted)
+
+
+def _keeps_values(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a checked cast from one leaf type to the other keeps values or fails on them."""
+    is_a = pa.types
+    if is_a.is_integer(kind):
+        return bool(is_a.is_integer(wanted) or is_a.is_floating(wanted) or is_a.is_decimal(wanted))
+    if is_a.is_floating(kind):
+        return bool(is_a.is_floating(wanted) and kind.bit_width <= wanted.bit_width)
+    if is_a.is_decimal(kind):
+        return bool(is_a.is_decimal(wanted))
+    if is_a.is_date(kind):
+        return bool(is_a.is_date(wanted) or (is_a.is_timestamp(wanted) and wanted.tz is None))
+    if _is_text(kind):
+        return _is_text(wanted)
+    if _is_bytes(kind):
+        # Old writers leave the annotation of strings out. The cast checks that they are UTF-8.
+        return _is_bytes(wanted) or _is_text(wanted)
+    return False
+
+
+def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a file may hold a column of type `wanted` as `kind`: in another form of it, or a narrower type.
+
+    Source: protocol, "Type Widening".
+    """
+    is_a = pa.types
+    if is_a.is_integer(kind) and is_a.is_integer(wanted):
+        # Bytes and shorts stand in 32 bits, with or without a note of their width; the cast checks each value.
+        return bool(kind.bit_width <= max(wanted.bit_width, 32))
+    if is_a.is_integer(kind) and is_a.is_floating(wanted):
+        return bool(is_a.is_float64(wanted) and kind.bit_width <= 32)
+    if is_a.is_integer(kind) and is_a.is_decimal(wanted):
+        return bool(wanted.precision - wanted.scale >= (20 if kind.bit_width > 32 else 10))
+    if is_a.is_decimal(kind) and is_a.is_decimal(wanted):
+        whole_digits = kind.precision - kind.scale
+        return bool(wanted.scale >= kind.scale and wanted.precision - wanted.scale >= whole_digits)
+    return _keeps_values(kind, wanted)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+ROWS = Source(lambda fields, wanted: fields.find_name(wanted.name), _keeps_values, False)
+FILE = Source(FileFields.find, _is_widened, True)
+
+
+def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as a type that differs in nothing but the names and metadata of struct members."""
+    if array.type.equals(kind, check_metadata=True):
+        return array
+    if pa.types.is_struct(kind):
+        children = [relabel(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys, items = relabel(array.keys, kind.key_type), relabel(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(_offsets(array), keys, items, type=kind)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(_offsets(array), relabel(array.values, kind.value_type), type=kind)
+    return array
+
+
+def leaves(array: pa.Array | Any) -> list[pa.Array]:
+    """The arrays of leaf values inside a column, nulls of the levels above left out or shown as null."""
+    kind = array.type
+    if isinstance(array, pa.ChunkedArray):
+        return [leaf for chunk in array.chunks for leaf in leaves(chunk)]
+    if pa.types.is_struct(kind):
+        return [leaf for child in array.flatten() for leaf in leaves(child)]
+    if pa.types.is_map(kind):
+        used = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        return leaves(used.flatten())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return leaves(array.flatten())
+    return [array]

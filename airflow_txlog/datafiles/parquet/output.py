@@ -1,0 +1,184 @@
+"""Data files being written: row groups of a bounded size, statistics on the way, and a record of what was staged.
+
+Used for copies and for new rows alike. The invariant: nothing here is ever named by a commit unless `close` returned
+its record, and a file whose writer failed before that is deleted by the writer itself, because nobody else can know
+its name. Source: soundness A17, B10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_txlog.datafiles import locations
+from airflow_txlog.datafiles.digests import DigestingOutput
+from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+
+# Counted in Arrow's memory, where a column takes more room than in the file.
+ROW_GROUP_BYTES = 128 * 1024 * 1024
+
+
+# What the protocol has writers choose where delta.parquet.compression.codec does not say.
+DEFAULT_CODEC = "ZSTD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFormat:
+    """How a table wants its new Parquet files. Source: protocol, "Table Properties".
+
+    `codec` is a name of Arrow's writer, None where the table does not say; `data_page_version` is "1.0" or "2.0".
+    """
+
+    codec: str | None = None
+    data_page_version: str = "1.0"
+    with_dictionaries: bool = True
+
+    def options(self, codec: str | dict[str, str] = DEFAULT_CODEC) -> dict[str, Any]:
+        """Options of `ParquetWriter`; `codec` counts where the table does not say."""
+        chosen = {"compression": self.codec or codec, "data_page_version": self.data_page_version}
+        return chosen if self.with_dictionaries else {**chosen, "use_dictionary": False}
+
+
+# Of a table that says nothing.
+DEFAULT_FORMAT = ParquetFormat()
+
+
+def file_suffix(codec: str | dict[str, str]) -> str:
+    """How the name of a file ends that is compressed so, for people to see."""
+    name = codec.lower() if isinstance(codec, str) else "mixed"
+    return ".parquet" if name == "none" else f".{name}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A data file that no commit names yet: everything that its add action needs.
+
+    `path` is relative to the table and percent-encoded, as `add.path`. `source` is the index of the file that this one
+    is a copy of, None for new rows. `segment` is the number of the segment that new rows belong to, where they came
+    with one. `is_change`: it holds change rows (see `changes`), and is no file of the table. `digest` is the SHA-256 of
+    its bytes (hexadecimal) where its layout asked for it.
+    """
+
+    path: str
+    location: str
+    partition_values: dict[str, str | None]
+    size_bytes: int
+    modification_time_ms: int
+    num_records: int
+    stats: str
+    source: int | None = None
+    segment: int | None = None
+    is_change: bool = False
+    digest: str | None = None
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> StagedFile:
+        """What `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+class RowGroupWriter:
+    """One Parquet file, written row group by row group. Not to be shared between threads.
+
+    `write` gathers batches until a row group is full; `end_row_group` ends one earlier. The file appears with the
+    first row group, so a writer that got no rows leaves nothing behind, and `close` then returns None.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        schema: pa.Schema,
+        *,
+        options: Mapping[str, Any],
+        key_values: Mapping[bytes, bytes] | None = None,
+        statistics: StatisticsCollector,
+        row_group_bytes: int | None = None,
+        with_digest: bool = False,
+    ) -> None:
+        self.location = location
+        self.pending_bytes = 0
+        self.num_records = 0
+        self.schema = schema
+        self._options = dict(options)
+        self._key_values = dict(key_values or {})
+        self._pending: list[pa.RecordBatch] = []
+        self._sink: Any = None
+        self._writer: pq.ParquetWriter | None = None
+        self._statistics = statistics
+        self._with_digest = with_digest
+        self._row_group_bytes = ROW_GROUP_BYTES if row_group_bytes is None else min(ROW_GROUP_BYTES, row_group_bytes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a file handle is held."""
+        return self._writer is not None
+
+    @property
+    def written_bytes(self) -> int:
+        """What has gone to the file so far."""
+        return 0 if self._sink is None else int(self._sink.tell())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows, whose columns are exactly the schema's."""
+        if batch.num_rows == 0:
+            return
+        self._pending.append(batch)
+        self.pending_bytes += batch.nbytes
+        if self.pending_bytes >= self._row_group_bytes:
+            self.end_row_group()
+
+    def end_row_group(self) -> None:
+        """Write what was gathered as one row group; nothing when nothing was."""
+        if not self._pending:
+            return
+        table = without_spare_values(pa.Table.from_batches(self._pending, self.schema))
+        self._pending, self.pending_bytes = [], 0
+        if self._writer is None:
+            self._sink = locations.open_output(self.location)
+            if self._with_digest:
+                self._sink = DigestingOutput(self._sink)
+            # Arrow's own copy of the schema is left out: a reader that trusts it would not see what the columns are.
+            self._writer = pq.ParquetWriter(self._sink, self.schema, store_schema=False, **self._options)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._statistics.update(table)
+        self.num_records += table.num_rows
+
+    def close(self) -> tuple[int, int, str] | None:
+        """Finish the file: its size in bytes, its modification time in ms, its statistics as JSON. None: no rows."""
+        self.end_row_group()
+        if self._writer is None:
+            return None
+        if self._key_values:
+            self._writer.add_key_value_metadata(self._key_values)
+        self._writer.close()
+        self._sink.close()
+        self._writer = None
+        size_bytes, modification_time_ms = locations.size_and_time(self.location)
+        return size_bytes, modification_time_ms, self._statistics.finish()
+
+    def digest(self) -> str | None:
+        """The SHA-256 of the bytes of a closed file, where it was asked for."""
+        return self._sink.digest() if self._with_digest and self._sink is not None else None
+
+    def abandon(self) -> None:
+        """Drop the file, begun or finished. For a record that was not handed to anyone yet."""
+        self._pending = []
+        with contextlib.suppress(Exception):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(Exception):
+            if self._sink is not None:
+                self._sink.close()
+                locations.delete(self.location)
+        self._writer = None

@@ -1,0 +1,301 @@
+"""The statistics of a data file that we write: what `add.stats` says of its rows, as JSON.
+
+Computed from the values, batch by batch while the file is written, never from Parquet footers, which leave NaN out.
+The invariant: a bound written here holds for every value of the column in Spark's order (NaN above all numbers,
+-0.0 = 0.0), also for a reader that takes it literally; where JSON cannot say such a bound, it is left out.
+Source: protocol, "Per-file Statistics"; soundness, A6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
+from airflow_txlog.datafiles.parquet.dictionaries import is_held_as_dictionary, values_in_use
+from airflow_txlog.datafiles.parquet.physical import FileFields, physical_name
+from airflow_txlog.datafiles.text import SECOND_US, date_text, decimal_text, float_text, timestamp_text
+
+INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
+
+ColumnPath: TypeAlias = tuple[str, ...]
+# The JSON texts of a minimum and a maximum; None leaves the bound out.
+_Texts: TypeAlias = tuple[str | None, str | None]
+
+_STRING_CHARS = 32
+_MAX_STRING_CHARS = 2 * _STRING_CHARS
+_MAX_CHAR = chr(0x10FFFF)
+# Only dates that four digits of the year can say: readers fail on others.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_DAY_US = 86_400 * SECOND_US
+_MILLISECOND_US = SECOND_US // 1000
+
+
+def file_statistics(
+    table: pa.Table | pa.RecordBatch,
+    *,
+    indexed_columns: Sequence[str] | None = None,
+    num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
+) -> str:
+    """`add.stats` for a file that holds exactly these rows; the arguments are those of `StatisticsCollector`."""
+    collector = StatisticsCollector(
+        table.schema, indexed_columns=indexed_columns, num_indexed_columns=num_indexed_columns
+    )
+    collector.update(table)
+    return collector.finish()
+
+
+class StatisticsCollector:
+    """Gathers the statistics of one file while it is written. Not to be shared between threads.
+
+    `schema` is the table's, without partition columns: statistics stand under its physical names and speak of its
+    current types, whatever older type a copied file has. `indexed_columns` names the columns that get bounds and null
+    counts, by logical name in any case, top-level or through structs (`a.b`; a struct names all its members; names
+    that the table does not have are skipped): the table property dataSkippingStatsColumns. None takes the first
+    `num_indexed_columns` leaves (property dataSkippingNumIndexedCols), -1 for all.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        indexed_columns: Sequence[str] | None = None,
+        num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
+    ) -> None:
+        leaves = list(_leaves(schema))
+        if indexed_columns is not None:
+            named = [name.lower() for name in indexed_columns]
+            leaves = [leaf for leaf in leaves if any(_is_below(leaf.path, name) for name in named)]
+        elif num_indexed_columns >= 0:
+            leaves = leaves[:num_indexed_columns]
+        self._columns: dict[str, list[_Column]] = {}
+        for leaf in leaves:
+            self._columns.setdefault(leaf.path[0], []).append(leaf)
+        self._schema = schema
+        self._num_records = 0
+
+    def update(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add rows of the file, which has each of the schema's columns in some form."""
+        self._num_records += rows.num_rows
+        fields = FileFields(rows.schema)
+        for name, columns in list(self._columns.items()):
+            found = fields.find(self._schema.field(name))
+            assert found is not None
+            held, nulls = rows.column(found), 0
+            if isinstance(held, pa.ChunkedArray) and is_held_as_dictionary(held.type):
+                # Each value counts once for the bounds; how many rows have none is known before they are left out.
+                held, nulls = pa.chunked_array(values_in_use(held), held.type.value_type), held.null_count
+            try:
+                values = _in_current_type(held, self._schema.field(name))
+            except ColumnMismatch:
+                # What is not of the column's type has no bounds in it; a reader of the column will say so.
+                del self._columns[name]
+                continue
+            for column in columns:
+                column.update(values)
+                column.null_count += nulls
+
+    def finish(self) -> str:
+        """The JSON of `add.stats` for all rows so far."""
+        minimums: dict[str, Any] = {}
+        maximums: dict[str, Any] = {}
+        null_counts: dict[str, Any] = {}
+        for column in (column for columns in self._columns.values() for column in columns):
+            lower, upper = column.texts()
+            _put(minimums, column.keys, lower)
+            _put(maximums, column.keys, upper)
+            _put(null_counts, column.keys, str(column.null_count))
+        return _object(
+            {
+                "numRecords": str(self._num_records),
+                "minValues": minimums,
+                "maxValues": maximums,
+                "nullCount": null_counts,
+            }
+        )
+
+
+def _is_below(path: ColumnPath, named: str) -> bool:
+    """Whether `named` is this leaf or a struct around it. A name may hold dots itself, so whole texts are compared."""
+    return any(".".join(path[:size]).lower() == named for size in range(1, len(path) + 1))
+
+
+# --- one column ------------------------------------------------------------------------------------------------------
+
+
+class _Column:
+    """What is known so far of one leaf: a column, or a member of structs; `keys` are its physical names."""
+
+    def __init__(self, path: ColumnPath, keys: ColumnPath, kind: pa.DataType) -> None:
+        self.path = path
+        self.keys = keys
+        self.null_count = 0
+        self._comparable, self._texts = _ways(kind)
+        self._lower: Any = None
+        self._upper: Any = None
+        self._has_nan = False
+
+    def update(self, values: pa.ChunkedArray | pa.Array) -> None:
+        """Count and compare the leaf's values in these of its top-level column."""
+        for name in self.path[1:]:
+            # A member is null where its struct is: struct_field sees to it.
+            values = pc.struct_field(values, name)
+        self.null_count += values.null_count
+        if self._comparable is None or values.null_count == len(values):
+            return
+        values = self._comparable(values)
+        if pa.types.is_floating(values.type):
+            is_nan = pc.is_nan(values)
+            if pc.any(is_nan).as_py():
+                self._has_nan = True
+                values = values.filter(pc.invert(is_nan))
+        found = pc.min_max(values).as_py()
+        if found["min"] is not None:
+            self._lower = found["min"] if self._lower is None else min(self._lower, found["min"])
+            self._upper = found["max"] if self._upper is None else max(self._upper, found["max"])
+
+    def texts(self) -> _Texts:
+        """The bounds as JSON."""
+        if self._lower is None:
+            return None, None
+        lower, upper = self._texts(self._lower, self._upper)
+        # NaN is the greatest value, and JSON has no word for it.
+        return lower, None if self._has_nan else upper
+
+
+def _in_current_type(values: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if not isinstance(values, pa.ChunkedArray):
+        return convert_array(values, field.type, field.name, FILE)
+    chunks = [convert_array(chunk, field.type, field.name, FILE) for chunk in values.chunks]
+    return pa.chunked_array(chunks, field.type)
+
+
+def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath = ()) -> Iterator[_Column]:
+    for member in members:
+        here, key = (*path, member.name), (*keys, physical_name(member))
+        if pa.types.is_struct(member.type):
+            yield from _leaves(member.type, here, key)
+        elif not pa.types.is_null(member.type):
+            # Arrays and maps count as one leaf, with a null count. A void column is in no file.
+            yield _Column(here, key, member.type)
+
+
+# --- one type --------------------------------------------------------------------------------------------------------
+
+
+def _ways(kind: pa.DataType) -> tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]:
+    """How values of this type are made comparable (None: they have no bounds), and how bounds become JSON."""
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
+        comparable, texts = _ways(kind.value_type)
+        return (None if comparable is None else lambda values: comparable(values.cast(kind.value_type))), texts
+    if is_a.is_integer(kind):
+        return _as_they_are, lambda lower, upper: (str(lower), str(upper))
+    if is_a.is_floating(kind):
+        single = not is_a.is_float64(kind)
+        return _cast_to(pa.float64()), lambda lower, upper: _float_texts(lower, upper, single)
+    if is_a.is_decimal(kind):
+        wide = pa.decimal256 if is_a.is_decimal256(kind) else pa.decimal128
+        to_decimal = _cast_to(wide(kind.precision, kind.scale))
+        return to_decimal, lambda lower, upper: (decimal_text(lower), decimal_text(upper))
+    if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
+        # As bytes, whose order is Spark's; a value that is not UTF-8 then costs its bounds and nothing else.
+        return lambda values: values.cast(pa.large_string()).cast(pa.large_binary()), _string_texts
+    if is_a.is_date(kind):
+        return lambda values: values.cast(pa.date32()).cast(pa.int32()), _date_texts
+    if is_a.is_timestamp(kind):
+        zone = "" if kind.tz is None else "Z"
+        microseconds = pa.timestamp("us", tz=kind.tz)
+        return (
+            lambda values: values.cast(microseconds).cast(pa.int64()),
+            lambda lower, upper: _timestamp_texts(lower, upper, zone),
+        )
+    return None, lambda lower, upper: (None, None)
+
+
+def _as_they_are(values: Any) -> Any:
+    return values
+
+
+def _cast_to(kind: pa.DataType) -> Callable[[Any], Any]:
+    return lambda values: values.cast(kind)
+
+
+def _float_texts(lower: float, upper: float, single: bool) -> _Texts:
+    infinite = float("inf")
+    # Equal zeros may have either sign, and some readers tell them apart: take the sign that bounds both.
+    lower, upper = (-0.0 if lower == 0 else lower), (0.0 if upper == 0 else upper)
+    return (
+        None if abs(lower) == infinite else float_text(lower, single),
+        None if abs(upper) == infinite else float_text(upper, single),
+    )
+
+
+def _string_texts(lower: bytes, upper: bytes) -> _Texts:
+    try:
+        smallest, greatest = lower.decode(), upper.decode()
+    except UnicodeDecodeError:
+        return None, None
+    cut = _cut_above(greatest)
+    # Python's characters are code points: a cut between two of them never splits one.
+    return _string(smallest[:_STRING_CHARS]), None if cut is None else _string(cut)
+
+
+def _cut_above(text: str) -> str | None:
+    """The first 32 characters and one that is greater than what followed; None where that takes too many.
+
+    U+007F follows text that goes on in ASCII, as the reference implementation has it, else the last character of
+    all; where the text itself has that one, the prefix grows.
+    """
+    if len(text) <= _STRING_CHARS:
+        return text
+    for size in range(_STRING_CHARS, min(len(text), _MAX_STRING_CHARS)):
+        if text[size] < "\x7f":
+            return text[:size] + "\x7f"
+        if text[size] < _MAX_CHAR:
+            return text[:size] + _MAX_CHAR
+    return None
+
+
+def _date_texts(lower: int, upper: int) -> _Texts:
+    return (
+        _string(date_text(lower)) if _FIRST_DAY <= lower <= _LAST_DAY else None,
+        _string(date_text(upper)) if _FIRST_DAY <= upper <= _LAST_DAY else None,
+    )
+
+
+def _timestamp_texts(lower: int, upper: int, zone: str) -> _Texts:
+    # In milliseconds, as readers expect. Down for the minimum; up for the maximum, because not every reader adds the
+    # millisecond that others cut off.
+    upper = -(-upper // _MILLISECOND_US) * _MILLISECOND_US
+    return tuple(  # type: ignore[return-value]
+        _string(timestamp_text(value, fraction_digits=3) + zone)
+        if _FIRST_DAY * _DAY_US <= value < (_LAST_DAY + 1) * _DAY_US
+        else None
+        for value in (lower, upper)
+    )
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _put(tree: dict[str, Any], path: ColumnPath, text: str | None) -> None:
+    """Set a leaf of the tree, and the objects on its way; nothing where there is no text."""
+    if text is None:
+        return
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = text
+
+
+def _object(tree: dict[str, Any]) -> str:
+    """JSON whose leaves are texts already: a decimal must not pass through a float."""
+    members = (f"{_string(name)}:{_object(sub) if isinstance(sub, dict) else sub}" for name, sub in tree.items())
+    return "{" + ",".join(members) + "}"

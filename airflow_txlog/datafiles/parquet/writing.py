@@ -1,0 +1,379 @@
+"""New rows become data files: split by partition, checked against NOT NULL, bounded in memory and open files.
+
+Rows come as record batches whose columns are the table's, in any order; partition columns decide the directory and are
+left out of the file. The invariant: every row that came in is in exactly one staged file when `finish` returns, or
+`finish` was never reached and nothing that was written is known to anyone. Source: protocol, "Add File", "Partition
+Values", "Column Invariants"; soundness B10.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
+from airflow_txlog.datafiles.locations import inside
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array, convert_columns, relabel
+from airflow_txlog.datafiles.parquet.output import (
+    DEFAULT_FORMAT,
+    ParquetFormat,
+    RowGroupWriter,
+    StagedFile,
+    file_suffix,
+)
+from airflow_txlog.datafiles.parquet.physical import (
+    FileFields,
+    find_name,
+    is_mapped,
+    physical_name,
+    physical_schema,
+    stored_type,
+)
+from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
+from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
+from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
+
+# Rows gathered before they are split by partition: one sort instead of one a batch.
+SPLIT_BYTES = 32 * 1024 * 1024
+# All partitions together; above it the largest one is written out.
+MEMORY_BYTES = 256 * 1024 * 1024
+MAX_OPEN_FILES = 64
+# Where delta.targetFileSize does not say: large enough to be read at full speed, small enough to be rewritten soon.
+TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
+
+# Beside the table's columns rows may come with this one (int32): files never mix rows of two segments.
+SEGMENT_COLUMN = "_txlog_segment"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where and how new files of one table are written: the part of a plan that all tasks of a job share.
+
+    `root`: the table's location. `schema`: the table's columns as Arrow, nullability and the marks of a column mapping
+    (see `physical`) included. `job_id` stands in every file name, so that a person can tell what left an orphan behind.
+    `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
+    `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
+    `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
+    `parquet`: codec and pages of the files. `is_change`: for files of change rows, as `for_changes` makes it.
+    `with_digests`: staged files come with the digest of their bytes.
+    """
+
+    root: str
+    schema: pa.Schema
+    partition_columns: tuple[str, ...]
+    job_id: str
+    indexed_columns: tuple[str, ...] | None = None
+    num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
+    must_check: bool = False
+    target_bytes: int = TARGET_BYTES_DEFAULT
+    parquet: ParquetFormat = DEFAULT_FORMAT
+    is_change: bool = False
+    with_digests: bool = False
+
+    def for_changes(self) -> Layout:
+        """The same for change rows: with their type as the last column, in `_change_data`, without statistics.
+
+        A row of long ago may lack what is NOT NULL now.
+        """
+        fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
+        return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
+        partition = set(self.partition_columns)
+        held = [f for f in self.schema if f.name not in partition and not pa.types.is_null(f.type)]
+        return pa.schema([field.with_type(stored_type(field.type)) for field in held])
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        """What the partition columns are called in partition values."""
+        return tuple(physical_name(self.schema.field(name)) for name in self.partition_columns)
+
+    def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
+        """A fresh collector for one file, of the table's columns that it holds, in the table's order and types."""
+        held_fields = FileFields(file_schema)
+        held = [field for field in self.file_schema if held_fields.find(field) is not None]
+        return StatisticsCollector(
+            pa.schema(held), indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
+        )
+
+    def prefix(self, attempt: str) -> str:
+        """The directory of a new file in a table with column mapping, "" in any other.
+
+        As delta-spark has it: two characters, because a directory `name=value` would go on showing a name that the
+        column has lost.
+        """
+        return attempt[:2] if any(map(is_mapped, self.schema)) else ""
+
+    def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
+        """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
+        directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
+        kind = "cdc" if self.is_change else "part"
+        name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}{file_suffix(self.parquet.options()['compression'])}"
+        return "/".join(part for part in (CHANGE_DIRECTORY if self.is_change else "", directory, name) if part)
+
+
+class FileKey(NamedTuple):
+    """What all rows of one file have in common: the partition's strings, and the segment where rows come with one."""
+
+    partition: tuple[str | None, ...]
+    segment: int | None = None
+
+
+class PartitionedWriter:
+    """Splits rows by partition and segment, and writes the files of each. One task's, not shared between threads.
+
+    Rows may have a change type (see `tasks.changes.routed`): those go to files of change rows instead, or as well.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._attempt = str(uuid.uuid4())
+        self._file_schema = physical_schema(layout.file_schema)
+        self._files = 0
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._split_bytes = min(SPLIT_BYTES, layout.target_bytes)
+        self._writers: dict[FileKey, tuple[RowGroupWriter, str]] = {}
+        self._staged: list[StagedFile] = []
+        self._abandoned: list[RowGroupWriter] = []
+        self._changes: PartitionedWriter | None = None
+        # Without the feed a table may have a column of that name: then it is one like any other.
+        self._has_change_types = find_name(layout.schema.names, CHANGE_TYPE_COLUMN) is None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows, with or without SEGMENT_COLUMN and CHANGE_TYPE_COLUMN. Raises SchemaMismatch or
+        ConstraintViolation; the caller then calls `abandon`."""
+        if self._has_change_types:
+            batch, changes = routed(batch)
+            if changes is not None and changes.num_rows:
+                self._changes = self._changes or PartitionedWriter(self._layout.for_changes())
+                self._changes.write(changes)
+        checked = _with_segment(batch, self._layout.schema)
+        self._gathered.append(checked)
+        self._gathered_bytes += checked.nbytes
+        if self._gathered_bytes >= self._split_bytes:
+            self._split()
+
+    def finish(self) -> list[StagedFile]:
+        """Write what is left and return every file that was staged, in no order."""
+        self._split()
+        for key in list(self._writers):
+            self._close(key)
+        return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
+
+    def abandon(self) -> None:
+        """Delete every file of this writer: none was ever told to anyone."""
+        for writer in [*self._abandoned, *(writer for writer, _ in self._writers.values())]:
+            writer.abandon()
+        if self._changes is not None:
+            self._changes.abandon()
+
+    def _split(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.Table.from_batches(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        for key, part in split_by_partition(table, self._layout):
+            # A batch may be larger than a small target.
+            most = max(1, part.num_rows * self._layout.target_bytes // max(1, part.nbytes))
+            for batch in part.to_batches(max_chunksize=most):
+                self._writer(key).write(_as_in_file(batch, self._layout.file_schema, self._file_schema))
+        self._relieve()
+
+    def _writer(self, key: FileKey) -> RowGroupWriter:
+        if key in self._writers and self._writers[key][0].written_bytes >= self._layout.target_bytes:
+            self._close(key)
+        if key not in self._writers:
+            path = self._layout.new_path(self._attempt, self._files, key.partition)
+            self._files += 1
+            writer = RowGroupWriter(
+                inside(self._layout.root, path),
+                self._file_schema,
+                options=self._layout.parquet.options(),
+                statistics=self._layout.statistics_for(self._file_schema),
+                # A file must be able to end near a small target.
+                row_group_bytes=self._layout.target_bytes,
+                with_digest=self._layout.with_digests,
+            )
+            self._writers[key] = (writer, path)
+        return self._writers[key][0]
+
+    def _relieve(self) -> None:
+        """Write out the largest partitions until the rest fits, and close files above the number of handles."""
+        waiting = sorted(self._writers, key=lambda key: self._writers[key][0].pending_bytes)
+        total = sum(writer.pending_bytes for writer, _ in self._writers.values())
+        while total > MEMORY_BYTES:
+            writer = self._writers[waiting.pop()][0]
+            total -= writer.pending_bytes
+            writer.end_row_group()
+        opened = [key for key, (writer, _) in self._writers.items() if writer.is_open]
+        # A later row of a closed partition begins another file: more files, never too many handles.
+        for key in opened[: max(0, len(opened) - MAX_OPEN_FILES)]:
+            self._close(key)
+
+    def _close(self, key: FileKey) -> None:
+        writer, path = self._writers.pop(key)
+        self._abandoned.append(writer)
+        closed = writer.close()
+        if closed is None:
+            return
+        size_bytes, modification_time_ms, stats = closed
+        self._staged.append(
+            StagedFile(
+                path=encode_add_path(path),
+                location=writer.location,
+                partition_values=dict(zip(self._layout.partition_keys, key.partition, strict=True)),
+                size_bytes=size_bytes,
+                modification_time_ms=modification_time_ms,
+                num_records=writer.num_records,
+                stats=stats,
+                segment=key.segment,
+                is_change=self._layout.is_change,
+                digest=writer.digest(),
+            )
+        )
+
+
+def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`conforming`, with the segments of the rows behind the table's columns where they came with them."""
+    if SEGMENT_COLUMN not in batch.schema.names:
+        return conforming(batch, schema)
+    checked = conforming(batch.drop_columns([SEGMENT_COLUMN]), schema)
+    return checked.append_column(SEGMENT_COLUMN, batch.column(SEGMENT_COLUMN))
+
+
+def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch as the table's schema demands it: its columns, types and NOT NULL.
+
+    Raises SchemaMismatch for a column that does not fit or that the table does not have, and ConstraintViolation for a
+    null where the table forbids it.
+    """
+    unknown = [name for name in batch.schema.names if find_name(schema.names, name) is None]
+    if unknown:
+        raise SchemaMismatch(f"The rows have columns that the table does not have: {unknown}.", columns=unknown)
+    try:
+        columns = convert_columns(batch, schema)
+    except ColumnMismatch as error:
+        raise SchemaMismatch(f"The rows do not fit the table: {error}.", columns=[error.column]) from error
+    for column, field in zip(columns, schema, strict=True):
+        _check_not_null(column, field, field.name)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
+    """The rows, with the columns of `schema`, as the same columns are stored."""
+    stored = [
+        convert_array(column, field.type, field.name) for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    columns = [relabel(column, field.type) for column, field in zip(stored, file_schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=file_schema)
+
+
+def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKey, pa.Table]]:
+    """Rows of each partition (and segment, where they have one), without these columns; rows keep their order.
+
+    Raises ConstraintViolation for a null, or what is stored as one, in a partition column that forbids it.
+    """
+    names = layout.file_schema.names
+    codes: list[_Codes] = [_partition_codes(table, layout, name) for name in layout.partition_columns]
+    has_segments = SEGMENT_COLUMN in table.schema.names
+    if has_segments:
+        codes.append(_segment_codes(table))
+    if not codes:
+        yield FileKey(()), table.select(names)
+        return
+    numbers, combinations = _combined(codes)
+    keys = [FileKey(values[:-1], values[-1]) if has_segments else FileKey(values) for values in combinations]
+    if len(keys) == 1:
+        yield keys[0], table.select(names)
+        return
+    # Sorting integers groups the rows in one pass, however many partitions there are.
+    grouped = table.select(names).take(pc.sort_indices(numbers))
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
+    start = 0
+    for number in sorted(counts):
+        yield keys[number], grouped.slice(start, counts[number])
+        start += counts[number]
+
+
+class _Codes(NamedTuple):
+    """A column as numbers: for each row the place of its value among `values`."""
+
+    numbers: pa.Array
+    values: list[Any]
+
+
+def _combined(codes: Sequence[_Codes]) -> _Codes:
+    """The columns as one: its values are the combinations that occur, as tuples."""
+    numbers, combinations = codes[0].numbers, [(value,) for value in codes[0].values]
+    for code in codes[1:]:
+        # There are never more combinations than rows, so a number stays below rows x values: 64 bits always hold it.
+        # A product over all columns would not fit.
+        found = pc.add(pc.multiply(numbers, len(code.values)), code.numbers).dictionary_encode()
+        pairs = (divmod(number, len(code.values)) for number in found.dictionary.to_pylist())
+        combinations = [(*combinations[before], code.values[value]) for before, value in pairs]
+        numbers = found.indices.cast(pa.int64())
+    return _Codes(numbers, combinations)
+
+
+def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
+    encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
+    texts = partition_string(encoded.dictionary)
+    # An empty string is stored as null, so it breaks NOT NULL just as a null does.
+    if None in texts and not layout.schema.field(name).nullable:
+        raise _null_in(name)
+    # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
+    places: dict[str | None, int] = {}
+    place_of = pa.array([places.setdefault(text, len(places)) for text in texts], pa.int64())
+    return _Codes(place_of.take(encoded.indices), list(places))
+
+
+def _segment_codes(table: pa.Table) -> _Codes:
+    encoded = table.column(SEGMENT_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
+    return _Codes(encoded.indices.cast(pa.int64()), encoded.dictionary.to_pylist())
+
+
+def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array | None = None) -> None:
+    """Raises ConstraintViolation for a null that the field forbids; `below` is where the level above has a value."""
+    if not field.nullable and array.null_count:
+        nulls = array.is_null() if below is None else pc.and_(array.is_null(), below)
+        if pc.any(nulls, min_count=0).as_py():
+            raise _null_in(name)
+    kind = field.type
+    if not _forbids_null(kind):
+        return
+    if pa.types.is_struct(kind):
+        for child, child_field in zip(array.flatten(), kind, strict=True):
+            _check_not_null(child, child_field, f"{name}.{child_field.name}", array.is_valid())
+    elif pa.types.is_map(kind):
+        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
+        _check_not_null(entries.field(1), kind.item_field, f"{name}.value")
+    elif pa.types.is_list(kind):
+        _check_not_null(array.flatten(), kind.value_field, f"{name}.element")
+
+
+def _forbids_null(kind: pa.DataType) -> bool:
+    """Whether some level inside the type is NOT NULL; a map's keys always are."""
+    if pa.types.is_struct(kind):
+        return any(not field.nullable or _forbids_null(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return not kind.item_field.nullable or _forbids_null(kind.item_type)
+    if pa.types.is_list(kind):
+        return not kind.value_field.nullable or _forbids_null(kind.value_type)
+    return False
+
+
+def _null_in(name: str) -> ConstraintViolation:
+    return ConstraintViolation(
+        f"Column {name!r} is NOT NULL, and a row has no value for it (an empty string in a partition column is stored "
+        "as null). Nothing was committed.",
+        constraint="NOT NULL",
+        column=name,
+    )

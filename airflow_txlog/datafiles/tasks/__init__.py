@@ -1,0 +1,1 @@
+"""What runs in a Spark task: callables for `mapInArrow` and its siblings, and the plans that they are given."""

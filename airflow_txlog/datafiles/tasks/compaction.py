@@ -1,0 +1,301 @@
+"""Several data files become one: the rows of a bin, in the order of its files, as the table shows them now.
+
+The files may be of any age, so each is read as a reader would read it: columns found by the table's mapping, widened
+where the table widened them, null where a file lacks them, without the rows that its deletion vector masks. The
+invariant: a compacted file holds exactly the rows that a reader of its inputs sees; or there is none, and an error says
+why. A column of it may hold nulls whatever the table demands: which rows there are is not ours to judge here.
+Memory is bounded by one row group of at most 128 MiB. Source: delta-spark, OptimizeTableCommand; soundness A7, A8, A19.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses
+from airflow_txlog.datafiles.deletion_vectors.rows import masked_rows
+from airflow_txlog.datafiles.locations import inside, readable
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, relabel
+from airflow_txlog.datafiles.parquet.output import DEFAULT_CODEC, RowGroupWriter, StagedFile, file_suffix
+from airflow_txlog.datafiles.parquet.physical import physical_schema
+from airflow_txlog.datafiles.parquet.reading import (
+    BATCH_ROWS,
+    corrupt_column,
+    names_in_file,
+    open_data_file,
+    read_batches,
+)
+from airflow_txlog.datafiles.parquet.rewriting import main_codec
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    error_record,
+    records,
+    task_numbers,
+    use_one_thread,
+    without_values,
+)
+from airflow_txlog.errors import TxlogError
+
+# Columns of a plan that stand for all rows of a file: what row tracking says of them.
+BASE_ROW_ID_CONSTANT = "_txlog_base_row_id"
+ROW_VERSION_CONSTANT = "_txlog_row_version"
+
+# Small batches are joined before they are encoded: each costs a call for every column.
+_JOINED_ROWS = 65_536
+_JOINED_BYTES = 16 * 1024 * 1024
+# A column gets a dictionary where its first rows repeat at least so often: one that fills up on the way costs a
+# quarter of the column's time for nothing.
+_REPEATED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIds:
+    """The columns of the table's files in which rows keep their ids: those of row tracking, by physical name.
+
+    Both are columns of the layout's schema, at its end.
+    """
+
+    row_id: str
+    row_version: str
+
+    def fill(
+        self, columns: list[pa.Array], schema: pa.Schema, base: pa.Scalar, version: pa.Scalar, numbers: pa.Array
+    ) -> None:
+        """Put the ids of rows that have none of their own in their file: by the file's base and the row's ordinal.
+
+        `columns` are those of `schema` and are changed in place; `numbers` are the rows' ordinals in the file, int64.
+        """
+        ids, versions = schema.get_field_index(self.row_id), schema.get_field_index(self.row_version)
+        columns[ids] = pc.coalesce(columns[ids], pc.add(numbers, base))
+        columns[versions] = pc.coalesce(columns[versions], version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactTask:
+    """One file for each bin: for `spark.range(0, len(bins), 1, len(bins))`; one record a bin that has rows.
+
+    `bins` are the work of the tasks: the files of a task stand together by `segment`, which is the number of what they
+    become, and which the record has. `read_ahead`: decode in a second thread, where cores are left over.
+    """
+
+    bins: Bins
+    layout: Layout
+    row_ids: RowIds | None = None
+    read_ahead: bool = False
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, and of what went wrong."""
+        use_one_thread()
+        attempt = str(uuid.uuid4())
+        for number in task_numbers(batches):
+            try:
+                planned_files = self.bins.files(number)
+            except TxlogError as error:
+                yield error_record(error)
+                continue
+            for segment, files in itertools.groupby(planned_files, key=lambda planned: planned.segment):
+                yield from self._compact(segment or 0, list(files), attempt)
+
+    def _compact(self, number: int, files: Sequence[PlannedFile], attempt: str) -> Iterator[pa.RecordBatch]:
+        output = _Output(self.layout, files[0].directory, number, attempt)
+        rows = self._rows(files, output)
+        try:
+            for batch in _joined(ahead(rows) if self.read_ahead else rows):
+                output.write(batch)
+            staged = output.close(files[0].partition_values)
+        except TxlogError as error:
+            output.abandon()
+            yield error_record(error)
+            return
+        except BaseException:
+            output.abandon()
+            raise
+        if staged is not None:
+            yield records([staged])
+
+    def _rows(self, files: Iterable[PlannedFile], output: _Output) -> Iterator[pa.RecordBatch]:
+        """The rows of the files that no vector masks, with the columns of the output."""
+        table, schema = output.table_schema, output.schema
+        for planned in files:
+            with open_data_file(planned.file) as parquet:
+                output.follow(main_codec(parquet))
+                masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
+                names = names_in_file(planned.file, parquet, table)
+                for start, batch in read_batches(planned.file, parquet, names):
+                    keep = None if masked is None else masked.keep(start, batch.num_rows)
+                    try:
+                        columns = columns_of_file(batch, table)
+                    except ColumnMismatch as error:
+                        raise corrupt_column(planned.file, error) from error
+                    if self.row_ids is not None:
+                        ids, numbers = planned.constants, addresses(0, start, batch.num_rows)
+                        base, version = ids[BASE_ROW_ID_CONSTANT], ids[ROW_VERSION_CONSTANT]
+                        self.row_ids.fill(columns, table, base, version, numbers)
+                    columns = [relabel(c, field.type) for c, field in zip(columns, schema, strict=True)]
+                    found = pa.RecordBatch.from_arrays(columns, schema=schema)
+                    # Numbered as the file has its rows, and only then filtered (soundness A19).
+                    yield found if keep is None else found.filter(keep)
+
+
+class _Output:
+    """The file of one bin, begun when its first rows have shown how it is best encoded."""
+
+    def __init__(self, layout: Layout, directory: str, number: int, attempt: str) -> None:
+        self.table_schema = pa.schema([_optional(field) for field in layout.file_schema])
+        self.schema = physical_schema(self.table_schema)
+        self._layout = layout
+        self._directory = directory or layout.prefix(attempt)
+        self._name = f"part-{layout.job_id}-{attempt}.c{number:05d}"
+        self._number = number
+        self._codec: str | None = None
+        self._path = ""
+        self._writer: RowGroupWriter | None = None
+
+    def follow(self, codec: str) -> None:
+        """Write in this codec, where neither the table nor a file before said another: a writer of it chose this."""
+        self._codec = self._codec or codec
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            options = self._layout.parquet.options(self._codec or DEFAULT_CODEC)
+            name = self._name + file_suffix(options["compression"])
+            self._path = f"{self._directory}/{name}" if self._directory else name
+            self._writer = RowGroupWriter(
+                inside(self._layout.root, self._path),
+                self.schema,
+                options={**options, "use_dictionary": dictionary_columns(batch)},
+                statistics=self._layout.statistics_for(self.schema),
+            )
+        self._writer.write(batch)
+
+    def close(self, partition_values: dict[str, str | None]) -> StagedFile | None:
+        """What was staged; None where there were no rows."""
+        closed = None if self._writer is None else self._writer.close()
+        if self._writer is None or closed is None:
+            return None
+        size_bytes, modification_time_ms, stats = closed
+        return StagedFile(
+            path=encode_add_path(self._path),
+            location=self._writer.location,
+            partition_values=partition_values,
+            size_bytes=size_bytes,
+            modification_time_ms=modification_time_ms,
+            num_records=self._writer.num_records,
+            stats=stats,
+            segment=self._number,
+        )
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+
+def dictionary_columns(rows: pa.RecordBatch) -> list[str]:
+    """The Parquet leaves that are worth a dictionary, judged by these rows; nested ones always try."""
+    found: list[str] = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_nested(field.type):
+            found.extend(_leaf_paths(field.type, field.name))
+        elif not pa.types.is_boolean(field.type) and pc.count_distinct(column).as_py() * _REPEATED <= len(column):
+            found.append(field.name)
+    return found
+
+
+def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, made by a second thread that is a few of them ahead. Errors come out where they belong."""
+    done = object()
+    made: queue.Queue[Any] = queue.Queue(maxsize=4)
+    stopped = threading.Event()
+
+    def hand_over(item: Any) -> bool:
+        while not stopped.is_set():
+            try:
+                made.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def make() -> None:
+        try:
+            for batch in batches:
+                if not hand_over(batch):
+                    return
+            hand_over(done)
+        except BaseException as error:  # raised again in the thread that reads
+            hand_over(error)
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    try:
+        while (item := made.get()) is not done:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that are worth a call, in order; none is empty."""
+    waiting: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        waiting.append(batch)
+        num_rows += batch.num_rows
+        num_bytes += batch.nbytes
+        # The first rows decide on dictionaries, so there should be many of them.
+        if num_rows >= _JOINED_ROWS or num_bytes >= _JOINED_BYTES:
+            yield from _one(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
+    yield from _one(waiting)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) == 1:
+        yield batches[0]
+    elif batches:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _optional(field: pa.Field) -> pa.Field:
+    """The field with every level of it nullable, but for the keys of maps; its marks stay."""
+    return field.with_nullable(True).with_type(_optional_type(field.type))
+
+
+def _optional_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([_optional(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_optional_type(kind.key_type)), _optional(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_optional(kind.value_field))
+    return kind
+
+
+def _leaf_paths(kind: pa.DataType, path: str) -> Iterator[str]:
+    """What Parquet calls the leaves inside a column, as Arrow writes it."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaf_paths(field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        yield from _leaf_paths(kind.key_type, f"{path}.key_value.key")
+        yield from _leaf_paths(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _leaf_paths(kind.value_type, f"{path}.list.element")
+    else:
+        yield path

@@ -1,0 +1,161 @@
+"""What a driver tells its tasks about existing data files: one Arrow table, cut into bins, each sent as bytes.
+
+A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together; they are Arrow IPC
+and not pickles, because a plan that is too large for a closure is read from a file in the table's folder, and nobody
+who can write there may run code on an executor. The invariant: a plan's typed values (partition columns) arrive as
+they were, whatever their year or precision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.locations import read_bytes
+from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.errors import JobError
+
+# One row a data file. `masked` is the bitmap of the rows that its deletion vector masks, as
+# `deletion_vectors.rows.MaskedRows` reads it: spelled out, a billion masked rows would not fit a driver. `positions` is
+# `positions.pack`, of rows that are not masked. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them
+# one by one; one value alone belongs to them all, and where there are no `row_ids`, none of them met a source row.
+# `segment` is the number of the segment that new images of the file's rows belong to. Columns named `constant:<column>`
+# follow: the partition values, typed.
+PLAN_FIELDS = [
+    pa.field("index", pa.int64(), nullable=False),
+    pa.field("location", pa.string(), nullable=False),
+    pa.field("size_bytes", pa.int64()),
+    pa.field("num_records", pa.int64()),
+    pa.field("directory", pa.string()),
+    pa.field("partition_values", pa.map_(pa.string(), pa.string())),
+    pa.field("masked", pa.large_binary()),
+    pa.field("positions", pa.large_binary()),
+    pa.field("row_ids", pa.large_binary()),
+    pa.field("clauses", pa.large_binary()),
+    pa.field("segment", pa.int32()),
+]
+CONSTANT_PREFIX = "constant:"
+# Beside a row of a bin where a large file is the work of several tasks: which part of how many this row is.
+PART_FIELDS = [pa.field("part", pa.int32(), nullable=False), pa.field("parts", pa.int32(), nullable=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFile:
+    """One row of a plan.
+
+    `directory` is where a copy goes, relative to the table, "" for its root; `partition_values` are the raw strings of
+    the add action; `constants` are the same values typed, by column. Of a large file a task may do a part: number
+    `part` of `parts`, whole row groups.
+    """
+
+    index: int
+    file: DataFile
+    directory: str
+    partition_values: dict[str, str | None]
+    masked: bytes | None
+    positions: bytes | None
+    row_ids: bytes | None
+    clauses: bytes | None
+    segment: int | None
+    constants: Mapping[str, pa.Scalar]
+    part: int = 0
+    parts: int = 1
+
+    def row_groups(self, count: int) -> range:
+        """Which of the file's `count` row groups the part has: each is in exactly one, and some parts may have none."""
+        return range(*(-(-number * count // self.parts) for number in (self.part, self.part + 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """The work of each task: sent along, or left at a location when it is too large to be sent along.
+
+    `digests` are the SHA-256 of what was left at each location: a plan names the files that a task opens with the
+    worker's credentials, so a task takes it from nothing but these bytes.
+    """
+
+    inline: tuple[bytes, ...] = ()
+    locations: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.inline) or len(self.locations)
+
+    def files(self, number: int) -> Iterator[PlannedFile]:
+        """The files of one bin, in the order of their index.
+
+        Raises JobError, retryable, where the file of a plan is not the one that the driver left.
+        """
+        data = self.inline[number] if self.inline else self._left(number)
+        return planned_files(pa.ipc.open_stream(data).read_all())
+
+    def _left(self, number: int) -> bytes:
+        location = self.locations[number]
+        data = read_bytes(location)
+        if hashlib.sha256(data).hexdigest() != self.digests[number]:
+            raise JobError(
+                f"The plan {location} is not what this job has written: another process has replaced it. Nothing that "
+                "it names was opened, and nothing was committed. Find out who else writes to the table's folder.",
+                retryable=True,
+            )
+        return data
+
+
+def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
+    """The rows of a plan as values."""
+    constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
+    parts = [field.name for field in PART_FIELDS if field.name in plan.column_names]
+    for row in range(plan.num_rows):
+        value = {field.name: plan.column(field.name)[row].as_py() for field in PLAN_FIELDS}
+        yield PlannedFile(
+            index=value["index"],
+            file=DataFile(location=value["location"], size_bytes=value["size_bytes"], num_records=value["num_records"]),
+            directory=value["directory"] or "",
+            partition_values=dict(value["partition_values"] or []),
+            masked=value["masked"],
+            positions=value["positions"],
+            row_ids=value["row_ids"],
+            clauses=value["clauses"],
+            segment=value["segment"],
+            constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
+            **{name: plan.column(name)[row].as_py() for name in parts},
+        )
+
+
+def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Row numbers of each bin, ascending inside a bin: longest first into the bin that holds least. No bin is empty."""
+    bins: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(min(count, len(sizes)))]
+    heapq.heapify(bins)
+    for row in sorted(range(len(sizes)), key=lambda row: (-sizes[row], row)):
+        total, number, rows = heapq.heappop(bins)
+        rows.append(row)
+        # Even an empty file costs an open.
+        heapq.heappush(bins, (total + max(sizes[row], 1), number, rows))
+    return [sorted(rows) for _, _, rows in sorted(bins, key=lambda entry: entry[1])]
+
+
+def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> list[bytes]:
+    """Each bin's rows of the plan as Arrow IPC."""
+    encoded = []
+    for rows in bins:
+        part = plan.take(pa.array(rows, pa.int64()))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema) as stream:
+            stream.write_table(part)
+        encoded.append(sink.getvalue().to_pybytes())
+    return encoded
+
+
+def in_parts(plan: pa.Table, parts: Sequence[int]) -> pa.Table:
+    """The plan with each file in so many rows of its own, numbered by PART_FIELDS."""
+    rows = [row for row, count in enumerate(parts) for _ in range(count)]
+    numbers = [number for count in parts for number in range(count)]
+    repeated = plan.take(pa.array(rows, pa.int64()))
+    columns = (numbers, [parts[row] for row in rows])
+    for field, values in zip(PART_FIELDS, columns, strict=True):
+        repeated = repeated.append_column(field, pa.array(values, field.type))
+    return repeated

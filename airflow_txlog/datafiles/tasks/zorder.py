@@ -1,0 +1,148 @@
+"""Z-order: one number for each row that is close for rows which are close in several columns at once.
+
+Each column's values become the number of a bucket, by boundaries that cut a sample into equal parts, and the bits of
+the buckets are interleaved. Rows sorted by that number lie in files whose bounds are narrow in all of the columns. The
+invariant: equal values have equal buckets and greater ones never smaller; nulls, and then nothing, are the greatest.
+Source: G. M. Morton, "A Computer Oriented Geodetic Data Base", 1966; delta-spark, ZOrder for equal parts of a sample.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.tasks.compaction import RowIds
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, without_values
+
+Z_COLUMN = "_txlog_z"
+# Buckets of a column, 2 to this power; fewer where the bits of many columns would not fit 63.
+MAX_BITS = 10
+
+ColumnPath: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZOrder:
+    """The z-value of a row: `boundaries` are those of each of the `columns`, ascending and without null.
+
+    A column is a path of names, through structs.
+    """
+
+    columns: tuple[ColumnPath, ...]
+    boundaries: tuple[pa.Array, ...]
+
+    @classmethod
+    def of_sample(cls, columns: Sequence[ColumnPath], sample: pa.Table) -> ZOrder:
+        """The order whose buckets cut the sample's values into equal parts."""
+        count = 2 ** bits_for(len(columns))
+        boundaries = [cuts(values_at(sample, path), count) for path in columns]
+        return cls(columns=tuple(columns), boundaries=tuple(boundaries))
+
+    def values(self, rows: pa.Table | pa.RecordBatch) -> pa.Array:
+        """The z-value of each row, as int64 from 0 on."""
+        bits = bits_for(len(self.columns))
+        found = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+        for index, (path, boundaries) in enumerate(zip(self.columns, self.boundaries, strict=True)):
+            spread = _spread(bits, index, len(self.columns))
+            found = pc.bit_wise_or(found, spread.take(buckets(values_at(rows, path), boundaries)))
+        return found
+
+
+def bits_for(columns: int) -> int:
+    """How many bits of each column stand in a z-value."""
+    return min(MAX_BITS, 62 // columns)
+
+
+def cuts(values: pa.Array, count: int) -> pa.Array:
+    """At most `count` - 1 distinct values that cut these into parts of equal size; ascending, without null."""
+    ordered = values.drop_null()
+    ordered = ordered.take(pc.sort_indices(ordered))
+    places = sorted({len(ordered) * number // count for number in range(1, count)}) if len(ordered) else []
+    return pc.unique(ordered.take(pa.array(places, pa.int64())))
+
+
+def buckets(values: pa.Array, boundaries: pa.Array) -> pa.Array:
+    """For each value how many of the boundaries are not above it, as int64; all of them for a null."""
+    both = pa.concat_arrays([boundaries, values.cast(boundaries.type)])
+    # A stable sort: a boundary comes before the values that equal it. Nulls come last.
+    order = pc.sort_indices(both).cast(pa.int64())
+    passed = pc.cumulative_sum(pc.less(order, len(boundaries)).cast(pa.int64()))
+    return passed.take(pc.sort_indices(order)).slice(len(boundaries))
+
+
+def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
+    """The values of a column, or of a member of structs, as one array."""
+    column = rows.column(rows.schema.get_field_index(path[0]))
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no chunk
+        column = pa.array([], column.type)
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZOrderTask:
+    """The rows of a scan, each with its z-value and the segment that it belongs to, for a numbered range like a scan's.
+
+    `scan` must give addresses, which leave again. `groups` says of each file, by the index that it has in its plan,
+    which group it belongs to; a group's z-values are cut by its `splits` (int64), and the parts are the segments from
+    `first_segments` on. `bases` and `versions` are the files' default row ids and commit versions.
+    """
+
+    scan: ScanTask
+    order: ZOrder
+    groups: pa.Array
+    splits: tuple[pa.Array, ...]
+    first_segments: tuple[int, ...]
+    row_ids: RowIds | None = None
+    bases: pa.Array | None = None
+    versions: pa.Array | None = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The scan's columns without the address, then the segment (int32) and the z-value (int64)."""
+        schema = replace(self.scan, with_address=False).output_schema
+        return schema.append(pa.field(SEGMENT_COLUMN, pa.int32())).append(pa.field(Z_COLUMN, pa.int64()))
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One batch for each batch of the files; raises TaskFailed."""
+        for batch in self.scan(batches):
+            if batch.num_rows:
+                yield self._ordered(batch)
+
+    def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        place = batch.schema.get_field_index(ADDRESS_COLUMN)
+        addresses = batch.column(place)
+        # A batch never crosses from one file to another.
+        file = addresses[0].as_py() >> POSITION_BITS
+        group = self.groups[file].as_py()
+        z = self.order.values(batch)
+        segments = pc.add(buckets(z, self.splits[group]), self.first_segments[group]).cast(pa.int32())
+        schema = self.output_schema
+        columns = [column for index, column in enumerate(batch.columns) if index != place]
+        if self.row_ids is not None:
+            assert self.bases is not None
+            assert self.versions is not None
+            numbers = pc.subtract(addresses, file << POSITION_BITS)
+            self.row_ids.fill(columns, schema, self.bases[file], self.versions[file], numbers)
+        return pa.RecordBatch.from_arrays([*columns, segments, z], schema=schema)
+
+
+@functools.cache
+def _spread(bits: int, index: int, columns: int) -> pa.Array:
+    """For each bucket's number its bits at every `columns`-th place, the first column's highest."""
+    shift = columns - 1 - index
+    return pa.array(
+        [sum((bucket >> bit & 1) << (bit * columns + shift) for bit in range(bits)) for bucket in range(2**bits)],
+        pa.int64(),
+    )

@@ -1,0 +1,110 @@
+"""What a transaction read and what it wants to commit, as one value: one side of every conflict rule.
+
+An attempt is never changed. A rule that lets the commit through but must adapt it (another base row id, the winner's
+metadata) answers with another attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_txlog.engine.commit.content.isolation import IsolationLevel
+from airflow_txlog.engine.log.actions import (
+    Action,
+    Add,
+    Cdc,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    SetTransaction,
+)
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.schema.types import StructType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSet:
+    """Everything a transaction has read of its snapshot.
+
+    Files are known by canonical path alone: a new deletion vector on a file that we read is a change of what we read.
+    Source: delta-spark, OptimisticTransaction (readPredicates, readFiles, readTheWholeTable, readTxn).
+    """
+
+    predicates: tuple[Predicate, ...] = ()
+    paths: frozenset[str] = frozenset()
+    whole_table: bool = False
+    application_ids: frozenset[str] = frozenset()
+    unmatched: Mapping[str, int | None] = field(default_factory=dict)
+    """Of `paths`, those in which a scan found no row that the operation is about, with their row counts where known."""
+
+    @property
+    def reads_data(self) -> bool:
+        return bool(self.predicates or self.paths or self.whole_table)
+
+    def with_predicate(self, predicate: Predicate) -> ReadSet:
+        return replace(self, predicates=(*self.predicates, predicate))
+
+    def with_paths(self, paths: Iterable[str]) -> ReadSet:
+        return replace(self, paths=self.paths | frozenset(paths))
+
+    def with_unmatched(self, row_counts: Mapping[str, int | None]) -> ReadSet:
+        unmatched = {**self.unmatched, **row_counts}
+        return replace(self, paths=self.paths | row_counts.keys(), unmatched=unmatched)
+
+    def with_application(self, app_id: str) -> ReadSet:
+        return replace(self, application_ids=self.application_ids | {app_id})
+
+    def reading_whole_table(self) -> ReadSet:
+        return replace(self, whole_table=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A transaction at the moment it wants to commit, seen from the version it last was checked against."""
+
+    table: str
+    """The table's URI, for messages and for canonical paths."""
+    read_version: int
+    """The snapshot's version; -1 where the table did not exist."""
+    operation: str
+    reads: ReadSet
+    schema: StructType
+    """The schema at the read version: predicates were read against it."""
+    partition_columns: tuple[str, ...]
+    """The partitioning at the read version."""
+    protocol: Protocol | None
+    """The protocol in force: the snapshot's, or that of a winner which was adopted. None for a new table."""
+    current_metadata: Metadata | None
+    """The metadata in force: the snapshot's, or that of a winner which was adopted. None for a new table."""
+    isolation: IsolationLevel
+    is_blind_append: bool
+    adds: tuple[Add, ...] = ()
+    added_paths: frozenset[str] = frozenset()
+    """The canonical paths of `adds`, found once: what a rule changes in an added file is never its path."""
+    removes: tuple[Remove, ...] = ()
+    cdc: tuple[Cdc, ...] = ()
+    new_metadata: Metadata | None = None
+    new_protocol: Protocol | None = None
+    transactions: tuple[SetTransaction, ...] = ()
+    domains: tuple[DomainMetadata, ...] = ()
+    prepared_ms: int = 0
+    """When the commit was first attempted: commitInfo.timestamp, and the least in-commit timestamp."""
+    never_rebases: bool = False
+    trust_statistics: bool = True
+    row_id_high_water: int | None = None
+    """The highest row id handed out at the version last checked against; None without row tracking."""
+    keeps_row_ids: bool = False
+    """Whether rows that were moved to new files carry their ids along, in the materialized columns."""
+    in_commit_timestamp_ms: int | None = None
+    """The timestamp to write; None where the table has no in-commit timestamps."""
+
+    def actions(self) -> list[Action]:
+        """The actions to write, in the order of the reference writer: protocol and metadata first."""
+        found: list[Action] = []
+        if self.new_protocol is not None:
+            found.append(self.new_protocol)
+        if self.new_metadata is not None:
+            found.append(self.new_metadata)
+        return [*found, *self.transactions, *self.domains, *self.removes, *self.adds, *self.cdc]

@@ -1,0 +1,158 @@
+"""Clustered tables: every file that is added tells the bounds of the clustering columns.
+
+The columns stand in the domain `delta.clustering`, by physical name. We append to clustered tables and rewrite their
+files; we cluster none, so a file of ours names no clusteringProvider, and the engine that clusters will take it up.
+The invariant: a table whose properties keep our statistics away from a clustering column is refused before anything is
+staged, and a commit that lands first and changes the columns is a conflict where our files do not serve it.
+Source: protocol, "Clustered Table".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from airflow_txlog.engine.commit.content.attempt import Attempt
+from airflow_txlog.engine.commit.content.messages import conflict
+from airflow_txlog.engine.log.actions import Add, Commit, DomainMetadata
+from airflow_txlog.engine.log.paths import canonical_path
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import CorruptTable, InvalidCommit, MetadataChanged, UnsupportedFeature
+
+CLUSTERING_DOMAIN = "delta.clustering"
+
+Path = tuple[str, ...]
+
+
+class _Clustering(msgspec.Struct, rename="camel"):
+    clustering_columns: list[list[str]]
+
+
+class _Stats(msgspec.Struct, rename="camel"):
+    num_records: int
+    null_count: dict[str, object] = {}
+
+
+def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[Path, ...]:
+    """The clustering columns as paths of physical names; none where the table is not clustered. Raises CorruptTable."""
+    for domain in domains:
+        if domain.domain == CLUSTERING_DOMAIN:
+            if domain.removed:
+                return ()
+            try:
+                found = msgspec.json.decode(domain.configuration, type=_Clustering).clustering_columns
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                raise CorruptTable(
+                    f"{table}: the domain {CLUSTERING_DOMAIN} does not tell the clustering columns: {error}.",
+                    table=table,
+                ) from error
+            return tuple(tuple(path) for path in found)
+    return ()
+
+
+def check_clustering(snapshot: Snapshot) -> None:
+    """Raises UnsupportedFeature where files written by the table's own properties would lack a needed statistic."""
+    wanted = clustering_columns(snapshot.state.domains.values(), snapshot.uri)
+    if not wanted:
+        return
+    missing = [".".join(path) for path in without_statistics(snapshot, wanted)]
+    if missing:
+        raise UnsupportedFeature(
+            f"{snapshot.uri} is clustered by {missing}, and its properties keep statistics of that column from being "
+            "written: files of ours would break the table's rule. Nothing was staged. Name the column in "
+            "delta.dataSkippingStatsColumns, or raise delta.dataSkippingNumIndexedCols.",
+            table=snapshot.uri,
+            feature="clustering",
+            needed_to="write",
+        )
+
+
+def without_statistics(snapshot: Snapshot, columns: Iterable[Path]) -> list[Path]:
+    """Of these leaves (paths of physical names) those of which the table's properties keep no bounds.
+
+    Names mean the same in any case, as they do to `StatisticsCollector`.
+    """
+    leaves = list(_leaves(snapshot.delta_schema, (), ()))
+    named = snapshot.table_properties.stats_columns
+    if named is not None:
+        wanted = {name.lower() for name in named}
+        indexed = {
+            _lower(physical)
+            for logical, physical in leaves
+            if any(".".join(_lower(logical[:size])) in wanted for size in range(1, len(logical) + 1))
+        }
+    else:
+        count = snapshot.table_properties.num_indexed_columns
+        indexed = {_lower(physical) for _, physical in (leaves if count < 0 else leaves[:count])}
+    return [path for path in columns if _lower(path) not in indexed]
+
+
+def _lower(path: Path) -> Path:
+    return tuple(name.lower() for name in path)
+
+
+def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
+    """Raises InvalidCommit for an added file whose statistics do not speak of a clustering column."""
+    for add, path in _without_bounds(attempt, columns):
+        raise InvalidCommit(
+            f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
+            "numRecords and tell that column's nulls and bounds. Nothing was committed.",
+            table=attempt.table,
+        )
+
+
+def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
+    """Raises MetadataChanged where the winner clusters the table by a column that our files have no statistics of."""
+    for add, path in _without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
+        raise conflict(
+            MetadataChanged,
+            attempt,
+            winner,
+            f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics",
+            domain=CLUSTERING_DOMAIN,
+        )
+
+
+def _without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple[Add, Path]]:
+    """Added files beside a clustering column of which their statistics say nothing.
+
+    A file that comes again with another deletion vector is no new file: it keeps the statistics that it has.
+    """
+    wanted = list(columns)
+    if not wanted:
+        return
+    removed = {canonical_path(remove.path, attempt.table) for remove in attempt.removes}
+    for add in attempt.adds:
+        if canonical_path(add.path, attempt.table) in removed:
+            continue
+        told = _null_counts(add)
+        yield from ((add, path) for path in wanted if told is None or not _holds(told, path))
+
+
+def _null_counts(add: Add) -> Mapping[str, object] | None:
+    if not add.stats:
+        return None
+    try:
+        return msgspec.json.decode(add.stats, type=_Stats).null_count
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _holds(tree: Mapping[str, object], path: Path) -> bool:
+    node: object = tree
+    for name in _lower(path):
+        if not isinstance(node, dict):
+            return False
+        node = next((member for key, member in node.items() if key.lower() == name), None)
+    return isinstance(node, int)
+
+
+def _leaves(struct: StructType, logical: Path, physical: Path) -> Iterator[tuple[Path, Path]]:
+    for field in struct.fields:
+        names = (*logical, field.name), (*physical, field.physical_name)
+        if isinstance(field.type, StructType):
+            yield from _leaves(field.type, *names)
+        else:
+            yield names

@@ -1,0 +1,1 @@
+"""Partition values and statistics as typed columns."""

@@ -1,0 +1,197 @@
+"""One value of `minValues` or `maxValues`, as JSON text, to the bounds that it defends in the column's type.
+
+Every rule here answers a measured way in which a writer's statistic is not the value it claims to be. The invariant:
+whatever known writer wrote the text as a minimum (maximum), the file holds no value below the lower (above the upper)
+bound made from it. `statistics` applies this to the files of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
+from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructField, arrow_type
+
+# What a text says as (lower, upper): Python values, dates and timestamps as integers, either of them None where the
+# text bounds one side only. A text that is no value of the type is None instead of a pair.
+Bound = tuple[Any, Any]
+Reader = Callable[[list[bytes]], list[Bound | None]]
+
+_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
+_INTEGER = re.compile(rb"-?\d{1,19}")
+_NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d{1,4})?")
+# Statistics of timestamps are cut to milliseconds; one that shows no fraction may have been cut to seconds.
+_CUT_US = SECOND_US // 1000
+_CUT_WITHOUT_FRACTION_US = SECOND_US
+# A decimal of up to 15 digits passes through a double unharmed; of a longer one the 15th digit may be off by one.
+_DOUBLE_DIGITS = 15
+_LONGEST_DECIMAL = 80
+_WIDE = Context(prec=120)
+_MAX_CHAR = chr(0x10FFFF)
+
+
+def bound_reader(member: StructField) -> Reader | None:
+    """How texts of this column's statistics are read, or None where none is believed.
+
+    None for boolean, binary, void and nested columns; for char and collated ones, which do not compare by bytes; and
+    for a column whose type was changed in a way that we do not know.
+    Source: soundness, A5 and A4.
+    """
+    if member.is_char or member.is_collated:
+        return None
+    reader = _reader_of(member.type)
+    if reader is None or not member.is_widened:
+        return reader
+    older = _older_types(member)
+    if older is None:
+        return None
+    # Old files' texts are of the old type, and a text does not say of which it is: read it as each, believe neither
+    # more than the other. Only 32-bit floats mean something else by the same digits.
+    if Primitive.FLOAT in older:
+        single = _reader_of(Primitive.FLOAT)
+        return reader if single is None else _either(reader, single)
+    return reader
+
+
+def _reader_of(data_type: DataType) -> Reader | None:
+    match data_type:
+        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
+            limit = 1 << (_INTEGER_BITS[data_type] - 1)
+            return lambda texts: _integers(texts, limit)
+        case Primitive.FLOAT | Primitive.DOUBLE:
+            arrow = arrow_type(data_type)
+            return lambda texts: _floats(texts, arrow)
+        case DecimalType(precision, scale):
+            return lambda texts: [_decimal(text, precision, scale) for text in texts]
+        case Primitive.STRING:
+            return lambda texts: [_string(text) for text in texts]
+        case Primitive.DATE:
+            return lambda texts: [_date(text) for text in texts]
+        case Primitive.TIMESTAMP:
+            return lambda texts: [_timestamp(text, has_zone=True) for text in texts]
+        case Primitive.TIMESTAMP_NTZ:
+            return lambda texts: [_timestamp(text, has_zone=False) for text in texts]
+    return None
+
+
+# --- types that were widened -----------------------------------------------------------------------------------------
+
+_WIDENED_FROM: dict[str, Primitive] = {
+    primitive.value: primitive
+    for primitive in (*_INTEGER_BITS, Primitive.FLOAT, Primitive.DATE)  # the sources of the protocol's list
+}
+_DECIMAL_NAME = re.compile(r"decimal\(\d+,\d+\)", re.ASCII)
+
+
+def _older_types(member: StructField) -> set[Primitive] | None:
+    """The primitive types that this column had before, decimals left out (they read alike); None: not understood."""
+    older: set[Primitive] = set()
+    changes = member.metadata.get("delta.typeChanges")
+    for change in changes if isinstance(changes, list) else [None]:
+        name = change.get("fromType") if isinstance(change, dict) and "fieldPath" not in change else None
+        if name in _WIDENED_FROM:
+            older.add(_WIDENED_FROM[name])
+        elif not isinstance(name, str) or not _DECIMAL_NAME.fullmatch(name):
+            return None
+    return older
+
+
+def _either(one: Reader, other: Reader) -> Reader:
+    def read(texts: list[bytes]) -> list[Bound | None]:
+        pairs = zip(one(texts), other(texts), strict=True)
+        return [None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs]
+
+    return read
+
+
+# --- one type --------------------------------------------------------------------------------------------------------
+
+
+def _integers(texts: list[bytes], limit: int) -> list[Bound | None]:
+    # A number with a point or an exponent is no integer here: a writer that went through a double may have moved it.
+    numbers = [int(text) if _INTEGER.fullmatch(text) else limit for text in texts]
+    return [(value, value) if -limit <= value < limit else None for value in numbers]
+
+
+def _floats(texts: list[bytes], arrow: pa.DataType) -> list[Bound | None]:
+    # Arrow reads the digits as the column's own width: a 32-bit 0.1 written as 0.1 or as 0.10000000149011612 is one
+    # value, which no double is. What overflows becomes infinite, and that, like NaN, bounds nothing.
+    numbers = pa.array([text if _NUMBER.fullmatch(text) else None for text in texts], pa.string()).cast(arrow)
+    infinite = float("inf")
+    return [None if value is None or abs(value) == infinite else (value, value) for value in numbers.to_pylist()]
+
+
+def _decimal(text: bytes, precision: int, scale: int) -> Bound | None:
+    if not _NUMBER.fullmatch(text) or len(text) > _LONGEST_DECIMAL:
+        return None
+    value = Decimal(text.decode())
+    # Some writers pass decimals through a double (and write 12345678901234567.89 as 1.2345678901234568e+16, or
+    # 0.30000000000000001665 as 0.3). The text does not tell, but the column does: a multiple of 10^-scale that counts
+    # fewer than 10^15 of them survives. Anything else may have moved, by less than one unit of its 15th digit.
+    survives = value.adjusted() + scale < _DOUBLE_DIGITS and b"e" not in text.lower()
+    if survives and -int(value.as_tuple().exponent) <= scale and value.adjusted() < precision - scale:
+        return value, value
+    room = Decimal(0) if survives or not value else Decimal(1).scaleb(value.adjusted() - _DOUBLE_DIGITS + 1, _WIDE)
+    return _on_grid(_WIDE.subtract(value, room), _WIDE.add(value, room), precision, scale)
+
+
+def _on_grid(lower: Decimal, upper: Decimal, precision: int, scale: int) -> Bound | None:
+    """The bounds rounded outwards to the type's own values, and clipped: no value lies beyond the largest."""
+    largest = Decimal(10**precision - 1).scaleb(-scale, _WIDE)
+    # A minus sign would round to the 28 digits of the default context.
+    smallest = largest.copy_negate()
+    if lower > largest or upper < smallest:
+        return None
+    unit = Decimal(1).scaleb(-scale)
+    return (
+        max(lower, smallest).quantize(unit, ROUND_FLOOR, _WIDE),
+        min(upper, largest).quantize(unit, ROUND_CEILING, _WIDE),
+    )
+
+
+def _string(text: bytes) -> Bound | None:
+    """Exclusive above. A maximum may be the beginning of the real one (cut after 32 characters, or after 64 bytes)."""
+    value = _json_string(text)
+    return None if value is None else (value, first_after(value))
+
+
+def first_after(prefix: str) -> str | None:
+    """The smallest string greater than all that begin with `prefix`, or None where there is no such string."""
+    kept = prefix.rstrip(_MAX_CHAR)
+    if not kept:
+        return None
+    after = ord(kept[-1]) + 1
+    # The surrogates are no characters.
+    return kept[:-1] + chr(0xE000 if after == 0xD800 else after)
+
+
+def _date(text: bytes) -> Bound | None:
+    value = _json_string(text)
+    days = None if value is None else parse_date(value)
+    return None if days is None else (days, days)
+
+
+def _timestamp(text: bytes, *, has_zone: bool) -> Bound | None:
+    value = _json_string(text)
+    parsed = None if value is None else parse_timestamp(value)
+    # A text with a zone in a column without, or the other way round: nobody can say which clock was meant.
+    if parsed is None or (parsed[1] is None) == has_zone:
+        return None
+    microseconds = parsed[0] - (parsed[1] or 0) * SECOND_US
+    cut = _CUT_US if "." in str(value) else _CUT_WITHOUT_FRACTION_US
+    if not -(1 << 63) <= microseconds < (1 << 63) - cut:
+        return None
+    return microseconds, microseconds + cut
+
+
+def _json_string(text: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return None

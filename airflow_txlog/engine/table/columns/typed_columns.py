@@ -1,0 +1,264 @@
+"""Statistics and partition values as typed structs, for checkpoints whose table asks for them.
+
+The invariant: a member says exactly what the log's text says, or is null, which means not known. A text that is no
+value of its column's type is null; nothing is rounded, moved or guessed. Members bear the physical names of columns.
+Source: protocol, "Checkpoint Schema" (`stats_parsed`, `partitionValues_parsed`) and "Per-file Statistics".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
+from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
+from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
+
+_Path: TypeAlias = tuple[str, ...]
+_Values: TypeAlias = dict[str, msgspec.Raw] | None
+
+_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
+_INTEGER = re.compile(rb"-?\d{1,19}")
+_NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d{1,4})?")
+_EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
+
+
+class _Statistics(msgspec.Struct, rename="camel", gc=False):
+    num_records: msgspec.Raw = msgspec.Raw()
+    tight_bounds: msgspec.Raw = msgspec.Raw()
+    min_values: dict[str, msgspec.Raw] | None = None
+    max_values: dict[str, msgspec.Raw] | None = None
+    null_count: dict[str, msgspec.Raw] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Statistics)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class TypedColumns:
+    """The members that an add gets in a checkpoint with statistics as structs.
+
+    `indexed_columns` and `num_indexed_columns` say which columns have statistics, as the table's properties do.
+    """
+
+    def __init__(
+        self,
+        schema: StructType,
+        partition_columns: Sequence[str],
+        *,
+        indexed_columns: Sequence[str] | None = None,
+        num_indexed_columns: int = -1,
+    ) -> None:
+        self._schema = schema
+        self._partition_columns = list(partition_columns)
+        partitions = {name.lower() for name in partition_columns}
+        leaves = list(_leaves(each for each in schema if each.name.lower() not in partitions))
+        if indexed_columns is not None:
+            named = [name.lower() for name in indexed_columns]
+            leaves = [leaf for leaf in leaves if any(leaf.is_below(name) for name in named)]
+        elif num_indexed_columns >= 0:
+            leaves = leaves[:num_indexed_columns]
+        self._counted = leaves
+        self._bounded = [leaf for leaf in leaves if leaf.parse is not None]
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """`stats_parsed` and, where the table is partitioned, `partitionValues_parsed`."""
+        return [pa.field(name, array.type) for name, array in self._arrays(pa.table(_NO_FILES))]
+
+    def values(self, files: pa.RecordBatch) -> list[pa.Array]:
+        """The values of `fields`, in their order, for rows of schema FILES."""
+        return [array for _, array in self._arrays(pa.Table.from_batches([files]))]
+
+    def knows(self, files: pa.Table) -> bool:
+        """Whether every partition value of these files has a typed form.
+
+        A timestamp that names no zone has none: a typed null in its place would be another value.
+        """
+        typed = typed_partition_columns(files, self._schema, self._partition_columns)
+        return all(pc.all(each.known, min_count=0).as_py() for each in typed.values())
+
+    def _arrays(self, files: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+        yield "stats_parsed", self._statistics(files.column("stats").to_pylist())
+        if self._partition_columns:
+            typed = typed_partition_columns(files, self._schema, self._partition_columns)
+            members = [self._schema.find(name) for name in self._partition_columns]
+            named = [(each.physical_name, typed[each.name].values) for each in members if each is not None]
+            yield "partitionValues_parsed", _struct(named)
+
+    def _statistics(self, texts: list[str | None]) -> pa.Array:
+        decoded = [_decode(text) for text in texts]
+        stated = [each or _Statistics() for each in decoded]
+        lower, upper, nulls = ([getattr(each, name) for each in stated] for name in _PARTS)
+        members = [
+            ("numRecords", _array([bytes(each.num_records) for each in stated], Primitive.LONG, _long)),
+            ("minValues", _tree([(leaf.path, leaf.bounds(lower)) for leaf in self._bounded])),
+            ("maxValues", _tree([(leaf.path, leaf.bounds(upper)) for leaf in self._bounded])),
+            ("nullCount", _tree([(leaf.path, leaf.counts(nulls)) for leaf in self._counted])),
+            ("tightBounds", pa.array([_BOOLEANS.get(bytes(each.tight_bounds)) for each in stated], pa.bool_())),
+        ]
+        # Parquet has no struct without members.
+        kept = [(name, array) for name, array in members if array is not None]
+        return _struct(kept, mask=pa.array([each is None for each in decoded], pa.bool_()))
+
+
+_PARTS = ("min_values", "max_values", "null_count")
+_BOOLEANS = {b"true": True, b"false": False}
+_NO_FILES = {"stats": pa.array([], pa.string()), "partition_values": pa.array([], pa.map_(pa.string(), pa.string()))}
+
+
+class _Leaf:
+    """A column, or a member of structs, that has statistics; `path` holds physical names."""
+
+    def __init__(self, fields: tuple[StructField, ...]) -> None:
+        self._names = [field.name for field in fields]
+        self.path: _Path = tuple(field.physical_name for field in fields)
+        self.type = fields[-1].type
+        self.parse = _parser(self.type)
+
+    def is_below(self, named: str) -> bool:
+        """Whether `named`, in lower case, is this leaf or a struct around it."""
+        return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
+
+    def bounds(self, values: list[_Values]) -> pa.Array:
+        assert self.parse is not None
+        return _array([_text(each, self.path) for each in values], self.type, self.parse)
+
+    def counts(self, values: list[_Values]) -> pa.Array:
+        return _array([_text(each, self.path) for each in values], Primitive.LONG, _long)
+
+
+def _leaves(fields: Iterator[StructField], above: tuple[StructField, ...] = ()) -> Iterator[_Leaf]:
+    for field in fields:
+        if isinstance(field.type, StructType):
+            yield from _leaves(iter(field.type), (*above, field))
+        elif field.type is not Primitive.VOID:
+            yield _Leaf((*above, field))
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _decode(text: str | None) -> _Statistics | None:
+    if not text:
+        return None
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _text(values: _Values, path: _Path) -> bytes:
+    """The JSON text of one member; empty where there is none."""
+    for name in path[:-1]:
+        found = None if values is None else values.get(name)
+        try:
+            values = None if found is None else _members.decode(found)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return b""
+    found = None if values is None else values.get(path[-1])
+    return b"" if found is None else bytes(found)
+
+
+def _array(texts: list[bytes], data_type: DataType, parse: Callable[[bytes], Any]) -> pa.Array:
+    """The values, each distinct text read once."""
+    read = {text: parse(text) for text in set(texts)}
+    return array_of([read[text] for text in texts], data_type)
+
+
+def _parser(data_type: DataType) -> Callable[[bytes], Any] | None:
+    """How texts of this type are read, or None for a type that has no bounds. Source: delta-spark, SkippingEligible."""
+    match data_type:
+        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
+            limit = 1 << (_INTEGER_BITS[data_type] - 1)
+            return lambda text: _integer(text, limit)
+        case Primitive.FLOAT | Primitive.DOUBLE:
+            arrow = arrow_type(data_type)
+            return lambda text: _float(text, arrow)
+        case DecimalType(precision, scale):
+            return lambda text: _decimal(text, precision, scale)
+        case Primitive.STRING:
+            return _string
+        case Primitive.DATE:
+            return _date
+        case Primitive.TIMESTAMP:
+            return lambda text: _timestamp(text, has_zone=True)
+        case Primitive.TIMESTAMP_NTZ:
+            return lambda text: _timestamp(text, has_zone=False)
+    return None
+
+
+def _integer(text: bytes, limit: int) -> int | None:
+    value = int(text) if _INTEGER.fullmatch(text) else limit
+    return value if -limit <= value < limit else None
+
+
+def _long(text: bytes) -> int | None:
+    return _integer(text, 1 << 63)
+
+
+def _float(text: bytes, arrow: pa.DataType) -> float | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    # Arrow reads the digits as the column's own width. What overflows is no bound.
+    value: float = pa.scalar(text.decode()).cast(arrow).as_py()
+    return None if abs(value) == float("inf") else value
+
+
+def _decimal(text: bytes, precision: int, scale: int) -> Decimal | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        value = Decimal(text.decode()).quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    except (Inexact, InvalidOperation):
+        return None
+    return value if value.adjusted() < precision - scale else None
+
+
+def _string(text: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+def _date(text: bytes) -> int | None:
+    value = _string(text)
+    return None if value is None else parse_date(value)
+
+
+def _timestamp(text: bytes, *, has_zone: bool) -> int | None:
+    value = _string(text)
+    parsed = None if value is None else parse_timestamp(value)
+    # A text with a zone in a column without, or the other way round: nobody can say which clock was meant.
+    if parsed is None or (parsed[1] is None) == has_zone:
+        return None
+    microseconds = parsed[0] - (parsed[1] or 0) * SECOND_US
+    return microseconds if -(1 << 63) <= microseconds < (1 << 63) else None
+
+
+# --- structs --------------------------------------------------------------------------------------------------------
+
+
+def _tree(leaves: list[tuple[_Path, pa.Array]]) -> pa.Array | None:
+    """The arrays as a struct of structs, by their paths, in order; None where there are none."""
+    if not leaves:
+        return None
+    groups: dict[str, list[tuple[_Path, pa.Array]]] = {}
+    for path, array in leaves:
+        groups.setdefault(path[0], []).append((path[1:], array))
+    members = [(name, rest[0][1] if rest[0][0] == () else _tree(rest)) for name, rest in groups.items()]
+    return _struct([(name, array) for name, array in members if array is not None])
+
+
+def _struct(members: list[tuple[str, pa.Array]], mask: pa.Array | None = None) -> pa.StructArray:
+    arrays = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for _, array in members]
+    fields = [pa.field(name, array.type) for (name, _), array in zip(members, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)

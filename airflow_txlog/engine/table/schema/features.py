@@ -1,0 +1,312 @@
+"""Which table features this engine honours, and the refusal of every other one by name.
+
+The invariant: a table is readable or writable here only if every feature that it *uses* is honoured. A feature that is
+merely listed, or comes with a legacy version number, and that nothing uses, needs no work and is accepted.
+Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
+from airflow_txlog.engine.table.schema.rules import (
+    CONSTRAINT_PREFIX,
+    DEFAULT_KEY,
+    GENERATION_KEY,
+    INVARIANTS_KEY,
+    is_identity,
+)
+from airflow_txlog.engine.table.schema.type_widening import TYPE_CHANGES_KEY, check_type_changes
+from airflow_txlog.engine.table.schema.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    Primitive,
+    StructField,
+    StructType,
+    VariantType,
+    walk_fields,
+    walk_types,
+)
+from airflow_txlog.errors import CorruptTable, UnsupportedFeature
+
+# Reader features that need nothing of a reader beyond what this engine does for every table.
+READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
+    }
+)
+
+# Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
+# asks for V2 checkpoints may still be written without them. The rules for rows (`rules`) are kept by whoever writes
+# rows, which is the jobs; a commit moves files, and knows no row.
+WRITABLE = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "checkpointProtection",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+# Writer features that are a duty only once something in the metadata switches them on: see `_active_features`.
+WRITABLE_WHILE_UNUSED = frozenset(
+    {
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "variantType",
+        "variantType-preview",
+    }
+)
+
+# What the legacy version numbers stand for: protocol, "Valid Feature Names in Table Features".
+_LEGACY_READER = {2: ("columnMapping",)}
+_LEGACY_WRITER = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+MAX_READER_VERSION = 3
+MAX_WRITER_VERSION = 7
+
+
+def reader_features(protocol: Protocol) -> frozenset[str]:
+    """Feature names that a reader must honour, legacy numbers spelled out."""
+    if protocol.min_reader_version >= 3:
+        return frozenset(protocol.reader_features or ())
+    return _legacy(_LEGACY_READER, protocol.min_reader_version)
+
+
+def writer_features(protocol: Protocol) -> frozenset[str]:
+    """Feature names that a writer must honour, legacy numbers spelled out."""
+    if protocol.min_writer_version >= 7:
+        return frozenset(protocol.writer_features or ())
+    return _legacy(_LEGACY_WRITER, protocol.min_writer_version)
+
+
+def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str]:
+    return frozenset(name for number, names in table.items() if number <= version for name in names)
+
+
+def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
+    """Raises UnsupportedFeature, naming the feature, if rows of this table could be read wrongly here.
+
+    CorruptTable where the metadata maps columns and the protocol does not allow it.
+    """
+    if protocol.min_reader_version > MAX_READER_VERSION:
+        raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
+    if metadata.format.provider.lower() != "parquet":
+        raise _refusal(table, f"data format {metadata.format.provider}", "read")
+    active = frozenset(_active_features(metadata, schema))
+    # A field or property that switches a reader feature on binds even where the protocol forgot to list it.
+    for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
+        if name in READABLE:
+            continue
+        raise _refusal(table, name, "read")
+    if "columnMapping" in active and "columnMapping" not in reader_features(protocol):
+        raise CorruptTable(
+            f"{table}: {MODE_PROPERTY} is set, and the protocol does not list columnMapping. Some readers obey such a "
+            "property and others do not, so nothing was read. Upgrade the protocol, or unset the property.",
+            table=table,
+        )
+    check_type_changes(schema, table)
+
+
+def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
+    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table."""
+    check_readable(protocol, metadata, schema, table)
+    if protocol.min_writer_version > MAX_WRITER_VERSION:
+        raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
+    active = frozenset(_active_features(metadata, schema))
+    for name in sorted(writer_features(protocol) | active):
+        if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
+            continue
+        raise _refusal(table, name, "write")
+    # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol tells.
+    if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
+        raise _refusal(table, "rowTracking", "write")
+
+
+def check_files_writable(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
+    """Raises UnsupportedFeature, naming the column, where a new data file could not hold the table's rows.
+
+    A void column is left out of files, so what has nothing but void in it would have no place in them: whether it is
+    null, and how long it is, would be lost. Source: protocol RFC "Void Type".
+    """
+    partitions = {name.lower() for name in partition_columns}
+    in_files = [field for field in schema if field.name.lower() not in partitions]
+    found = next((path for field in in_files if (path := _without_place(field.type, field.name))), None)
+    if found is None and in_files and all(field.type is Primitive.VOID for field in in_files):
+        found = in_files[0].name
+    if found is not None:
+        raise UnsupportedFeature(
+            f"{table}: column {found!r} holds nothing but void, which no data file can store, so rows cannot be "
+            "written to this table. Nothing was staged. Give the column a type, or drop it.",
+            table=table,
+            feature="materializedVoidType",
+            needed_to="write",
+        )
+
+
+def _without_place(data_type: DataType, column: str) -> str | None:
+    """The first array, map or struct, by its path, in which void stands where something must be stored."""
+    inside: list[tuple[str, DataType]] = []
+    if isinstance(data_type, StructType):
+        if all(field.type is Primitive.VOID for field in data_type):
+            return column
+        inside = [(f"{column}.{field.name}", field.type) for field in data_type]
+    elif isinstance(data_type, ArrayType):
+        inside = [(f"{column}.element", data_type.element)]
+    elif isinstance(data_type, MapType):
+        inside = [(f"{column}.key", data_type.key), (f"{column}.value", data_type.value)]
+    if isinstance(data_type, ArrayType | MapType) and any(kind is Primitive.VOID for _, kind in inside):
+        return column
+    return next((found for path, kind in inside if (found := _without_place(kind, path))), None)
+
+
+def check_protocol_writable(protocol: Protocol, table: str) -> None:
+    """Raises UnsupportedFeature if the protocol alone, whatever the metadata says, is more than this engine knows."""
+    if protocol.min_reader_version > MAX_READER_VERSION:
+        raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
+    if protocol.min_writer_version > MAX_WRITER_VERSION:
+        raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
+    for name in sorted(reader_features(protocol) - READABLE):
+        raise _refusal(table, name, "read")
+    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED):
+        raise _refusal(table, name, "write")
+
+
+def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
+    """The lowest protocol that a new table with this schema and these properties needs.
+
+    Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
+    demands one.
+    """
+    both, writer_only = _needed_features(schema, properties)
+    if both | writer_only <= {"columnMapping"}:
+        return (
+            Protocol(min_reader_version=2, min_writer_version=5)
+            if both
+            else Protocol(min_reader_version=1, min_writer_version=2)
+        )
+    return Protocol(
+        min_reader_version=3 if both else 1,
+        min_writer_version=7,
+        reader_features=sorted(both) if both else None,
+        writer_features=sorted({"appendOnly", "invariants"} | both | writer_only),
+    )
+
+
+def _needed_features(schema: StructType, properties: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
+    """What a new table with this schema and these properties needs: features of readers and writers, of writers."""
+    active = {_CREATION_SWITCHES.get((name, value.lower())) for name, value in properties.items()}
+    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
+        active.add("columnMapping")
+    if Primitive.TIMESTAMP_NTZ in walk_types(schema):
+        active.add("timestampNtz")
+    active |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+    if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
+        active.add("checkConstraints")
+    active |= {feature for field in walk_fields(schema) for feature in _active_in_field(field)} & _RULES
+    needed = frozenset(name for name in active if name is not None)
+    if needed & _NEED_DOMAINS:
+        needed |= {"domainMetadata"}
+    both = needed & READABLE
+    return both, needed - both
+
+
+# A property `delta.feature.<name>` asks for a feature by name when a table is created; it is not kept.
+FEATURE_PREFIX = "delta.feature."
+# Properties whose value, set at creation, asks for a feature.
+_CREATION_SWITCHES = {
+    ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
+    ("delta.enableChangeDataFeed", "true"): "changeDataFeed",
+    ("delta.enableDeletionVectors", "true"): "deletionVectors",
+    ("delta.enableInCommitTimestamps", "true"): "inCommitTimestamp",
+    ("delta.enableRowTracking", "true"): "rowTracking",
+    ("delta.enableTypeWidening", "true"): "typeWidening",
+}
+_NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
+# Features that a column's metadata asks for when a table is created; invariants come with every writer version.
+_RULES = frozenset({"allowColumnDefaults", "generatedColumns", "identityColumns"})
+
+
+def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
+    """Features that the metadata switches on, whether or not the protocol lists them."""
+    properties = metadata.configuration
+    if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
+        yield "checkConstraints"
+    for name, feature in _SWITCHES.items():
+        if properties.get(name, "false").lower() == "true":
+            yield feature
+    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
+        yield "columnMapping"
+    for field in walk_fields(schema):
+        yield from _active_in_field(field)
+    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
+        yield "variantType"
+
+
+_SWITCHES = {
+    "delta.enableChangeDataFeed": "changeDataFeed",
+    "delta.enableRowTracking": "rowTracking",
+    "delta.enableIcebergCompatV1": "icebergCompatV1",
+    "delta.enableIcebergCompatV2": "icebergCompatV2",
+    "delta.enableIcebergCompatV3": "icebergCompatV3",
+}
+
+# Of the active features, those that change what a reader must do.
+_READ_ACTIVE = frozenset({"columnMapping", "typeWidening"})
+
+
+def _active_in_field(field: StructField) -> Iterator[str]:
+    names = field.metadata.keys()
+    if INVARIANTS_KEY in names:
+        yield "invariants"
+    if GENERATION_KEY in names:
+        yield "generatedColumns"
+    if TYPE_CHANGES_KEY in names:
+        yield "typeWidening"
+    if is_identity(field):
+        yield "identityColumns"
+    if DEFAULT_KEY in names:
+        yield "allowColumnDefaults"
+
+
+def _refusal(table: str, feature: str, needed_to: str) -> UnsupportedFeature:
+    honoured = sorted(READABLE if needed_to == "read" else WRITABLE)
+    doing = {"read": "reading it", "write": "writing to it"}[needed_to]
+    return UnsupportedFeature(
+        f'{table} uses the feature "{feature}", which {doing} would have to honour; this engine honours {honoured}. '
+        "Nothing was read or staged. Use an engine that knows the feature, or have one drop it from the table.",
+        table=table,
+        feature=feature,
+        needed_to=needed_to,
+    )

@@ -1,0 +1,1 @@
+"""Which files are live: a version of the table, replayed from its log."""

@@ -1,0 +1,358 @@
+"""The files of one version as layers, so that the next version costs what is new and not what is there.
+
+A layer is an immutable table of files and, per chunk of it, the rows that later commits have taken away. A new version
+shares the tables of the one before, hides what its commits speak of and puts their files on top as a layer of their
+own. Layers are merged as in a log-structured tree (a layer is at least twice as large as the one above it), so there
+are few of them, and a file is copied a logarithmic number of times.
+
+Statistics lie compressed (`log.packing`) until they are asked for, and then those of one chunk at a time.
+
+The invariant: a row that is not hidden is the newest word on its key, so one key is visible at most once. Versions are
+values: nothing that a reader of one can see is ever changed. Any number of threads may use one; what is computed on
+first use may be computed twice.
+"""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.log.packing import PackedBatch, pack
+from airflow_txlog.engine.log.paths import canonical_paths
+from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key
+
+# A chunk with so few hidden rows is cut around them, which copies nothing; one with more is filtered.
+_CUTS = 32
+# Merged chunks of fewer rows are put together.
+_ONE_CHUNK_ROWS = 32_768
+# Files that a question is asked about at once.
+_ROWS_AT_ONCE = 131_072
+# A large layer is looked through so often before it is given an index: reading a table takes one look, and a process
+# that goes on refreshing it gets an index that costs as much as some ten looks.
+_LOOKS_WITHOUT_INDEX = 3
+_SMALL_ROWS = 4096
+
+Hidden = Mapping[int, frozenset[int]]
+"""Rows that are no longer there, by number of chunk and position in it."""
+_NOTHING: Hidden = {}
+
+
+class _Rows:
+    """An immutable table of files, in chunks, that finds rows by their keys.
+
+    The index is a sorted array of 64-bit hashes of the canonical paths, twelve bytes a row; what it finds is compared
+    as text, so that two paths with one hash are still two files.
+    """
+
+    def __init__(self, chunks: list[PackedBatch], root: str) -> None:
+        self.chunks = chunks
+        self.root = root
+        self._looks = 0
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each chunk begins, and the number of rows."""
+        return list(accumulate((chunk.light.num_rows for chunk in self.chunks), initial=0))
+
+    @property
+    def count(self) -> int:
+        return self.starts[-1]
+
+    @cached_property
+    def has_vectors(self) -> bool:
+        vectors = [chunk.light.column("deletion_vector") for chunk in self.chunks]
+        return any(column.null_count < len(column) for column in vectors)
+
+    def at_paths(self, paths: Collection[str]) -> list[int]:
+        """Row numbers of the files at these canonical paths, whatever their deletion vectors; ascending."""
+        if not paths or not self.count:
+            return []
+        self._looks += 1
+        if self.count > _SMALL_ROWS and self._looks <= _LOOKS_WITHOUT_INDEX and "_index" not in self.__dict__:
+            return self._looked_through(paths)
+        hashes, order = self._index
+        found = [
+            order[position]
+            for wanted in map(hash, paths)
+            for position in range(bisect_left(hashes, wanted), bisect_right(hashes, wanted))
+        ]
+        return sorted(set(found))
+
+    def take(self, rows: list[int], *, full: bool = False) -> pa.Table:
+        """These rows, ascending; with their statistics where `full`. Touches the chunks that hold them."""
+        parts = []
+        for number, positions in self.by_chunk(rows).items():
+            chunk = self.chunks[number]
+            parts.append((chunk.full() if full else chunk.light).take(pa.array(positions, pa.int64())))
+        return pa.Table.from_batches(parts, self.chunks[0].light.schema)
+
+    def by_chunk(self, rows: list[int]) -> dict[int, list[int]]:
+        """Ascending row numbers as positions in their chunks."""
+        found: dict[int, list[int]] = {}
+        for row in rows:
+            chunk = bisect_right(self.starts, row) - 1
+            found.setdefault(chunk, []).append(row - self.starts[chunk])
+        return found
+
+    def _looked_through(self, paths: Collection[str]) -> list[int]:
+        wanted = pa.array(paths, pa.string())
+        found: list[int] = []
+        for start, chunk in zip(self.starts, self.chunks, strict=False):
+            same = pc.is_in(canonical_paths(chunk.light.column("path"), self.root), value_set=wanted)
+            if same.true_count:
+                found += (start + position for position in pc.indices_nonzero(same).to_pylist())
+        return found
+
+    @cached_property
+    def _index(self) -> tuple[memoryview[int], memoryview[int]]:
+        """The hashes ascending, and the row number of each."""
+        hashes = array("q")
+        for chunk in self.chunks:
+            hashes.extend(map(hash, canonical_paths(chunk.light.column("path"), self.root).to_pylist()))
+        unsorted = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
+        order = pc.array_sort_indices(unsorted)
+        ascending = unsorted.take(order)
+        # Views, without a Python object a number. The arrays were just made: they have no nulls and no offset.
+        return _bytes(ascending).cast("q"), _bytes(order.cast(pa.uint32())).cast("I")
+
+
+def _bytes(numbers: pa.Array) -> memoryview[int]:
+    return memoryview(numbers.buffers()[1]).cast("B")[: len(numbers) * numbers.type.bit_width // 8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    rows: _Rows
+    hidden: Hidden = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return self.rows.count - sum(map(len, self.hidden.values()))
+
+    def rows_of(self, keys: Collection[str], paths: Collection[str]) -> list[int]:
+        """The visible rows with one of these keys; `paths` are the keys' paths."""
+        rows = self._visible(self.rows.at_paths(paths))
+        if not rows:
+            return rows
+        found = file_keys(self.rows.take(rows), self.rows.root).to_pylist()
+        return [row for row, key in zip(rows, found, strict=True) if key in keys]
+
+    def at_paths(self, paths: Collection[str]) -> pa.Table:
+        """The visible rows at one of these canonical paths."""
+        rows = self._visible(self.rows.at_paths(paths))
+        if not rows:
+            return self.rows.chunks[0].light.schema.empty_table()
+        taken = self.rows.take(rows, full=True)
+        found = canonical_paths(taken.column("path"), self.rows.root)
+        return taken.filter(pc.is_in(found, value_set=pa.array(paths, pa.string())))
+
+    def without(self, rows: list[int]) -> _Layer:
+        if not rows:
+            return self
+        hidden = dict(self.hidden)
+        for chunk, positions in self.rows.by_chunk(rows).items():
+            hidden[chunk] = hidden.get(chunk, frozenset()).union(positions)
+        return _Layer(self.rows, hidden)
+
+    def chunks(self) -> Iterator[_Chunk]:
+        """What is left, chunk by chunk."""
+        for number, chunk in enumerate(self.rows.chunks):
+            hidden = self.hidden.get(number, frozenset())
+            if len(hidden) < chunk.light.num_rows:
+                yield _Chunk(chunk, hidden)
+
+    def _visible(self, rows: list[int]) -> list[int]:
+        if not self.hidden:
+            return rows
+        starts = self.rows.starts
+        gone = {starts[chunk] + each for chunk, each in self._hidden_in(rows)}
+        return [row for row in rows if row not in gone]
+
+    def _hidden_in(self, rows: list[int]) -> Iterator[tuple[int, int]]:
+        for chunk, positions in self.rows.by_chunk(rows).items():
+            hidden = self.hidden.get(chunk, frozenset())
+            yield from ((chunk, position) for position in positions if position in hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The rows of one chunk that are not hidden."""
+
+    packed: PackedBatch
+    hidden: frozenset[int]
+
+    @property
+    def count(self) -> int:
+        return int(self.packed.light.num_rows) - len(self.hidden)
+
+    def light(self) -> list[pa.RecordBatch]:
+        """In batches, without statistics that are packed; as little copied as can be."""
+        return list(_cut(self.packed.light, self.hidden))
+
+    def full(self) -> list[pa.RecordBatch]:
+        """The same batches with their statistics."""
+        return list(_cut(self.packed.full(), self.hidden))
+
+
+def _cut(batch: pa.RecordBatch, hidden: frozenset[int]) -> Iterator[pa.RecordBatch]:
+    if not hidden:
+        yield batch
+    elif len(hidden) <= _CUTS:
+        edges = [-1, *sorted(hidden), batch.num_rows]
+        for before, after in pairwise(edges):
+            if after - before > 1:
+                yield batch.slice(before + 1, after - before - 1)
+    elif len(hidden) < batch.num_rows:
+        gone = pa.array(sorted(hidden), pa.int64())
+        numbers = pa.array(range(batch.num_rows), pa.int64())
+        yield batch.filter(pc.invert(pc.is_in(numbers, value_set=gone)))
+
+
+class FileLayers:
+    """Files of one version, each once: the live ones (schema `FILES`) or the removed ones (schema `TOMBSTONES`)."""
+
+    def __init__(self, schema: pa.Schema, layers: tuple[_Layer, ...] = ()) -> None:
+        self._schema = schema
+        self._layers = layers
+        self._last_table: weakref.ref[pa.Table] | None = None
+
+    @staticmethod
+    def of(files: pa.Table, root: str) -> FileLayers:
+        """These files, of which no two have one key, of the table at `root`."""
+        return FileLayers.of_packed(files.schema, [pack(each) for each in files.to_batches()], root)
+
+    @staticmethod
+    def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str) -> FileLayers:
+        """The same of batches that are packed already."""
+        chunks = [chunk for chunk in chunks if chunk.light.num_rows]
+        return FileLayers(schema, (_Layer(_Rows(chunks, root)),) if chunks else ())
+
+    @cached_property
+    def count(self) -> int:
+        """How many files there are, without looking at them."""
+        return sum(layer.count for layer in self._layers)
+
+    @property
+    def may_have_vectors(self) -> bool:
+        """False where no file has a deletion vector; known for what an earlier version shares with this one."""
+        return any(layer.rows.has_vectors for layer in self._layers)
+
+    @property
+    def table(self) -> pa.Table:
+        """All files, in no order, with their statistics. Put together when asked for, and not kept for longer than
+        somebody holds it: statistics are most of it."""
+        known = None if self._last_table is None else self._last_table()
+        if known is None:
+            known = pa.Table.from_batches([each for chunk in self._chunks() for each in chunk.full()], self._schema)
+            self._last_table = weakref.ref(known)
+        return known
+
+    def select(self, columns: Sequence[str] | None) -> pa.Table:
+        """All files, with these columns only (None: all). Unpacks statistics only where they are asked for."""
+        if columns is None or "stats" in columns:
+            return self.table if columns is None else self.table.select(list(columns))
+        light = [each for chunk in self._chunks() for each in chunk.light()]
+        return pa.Table.from_batches(light, self._schema).select(list(columns))
+
+    def where(
+        self,
+        keeps: Callable[[pa.Table], pa.BooleanArray],
+        keeps_by_statistics: Callable[[pa.Table], pa.BooleanArray] | None,
+    ) -> pa.Table:
+        """The files that both questions keep (one answer a row, none null), in no order, with their statistics.
+
+        `keeps` is asked first, and must not look at statistics; `keeps_by_statistics` only about what it kept. Both
+        are asked about some 100,000 files at a time, and statistics are unpacked for files that are left.
+        """
+        found = [self._schema.empty_table()]
+        for group in self._groups():
+            light = pa.Table.from_batches([each for chunk in group for each in chunk.light()], self._schema)
+            kept = keeps(light)
+            if not kept.true_count:
+                continue
+            # The same rows in the same order; chunks of which nothing is kept stay packed.
+            parts, start = [], 0
+            for chunk in group:
+                mask = kept.slice(start, chunk.count)
+                start += chunk.count
+                if mask.true_count:
+                    whole = pa.Table.from_batches(chunk.full(), self._schema)
+                    parts.append(whole if mask.true_count == chunk.count else whole.filter(mask))
+            left = pa.concat_tables(parts)
+            found.append(left if keeps_by_statistics is None else left.filter(keeps_by_statistics(left)))
+        return pa.concat_tables(found)
+
+    def at_paths(self, paths: Collection[str]) -> pa.Table:
+        """The files at these canonical paths. Costs what is asked for, not what is there."""
+        return pa.Table.from_batches(
+            [each for layer in self._layers for each in layer.at_paths(paths).to_batches()], self._schema
+        )
+
+    def after(self, keys: Collection[str], new: pa.Table | list[PackedBatch], root: str) -> FileLayers:
+        """The files after commits that spoke of `keys`, and left `new` of them here."""
+        if not keys:
+            return self
+        paths = {path_of_key(key) for key in keys} if self._layers else set()
+        layers = [layer.without(layer.rows_of(keys, paths)) for layer in self._layers]
+        chunks = new if isinstance(new, list) else [pack(each) for each in new.to_batches()]
+        chunks = [chunk for chunk in chunks if chunk.light.num_rows]
+        if chunks:
+            layers.append(_Layer(_Rows(chunks, root)))
+        return FileLayers(self._schema, tuple(_merged(layers)))
+
+    def _chunks(self) -> Iterator[_Chunk]:
+        for layer in self._layers:
+            yield from layer.chunks()
+
+    def _groups(self) -> Iterator[list[_Chunk]]:
+        """The chunks, small ones together: a question costs a millisecond, however few files it is about."""
+        group: list[_Chunk] = []
+        for chunk in self._chunks():
+            group.append(chunk)
+            if sum(each.count for each in group) >= _ROWS_AT_ONCE:
+                yield group
+                group = []
+        if group:
+            yield group
+
+
+def _merged(layers: list[_Layer]) -> list[_Layer]:
+    """The same files, in layers each at least twice as large as the next, none of them mostly hidden."""
+    merged: list[_Layer] = []
+    for layer in layers:
+        if not layer.count:
+            continue
+        if 2 * layer.count < layer.rows.count:
+            layer = _joined([layer])
+        while merged and 2 * layer.count > merged[-1].count:
+            layer = _joined([merged.pop(), layer])
+        merged.append(layer)
+    return merged
+
+
+def _joined(layers: list[_Layer]) -> _Layer:
+    """One layer of the same files. Small chunks are put together, so that what commits and cuts leave does not grow
+    into thousands of them."""
+    chunks: list[PackedBatch] = []
+    small: list[pa.RecordBatch] = []
+    rows = 0
+    for chunk in (each for layer in layers for each in layer.chunks()):
+        if chunk.count >= _ONE_CHUNK_ROWS and not chunk.hidden:
+            chunks.append(chunk.packed)
+            continue
+        small += chunk.full()
+        rows += chunk.count
+        if rows >= _ONE_CHUNK_ROWS:
+            chunks.append(pack(pa.concat_batches(small)))
+            small, rows = [], 0
+    if small:
+        chunks.append(pack(pa.concat_batches(small)))
+    return _Layer(_Rows(chunks, layers[0].rows.root))

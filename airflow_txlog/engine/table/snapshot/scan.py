@@ -1,0 +1,126 @@
+"""The rows of a snapshot, read in this process: what `Table.to_arrow` gives.
+
+For looking at a table, for sensors and for tests; jobs read with Spark. A predicate is answered row by row only in the
+engine's closed grammar, and anything else is refused by name: rows are never chosen by a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, nullable_schema
+from airflow_txlog.datafiles.parquet.reading import (
+    DataFile,
+    corrupt_column,
+    names_in_file,
+    open_data_file,
+    read_batches,
+)
+from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
+from airflow_txlog.engine.table.predicate import Predicate, rows_matching
+from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import UnknownColumn
+
+
+def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows that satisfy the predicate (None: every row), with these columns (None: all), in no order.
+
+    Raises UnsupportedPredicate outside the closed grammar, UnknownColumn, CorruptDataFile, CorruptDeletionVector,
+    UnsupportedFeature.
+    """
+    wanted = selected(snapshot, columns)
+    needed = wanted if predicate is None else _with_columns_of(snapshot, wanted, predicate)
+    files = snapshot.files(predicate)
+    batches = [batch for batch in _read_files(snapshot, files, needed) if batch.num_rows]
+    rows = pa.Table.from_batches(batches, schema=nullable_schema(needed))
+    if predicate is not None:
+        rows = rows.filter(rows_matching(predicate, rows))
+    return rows.select(wanted.names)
+
+
+def selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
+    """The columns of these names (None: all), as the snapshot's schema has them. Raises UnknownColumn."""
+    if columns is None:
+        return snapshot.schema
+    fields = []
+    for name in columns:
+        found = snapshot.delta_schema.find(name)
+        if found is None:
+            raise UnknownColumn(
+                f"{snapshot.uri} has no column {name!r}; it has {snapshot.delta_schema.names}.",
+                column=name,
+                columns=snapshot.delta_schema.names,
+            )
+        fields.append(snapshot.schema.field(found.name))
+    return pa.schema(fields)
+
+
+def _with_columns_of(snapshot: Snapshot, wanted: pa.Schema, predicate: Predicate) -> pa.Schema:
+    if predicate.columns is None:
+        return snapshot.schema
+    extra = [name for name in snapshot.schema.names if name in predicate.columns and name not in wanted.names]
+    return pa.schema([*wanted, *(snapshot.schema.field(name) for name in extra)])
+
+
+def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    constants = partition_constants(snapshot, files, schema)
+    rows = files.select(["path", "size", "stats"]).to_pylist()
+    masks = snapshot.masked_rows(files)
+    for index, (row, masked) in enumerate(zip(rows, masks, strict=True)):
+        values = {name: column[index] for name, column in constants.items()}
+        wanted = FileRows(data_file(snapshot, row["path"], row["size"], row["stats"]), schema, values)
+        yield from read_file(wanted, None if masked is None else masked.keep, masked)
+
+
+def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
+    """The file of an action with this path (as on the wire). Raises OutsideTable."""
+    return DataFile(location=snapshot.location(path), size_bytes=size_bytes, num_records=record_count(stats))
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """A file, the columns that are wanted of it, and the values of those that it does not hold (partition columns)."""
+
+    file: DataFile
+    schema: pa.Schema
+    constants: Mapping[str, pa.Scalar]
+
+
+Keep = Callable[[int, int], pa.BooleanArray | None]
+"""Which of so many rows from a position on are wanted; None for all of them."""
+
+
+def read_file(rows: FileRows, keep: Keep | None = None, masked: MaskedRows | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of one file that `keep` (None: every row) wants, in order; every column nullable.
+
+    `masked`, where given, must lie inside the file. Raises CorruptDataFile, CorruptDeletionVector.
+    """
+    target = nullable_schema(rows.schema)
+    stored = [field for field in rows.schema if field.name not in rows.constants]
+    with open_data_file(rows.file) as parquet:
+        if masked is not None:
+            masked.check_inside(parquet.metadata.num_rows)
+        for start, batch in read_batches(rows.file, parquet, names_in_file(rows.file, parquet, stored)):
+            # A deletion vector counts the rows as the file has them (soundness A19).
+            wanted = None if keep is None else keep(start, batch.num_rows)
+            yield _converted(batch if wanted is None else batch.filter(wanted), target, rows)
+
+
+def _converted(batch: pa.RecordBatch, schema: pa.Schema, rows: FileRows) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_arrays(columns_of_file(batch, schema, rows.constants), schema=schema)
+    except ColumnMismatch as error:
+        raise corrupt_column(rows.file, error) from error
+
+
+def partition_constants(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> dict[str, pa.Array]:
+    """One value a file for each partition column of the schema. Raises CorruptTable for one that cannot be read."""
+    typed = typed_partition_columns(
+        files, snapshot.delta_schema, snapshot.partition_columns, only=schema.names, time_zone="UTC"
+    )
+    return {name: column.for_rows(name) for name, column in typed.items()}

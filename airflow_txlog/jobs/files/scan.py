@@ -1,0 +1,190 @@
+"""Data files as Spark frames: planned on the driver, packed into bins, read by Arrow in Spark's workers.
+
+`spark.range(0, n, 1, n).mapInArrow` gives exactly n balanced tasks without a shuffle, which adaptive execution would
+fold into one. The invariant: a row's address says the plan's row and the row's ordinal in its file, whatever columns
+or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.locations import inside, open_output
+from airflow_txlog.datafiles.parquet.physical import is_mapped
+from airflow_txlog.datafiles.partitioning import hive_directory
+from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA, RewriteTask, ScanTask
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.sql.schemas import compared_as_char, spark_schema
+
+# A closure of more than this is left in files: Connect refuses large messages.
+MAX_INLINE_BYTES = 32 * 1024 * 1024
+# Tasks are added while each still has so much to read; every task costs about 30 ms.
+SMALLEST_BIN_BYTES = 4 * 1024 * 1024
+# What a file is cut into where it would keep one task busy while the others are done.
+PIECE_BYTES = 128 * 1024 * 1024
+# A second wave of tasks evens out what the first one left unbalanced, once there is enough to do.
+TWO_WAVES_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePlan:
+    """Data files of one snapshot and what to do with them: a table of `plans.PLAN_FIELDS` and partition constants.
+
+    `schema` is the table's; `table.column("index")` numbers the files among those that the plan was first made of.
+    """
+
+    table: pa.Table
+    schema: pa.Schema
+
+    @property
+    def num_files(self) -> int:
+        return int(self.table.num_rows)
+
+    def live_row_counts(self) -> list[int | None]:
+        """Rows of each file that its deletion vector leaves; None where it is not known how many the file has."""
+        records = self.table.column("num_records").to_pylist()
+        masks = self.table.column("masked").to_pylist()
+        return [
+            count if count is None or mask is None else count - MaskedRows(mask, "of the plan").num_rows
+            for count, mask in zip(records, masks, strict=True)
+        ]
+
+    def take(self, rows: Sequence[int]) -> FilePlan:
+        """The plan of these rows, in this order."""
+        return FilePlan(table=self.table.take(pa.array(rows, pa.int64())), schema=self.schema)
+
+    def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
+        """The plan with `positions`, `row_ids`, `clauses` or `segment` set, one value a file."""
+        index = self.table.schema.get_field_index(name)
+        field = self.table.schema.field(index)
+        column = pa.array(values, field.type)
+        return FilePlan(table=self.table.set_column(index, field, column), schema=self.schema)
+
+
+def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: Instants | None = None) -> FilePlan:
+    """The plan of a snapshot's files (rows of a table `FILES`), indexed in their order.
+
+    `time_zone` and `instants` read partition values without a zone (`parse_partition_values`). Deletion vectors are
+    read here, on the driver, and checked before anything is staged. Raises CorruptTable for a partition value that is
+    not one of its type, CorruptDeletionVector, and OutsideTable for a file that may not be read.
+    """
+    partition_columns = snapshot.partition_columns
+    typed = typed_partition_columns(
+        files, snapshot.delta_schema, partition_columns, time_zone=time_zone, instants=instants
+    )
+    rows = files.select(["path", "size", "stats", "partition_values"]).to_pylist()
+    values = [dict(row["partition_values"] or []) for row in rows]
+    columns = {
+        "index": list(range(len(rows))),
+        "location": [snapshot.location(row["path"]) for row in rows],
+        "size_bytes": [row["size"] for row in rows],
+        "num_records": [record_count(row["stats"]) for row in rows],
+        "directory": [_directory(snapshot, value) for value in values],
+        "partition_values": [list(value.items()) for value in values],
+        "masked": [None if masked is None else masked.data for masked in snapshot.masked_rows(files)],
+        "positions": [None] * len(rows),
+        "row_ids": [None] * len(rows),
+        "clauses": [None] * len(rows),
+        "segment": [None] * len(rows),
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in PLAN_FIELDS]
+    constants = [column.for_rows(name) for name, column in typed.items()]
+    fields = [
+        *PLAN_FIELDS,
+        *(pa.field(CONSTANT_PREFIX + name, c.type) for name, c in zip(typed, constants, strict=True)),
+    ]
+    return FilePlan(table=pa.table([*arrays, *constants], schema=pa.schema(fields)), schema=snapshot.schema)
+
+
+def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -> str:
+    """Where a copy of a file goes; "" where column mapping leaves the choice to whoever writes it."""
+    if any(map(is_mapped, snapshot.schema)):
+        return ""
+    names = snapshot.partition_columns
+    return hive_directory(names, [partition_values.get(name) for name in names])
+
+
+def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:
+    """The rows that `task` (made with `bins_for` of the same plan) reads, as a frame."""
+    frame = _over_bins(context, len(task.bins), task, spark_schema(task.output_schema))
+    marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in task.schema}
+    return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
+
+
+def copies_frame(context: JobContext, task: RewriteTask) -> DataFrame:
+    """Records of the copies that `task` makes, as a frame. To be collected once, and nothing else."""
+    return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+
+
+def changes_frame(context: JobContext, task: ChangeTask) -> DataFrame:
+    """Records of the change files that `task` writes, as a frame. To be collected once, and nothing else."""
+    return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+
+
+def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False) -> Bins:
+    """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder.
+
+    `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups.
+    """
+    sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
+    if in_pieces:
+        parts = parts_of(context.parallelism, sizes)
+        if max(parts, default=1) > 1:
+            plan = FilePlan(table=in_parts(plan.table, parts), schema=plan.schema)
+            sizes = [size // count for size, count in zip(sizes, parts, strict=True) for _ in range(count)]
+    return sent_bins(context, plan, pack_bins(sizes, task_count(context.parallelism, sizes)))
+
+
+def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
+    """The work of each task, told by the plan's rows, sent along or, where it is large, left in the inputs folder."""
+    encoded = encode_bins(plan.table, packed)
+    if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
+        return Bins(inline=tuple(encoded))
+    locations = []
+    plan_id = uuid.uuid4().hex
+    for number, data in enumerate(encoded):
+        location = inside(context.inputs_location, f"plan-{plan_id}-{number}.arrow")
+        with open_output(location) as sink:
+            sink.write(data)
+        locations.append(location)
+    return Bins(locations=tuple(locations), digests=tuple(hashlib.sha256(data).hexdigest() for data in encoded))
+
+
+def task_count(parallelism: int, sizes: Sequence[int]) -> int:
+    """How many tasks read files of these sizes: one or two a core, fewer where there is little to read."""
+    total = sum(sizes)
+    waves = 2 if total >= TWO_WAVES_BYTES * parallelism else 1
+    return max(1, min(len(sizes), waves * parallelism, 1 + total // SMALLEST_BIN_BYTES))
+
+
+def parts_of(parallelism: int, sizes: Sequence[int]) -> list[int]:
+    """Into how many parts each file goes, so that none of them is more than the work of one task.
+
+    A part is at least PIECE_BYTES: it is a row group or two of most writers, and a copy of it a file of good size.
+    """
+    pieces = [max(1, size // PIECE_BYTES) for size in sizes]
+    most = [size // count for size, count in zip(sizes, pieces, strict=True) for _ in range(count)]
+    share = max(1, sum(sizes) // task_count(parallelism, most))
+    return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
+
+
+def _over_bins(
+    context: JobContext, count: int, task: ScanTask | RewriteTask | ChangeTask, schema: StructType
+) -> DataFrame:
+    if count == 0:
+        return context.spark.createDataFrame([], schema)
+    return context.spark.range(0, count, 1, count).mapInArrow(task, schema)

@@ -1,0 +1,294 @@
+"""The source of a job: built from its description, and pinned where it is needed more than once.
+
+*Pinned* means evaluated once, written down with a number for each row, and from then on read from the files: a source
+with rand(), current_timestamp() or a moving table would otherwise give the finding and the writing different rows. The
+invariant: nothing after `pin` evaluates the author's query again. Source: soundness A2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import NullType, StructType
+
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.locations import is_local, open_input, readable
+from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
+from airflow_txlog.datafiles.parquet.physical import may_be_inside
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
+from airflow_txlog.jobs.files.source_files import canonical, reads_table
+from airflow_txlog.jobs.files.stage import collect_records, records_of
+from airflow_txlog.jobs.spark.causes import condition_of, describe
+from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
+from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, spark_schema
+
+# About what one bucket of a pinned source takes.
+BUCKET_BYTES = 128 * 1024 * 1024
+
+# A slot in a table that is half full, and the head of the row in its page.
+_HASHED_ROW_BYTES = 48
+
+# Hadoop expands these in a path; a backslash before one takes it as it is.
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's."""
+
+    frame: DataFrame
+    reads_target: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedSource:
+    """A source's rows, written down in `files`. `frame` reads them: the source's columns and ROW_ID_COLUMN."""
+
+    frame: DataFrame
+    files: tuple[StagedFile, ...]
+    reads_target: bool
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_records for file in self.files)
+
+    @property
+    def num_buckets(self) -> int:
+        """Into how many parts the rows are cut where they are staged part by part: each gives a file of good size."""
+        size_bytes = sum(file.size_bytes for file in self.files)
+        return max(1, min(len(self.files), round(size_bytes / BUCKET_BYTES)))
+
+    def bucket_sql(self, row_id: str) -> str:
+        """SQL (int) for the bucket of a row, by SQL for its number: all rows of one task that pinned them share it."""
+        return f"CAST(pmod(shiftright({row_id}, {POSITION_BITS}), {self.num_buckets}L) AS INT)"
+
+    def buckets_of(self, rows: pa.Array) -> list[pa.Array]:
+        """Row numbers by bucket, in their order."""
+        parts = pc.shift_right(rows, pa.scalar(POSITION_BITS, pa.int64()))
+        count = pa.scalar(self.num_buckets, pa.int64())
+        buckets = pc.subtract(parts, pc.multiply(pc.divide(parts, count), count))
+        return [rows.filter(pc.equal(buckets, number)) for number in range(self.num_buckets)]
+
+    @property
+    def schema(self) -> StructType:
+        """The source's own columns."""
+        return StructType([field for field in self.frame.schema if field.name != ROW_ID_COLUMN])
+
+    def distinct(self, column: str) -> pa.Array:
+        """The values of one of the source's columns, once each, in no order; null among them where there is one."""
+        parts = []
+        for file in self.files:
+            source, _ = open_input(file.location)
+            with source:
+                read = pq.read_table(source, columns=[column], use_threads=False).column(column)
+            parts.append(pc.unique(read))
+        return pc.unique(pa.concat_arrays(parts)) if parts else pa.array([], pa.null())
+
+    def bytes_of(self, columns: Iterable[str]) -> int:
+        """Bytes of the values of these columns, by the footers of the files."""
+        wanted = {name.lower() for name in columns}
+        total = 0
+        for file in self.files:
+            source, _ = open_input(file.location)
+            with source:
+                metadata = pq.read_metadata(source)
+            for group in range(metadata.num_row_groups):
+                for index in range(metadata.num_columns):
+                    chunk = metadata.row_group(group).column(index)
+                    if any(may_be_inside(chunk.path_in_schema.lower(), name) for name in wanted):
+                        total += chunk.total_uncompressed_size
+        return total
+
+    def memory_bytes(self, columns: Iterable[str]) -> int:
+        """About what these columns take in a hash table of Spark's, and no less than their values."""
+        names = list(columns)
+        return hashed_bytes(self.num_rows, len(names)) + self.bytes_of(names)
+
+
+def hashed_bytes(rows: int, columns: int) -> int:
+    """What so many rows take in a hash table of Spark's, their texts and nested values aside."""
+    return rows * (_HASHED_ROW_BYTES + 8 * columns)
+
+
+def build_source(
+    context: JobContext,
+    gate: SqlGate,
+    target: Snapshot | None,
+    described: dict[str, Any] | None = None,
+    argument: str = "source",
+) -> Source:
+    """The frame of a described source (`arguments.source`); views of our own tables are read at one version each.
+
+    `target` is the version of the job's table that a source reading it sees; `argument` is how errors call the source.
+    Raises InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and what opening another
+    table raises.
+    """
+    described = context.arguments["source"] if described is None else described
+    if "sql" in described:
+        reads_target = False
+        for name, view in (described.get("views") or {}).items():
+            source = _view(context, view, f"{argument}.views.{name}", target)
+            reads_target |= source.reads_target
+            _register(context, source.frame, name)
+        source = Source(frame=gate.query(described["sql"]), reads_target=reads_target)
+    else:
+        source = _view(context, described, argument, target)
+    reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
+    return replace(source, reads_target=reads_target)
+
+
+def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
+    """The source evaluated, once, and written down in the job's inputs folder. `gate` has built it.
+
+    Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
+    """
+    names = source.frame.schema.names
+    check_distinct(names, "The source")
+    check_names_are_free(names, "The source")
+    # A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
+    untyped = [field.name for field in source.frame.schema if isinstance(field.dataType, NullType)]
+    typed = StructType([field for field in source.frame.schema if field.name not in untyped])
+    schema = _arrow_schema(typed)
+    layout = Layout(
+        root=context.inputs_location,
+        schema=pa.schema([*schema, pa.field(ROW_ID_COLUMN, pa.int64())]),
+        partition_columns=(),
+        job_id=context.job_id,
+        indexed_columns=(),
+        # These files are read back at once and then deleted: small is not worth slow. Without dictionaries the footers
+        # tell how many bytes the values take, however often they repeat.
+        parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
+        with_digests=context.seal is not None,
+    )
+    rows = source.frame.select(*(source.frame[quoted(field.name)] for field in typed))
+    # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
+    # its rows' numbers, so it is taken after that.
+    rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
+    staged = collect_records(records_of(rows, layout, numbers_rows=True), "write down the source's rows")
+    context.pinned_inputs["source"] = {
+        "files": [to_saved(file) for file in staged],
+        "schema": source.frame.schema.jsonValue(),
+        "parameters": sorted(gate.used),
+    }
+    context.pinned_inputs["reads_target"] = source.reads_target
+    return PinnedSource(
+        frame=_read_back(context, staged, layout.schema, source.frame.schema),
+        files=tuple(staged),
+        reads_target=source.reads_target,
+    )
+
+
+def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
+    """The source that an earlier try of this work pinned; None where `context.pinned_inputs` has none that counts."""
+    told = context.pinned_inputs.get("source")
+    if told is None or context.pinned_inputs.get("reads_target"):
+        return None
+    gate.used.update(told["parameters"])
+    files = [from_saved(file, context.inputs_location) for file in told["files"]]
+    schema = StructType.fromJson(told["schema"])
+    typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
+    stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
+    return PinnedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)
+
+
+def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snapshot | None) -> Source:
+    if "table" in view:
+        return _table_view(context, view, target)
+    paths = view["path"] if isinstance(view["path"], list) else [view["path"]]
+    reader = context.spark.read.format(view["format"]).options(**(view.get("options") or {}))
+    try:
+        if view.get("schema"):
+            reader = reader.schema(view["schema"])
+        frame = reader.load(paths)
+        check_types(frame, argument)
+        _ = frame.schema
+    except PySparkException as error:
+        refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
+        raise refusal(
+            f"{argument}: Spark cannot read {view['format']} at {', '.join(paths)}: {describe(error)}. Nothing was "
+            "changed.",
+            argument=argument,
+        ) from error
+    return Source(frame=frame, reads_target=False)
+
+
+def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
+    try:
+        table = Table.open(view["table"], allow_absolute_paths=context.spec.allow_absolute_paths)
+    except TableNotFound as error:
+        raise SourceNotFound(
+            f"The source table {view['table']} does not exist (yet). Nothing was changed.", argument="source.table"
+        ) from error
+    version = view.get("version")
+    is_target = canonical(table.uri) == canonical(context.root)
+    if is_target and version is None:
+        if target is None:
+            raise InvalidJobSpec(
+                f"The source reads {view['table']}, which this job is to create.", argument="source.table"
+            )
+        snapshot = target
+    else:
+        snapshot = table.snapshot(version)
+        if version is None:
+            context.tables_read.append((table, snapshot))
+    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
+    frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
+    # A version that was named is the same for ever: reading it is no reading of what may change.
+    return Source(frame=frame, reads_target=is_target and version is None)
+
+
+def _register(context: JobContext, frame: DataFrame, name: str) -> None:
+    try:
+        frame.createOrReplaceTempView(name)
+    except PySparkException as error:
+        raise InvalidJobSpec(f"source.views: {name!r} is no name for a view.", argument="source.views") from error
+    context.views.append(name)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except (PySparkException, TypeError) as error:
+        raise SchemaMismatch(
+            f"The source has a column of a type that no table can hold: {describe(error)}. Cast it in the source's "
+            "SQL. Nothing was staged.",
+            columns=[],
+        ) from error
+
+
+def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema, wanted: StructType) -> DataFrame:
+    """The pinned rows by Spark's own reader, which knows their size and skips columns."""
+    stored = spark_schema(schema)
+    if staged:
+        # Our files count days as the calendar of today does, whatever the session would make of a file without a mark.
+        reader = context.spark.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
+        # Nor whatever it would pass over in silence: rows that are gone are no rows less, they are an error.
+        reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+        frame = reader.parquet(*(_spark_path(file.location) for file in staged))
+    else:
+        frame = context.spark.createDataFrame([], stored)
+    have = set(stored.names)
+    columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in wanted]
+    return frame.select(*columns, frame[ROW_ID_COLUMN])
+
+
+def _spark_path(location: str) -> str:
+    """A location as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
+    literal = _GLOB.sub(r"\\\1", readable(location))
+    return f"file://{literal}" if is_local(location) else literal

@@ -1,0 +1,159 @@
+"""The files that a source reads, by Spark's plan of it: whether they are the target's, and whether they are raw.
+
+A text, a view of the catalog, a glob or a parameter may each lead to the target's folder, so the plan is asked, and the
+plan as it was analysed: the optimised one leaves out subqueries, cached views and what a Python function reads. The
+invariant: rows of a Delta table are read by `table()`, or by an engine that reads its log. Its files as they lie in the
+folder hold deleted rows, and what this job has staged. Source: soundness A2, C7.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_txlog.datafiles.locations import is_local
+from airflow_txlog.engine.log.names import LOG_DIRECTORY
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.spark.session import is_classic
+
+_SOURCES = "org.apache.spark.sql.execution.datasources."
+# The package of delta-spark, whose relations read the files that a version of the table names.
+_DELTA = "org.apache.spark.sql.delta."
+# Folders that are asked for a log at the same time.
+_PARALLELISM = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesRead:
+    """What one relation of a plan reads: the paths that it was given, and the folders that its files lie in.
+
+    `by_log`: an engine that reads Delta tables chose the files.
+    """
+
+    roots: frozenset[str]
+    folders: frozenset[str]
+    by_log: bool = False
+
+
+def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: str) -> bool:
+    """Whether a frame that was not evaluated yet reads rows of the table at this URI, through an engine that knows it.
+
+    Raises InvalidJobSpec (`argument`) where it reads the files of a Delta table, this or another, as raw files.
+    """
+    reads = list(files_read(spark, frame))
+    table = _raw_table(spark, [read for read in reads if not read.by_log], target)
+    if table is not None:
+        raise InvalidJobSpec(
+            f"{argument} reads raw files in the folder of the Delta table {table}. Such a read brings deleted rows "
+            "back, and shows files that no version of the table names, those of this job among them. Read the table "
+            f'as table("{table}"), in SQL through a view of that kind; or name other files by a path that does not '
+            "hold the table. Nothing was read.",
+            argument=argument,
+        )
+    return any(_lies_in(root, target) for read in reads for root in read.roots)
+
+
+def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
+    """The files of every relation in the frame's analysed plan; on Connect, those that the server lists."""
+    if not is_classic(spark):
+        yield FilesRead(roots=frozenset(), folders=_folders(frame.inputFiles()))
+        return
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    for each in (plan, *_items(plan.subqueriesAll())):
+        for leaf in _items(each.collectLeaves()):
+            yield from _read_by(spark, leaf)
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether a path is the folder, or something in it."""
+    path, folder = canonical(path), canonical(folder)
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def canonical(uri: str) -> str:
+    """A URI such that two names of one folder are equal, symbolic links of this machine included (soundness C7)."""
+    return re.sub(r"^s3[an]://", "s3://", _resolved(uri))
+
+
+def _resolved(uri: str) -> str:
+    """The same, under a scheme that Spark knows."""
+    path = re.sub(r"^file:/+", "/", uri)
+    return os.path.realpath(path) if is_local(path) or "://" not in path else path.rstrip("/")
+
+
+def _items(found: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [found.apply(index) for index in range(found.size())]
+
+
+def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
+    gateway: Any = spark.sparkContext._gateway
+    kind = leaf.getClass().getSimpleName()
+    if kind == "HiveTableRelation":
+        root = _resolved(unquote(leaf.tableMeta().location().toString()))
+        yield FilesRead(roots=frozenset({root}), folders=frozenset({root}))
+    elif kind == "LogicalRelation" and is_instance_of(gateway, leaf.relation(), f"{_SOURCES}HadoopFsRelation"):
+        yield _listed(spark, leaf.relation().location())
+    elif kind == "DataSourceV2Relation" and is_instance_of(gateway, leaf.table(), f"{_SOURCES}v2.FileTable"):
+        yield _listed(spark, leaf.table().fileIndex())
+
+
+def _listed(spark: SparkSession, index: Any) -> FilesRead:
+    """What Spark's index of files has."""
+    roots = frozenset(map(_resolved, filter(None, index.rootPaths().mkString("\n").split("\n"))))
+    if index.getClass().getName().startswith(_DELTA):
+        return FilesRead(roots=roots, folders=frozenset(), by_log=True)
+    jvm: Any = spark._jvm
+    # One answer with all files: each item of a Java array is a question of its own.
+    files = json.loads(jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(index.inputFiles()))
+    return FilesRead(roots=roots, folders=_folders(files))
+
+
+def _folders(files: Iterable[str]) -> frozenset[str]:
+    """The folders of files, which Spark lists as encoded URIs."""
+    return frozenset(_resolved(unquote(folder)) for folder in {file.rpartition("/")[0] for file in files})
+
+
+def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
+    """The Delta table, by its folder, that these reads of raw files overlap; None where there is none."""
+    reads = list(reads)
+    paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
+    # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
+    if any(_lies_in(path, target) for path in paths) or any(_lies_in(target, root) for r in reads for root in r.roots):
+        return target
+    folders = sorted({folder for path in paths for folder in _and_above(path)})
+    if not folders or not is_classic(spark):
+        return None
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    settings, java_path = session.sessionState().newHadoopConf(), jvm.org.apache.hadoop.fs.Path
+
+    def has_log(folder: str) -> bool:
+        # As Spark reads the files themselves, with its own connection to their store.
+        path = java_path(f"{folder if '://' in folder else f'file://{folder}'}/{LOG_DIRECTORY}")
+        try:
+            return bool(path.getFileSystem(settings).exists(path))
+        except Py4JError:
+            return False  # above what Spark has read, a folder may be closed to this job
+
+    with ThreadPoolExecutor(min(_PARALLELISM, len(folders)), thread_name_prefix="txlog-source") as pool:
+        answers = list(pool.map(has_log, folders))
+    return next((folder for folder, answer in zip(folders, answers, strict=True) if answer), None)
+
+
+def _and_above(path: str) -> Iterator[str]:
+    """The path and every folder above it, up to the root of its store."""
+    scheme, separator, rest = path.rpartition("://")
+    parts = rest.split("/")
+    for end in range(len(parts), 0, -1):
+        yield scheme + separator + "/".join(parts[:end])

@@ -1,0 +1,180 @@
+"""Staging: data files written by Spark's workers, that no commit names yet.
+
+The frame that writes is collected exactly once, last, and never cached, counted or shuffled: only the collected rows
+exist, and a lost executor or a second attempt leaves an orphan, never a row. The invariant: when an error comes out of
+here, every file that was told of is deleted again, because no commit of this process can have named it.
+Source: soundness A17, B10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.locations import delete, exists
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
+from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    RECORD_COLUMN,
+    RECORD_SCHEMA,
+    RewriteTask,
+    WriteTask,
+    staged_or_error,
+)
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
+from airflow_txlog.engine.table.schema.features import check_files_writable
+from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.rules import may_break_rules
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
+from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, changes_frame, copies_frame
+from airflow_txlog.jobs.files.sizes import brought_to_tasks
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.schemas import spark_schema
+
+
+def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
+    """How new files of the snapshot's table are written."""
+    return layout_for(context, snapshot.metadata)
+
+
+def layout_for(context: JobContext, metadata: Metadata) -> Layout:
+    """How new files of a table with this metadata are written, also of one that is about to get it.
+
+    Raises InvalidProperty where the table asks for files that this engine does not write, UnsupportedFeature where no
+    file can hold its rows.
+    """
+    properties = TableProperties(metadata.configuration, context.root)
+    schema = table_schema(metadata, context.root)
+    check_files_writable(schema, metadata.partition_columns, context.root)
+    columns = properties.stats_columns
+    return Layout(
+        root=context.root_location,
+        schema=arrow_schema(schema, mapping_mode(metadata.configuration, context.root)),
+        partition_columns=_spelled(metadata, schema),
+        job_id=context.job_id,
+        indexed_columns=None if columns is None else tuple(columns),
+        num_indexed_columns=properties.num_indexed_columns,
+        must_check=may_break_rules(metadata, schema),
+        target_bytes=properties.target_file_bytes or TARGET_BYTES_DEFAULT,
+        parquet=properties.parquet,
+    )
+
+
+def _spelled(metadata: Metadata, schema: StructType) -> tuple[str, ...]:
+    """The partition columns by the schema's spelling; the metadata may have another case."""
+    found = ((schema.find(name), name) for name in metadata.partition_columns)
+    return tuple(name if field is None else field.name for field, name in found)
+
+
+def stage(
+    context: JobContext,
+    layout: Layout,
+    *,
+    copies: FilePlan | None,
+    rows: DataFrame | None,
+    leaving: FilePlan | None = None,
+    updates: frozenset[int] = frozenset(),
+) -> list[StagedFile]:
+    """Copies of the planned files without their positions, and files of new rows, in one Spark job.
+
+    `rows` must have exactly the columns and types of `layout.schema`, and may have a change type. `leaving`: change
+    rows are written of the rows at its positions; `updates` are the clauses that update a row. Raises the first error
+    of a task, after deleting whatever was staged.
+    """
+    frames = []
+    if copies is not None and copies.num_files:
+        frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout)))
+    if rows is not None:
+        frames.append(new_files_frame(context, layout, rows))
+    if leaving is not None and leaving.num_files:
+        frames.append(
+            changes_frame(
+                context,
+                ChangeTask(bins=bins_for(context, leaving, in_pieces=True), layout=layout, updates=updates),
+            )
+        )
+    if not frames:
+        return []
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.union(other)
+    return collect_records(frame, "write the data files")
+
+
+def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
+    """Records of the files that hold these rows, as a frame. To be collected once, and nothing else."""
+    return records_of(brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes), layout)
+
+
+def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -> DataFrame:
+    """Records of the files that `WriteTask` makes of these rows, as a frame. To be collected once, and nothing else."""
+    names = rows.schema.names
+    task = WriteTask(layout=layout, names=tuple(names), numbers_rows=numbers_rows)
+    # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
+    return rows.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(task, spark_schema(RECORD_SCHEMA))
+
+
+def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
+    """The files that a writing frame staged. Evaluates the frame.
+
+    Raises the first TxlogError among its records, after deleting the files of the others; InvalidInput or JobError
+    where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
+    """
+    records = collect(frame, what).column(RECORD_COLUMN).to_pylist()
+    told = [staged_or_error(record) for record in records]
+    staged = [entry for entry in told if isinstance(entry, StagedFile)]
+    errors = [entry for entry in told if isinstance(entry, TxlogError)]
+    if errors:
+        unstage(staged)
+        raise errors[0]
+    return staged
+
+
+# A VACUUM that is asked for no longer retention takes files that no commit names once they are this old.
+ORPHAN_RETENTION_MS = ORPHAN_RETENTION_FLOOR_MS
+
+
+def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
+    """Whether a file is so old that each of them must be seen to be there before it is relied upon.
+
+    `now_ms` is the store's clock, by which files have their times and a VACUUM tells their age.
+    """
+    return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_MS // 4 for file in files)
+
+
+def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
+    """Raises JobError, retryable, where a VACUUM may have deleted files of the commit.
+
+    Young files are not looked up. From a quarter of the least orphan retention on each one must still be there, and
+    from the half on nothing is committed: a VACUUM may be under way. A commit that names what is gone would be a hollow
+    table. `now_ms` is the store's clock. Source: soundness A16.
+    """
+    if not may_be_swept(files, now_ms):
+        return
+    age_ms = now_ms - min(file.modification_time_ms for file in files)
+    gone = [file.path for file in files if not exists(file.location)]
+    if gone or age_ms >= ORPHAN_RETENTION_MS // 2:
+        what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
+        raise JobError(
+            f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "
+            "Nothing was committed. Run the job again, in smaller pieces if it takes that long.",
+            retryable=True,
+        )
+
+
+def unstage(files: Iterable[StagedFile]) -> None:
+    """Delete staged files, which the caller has proved to be in no commit (soundness A17).
+
+    A file that cannot be deleted is an orphan for VACUUM: it must not hide the error that led here.
+    """
+    for file in files:
+        with contextlib.suppress(Exception):
+            delete(file.location)

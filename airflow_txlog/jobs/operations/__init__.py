@@ -1,0 +1,1 @@
+"""What each operation does: one module or folder for each."""

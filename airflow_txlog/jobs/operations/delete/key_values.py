@@ -1,0 +1,322 @@
+"""Keys of subjects brought to the exact type of the table's column, or refused: a key that changes forgets nobody.
+
+A file of keys in which `007` was read as the number 7 would find nothing in a column of texts, and a join that casts
+one side would find somebody else. So a key becomes a value of the column only where it is that value: the same number,
+day, instant or text, written in the one way that reads back as it was. What could have been written in two ways (a
+number beside a column of texts, `007` beside a column of numbers) is an error that names both types, and never the key:
+keys are personal. The invariant: two different keys never become one value, but by being equal. Source: soundness B7.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.text import DAY_S, SECOND_US, date_text, parse_date, parse_timestamp
+from airflow_txlog.engine.table.schema.schema import StructField, array_of, arrow_type
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
+from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
+
+# A double tells all decimals of so many digits apart, and all whole numbers up to this one.
+_DOUBLE_DIGITS = 15
+_DOUBLE_WHOLE = 1 << 53
+
+_INTEGER_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,37}", re.ASCII)
+_PLAIN_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
+_EXACT = Context(prec=100)
+_EPOCH = dt.datetime(1970, 1, 1)
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (int, "whole number"),
+    (float, "floating-point number"),
+    (Decimal, "decimal"),
+    (str, "text"),
+    (dt.datetime, "timestamp"),
+    (dt.date, "date"),
+    (bytes, "binary"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Keys in their column's type: `values` are distinct and not null; `num_given` counts them as they came."""
+
+    column: str
+    values: pa.Array
+    num_given: int
+
+
+class _NotExact(Exception):
+    """The value is not exactly one of the column's; `args[0]` says why."""
+
+
+def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: StructField, table: str) -> Keys:
+    """The given keys as values of the column `field` of `table`, in order, each once.
+
+    `given` is a column that Arrow read, or Python values (text, numbers, dates, datetimes, Decimals, bytes).
+    Raises SchemaMismatch for the first key that is null or is not exactly a value of the column's type; the message
+    tells its place and both types. Raises UnsupportedFeature for a column that no key can be compared with by value.
+    """
+    check_key_column(field, table)
+    kind = arrow_type(field.type)
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return _convert_column(given, field, kind, table)
+    converted = _convert_values(list(given), field, table)
+    return Keys(column=field.name, values=pc.unique(converted), num_given=len(given))
+
+
+def check_key_column(field: StructField, table: str) -> None:
+    """Raises UnsupportedFeature where equality of values is not what tells one row's subject from another's."""
+    what = None
+    if field.is_collated:
+        what = "has a collation, so that different texts are equal"
+    elif field.is_char:
+        what = f"is {field.metadata['__CHAR_VARCHAR_TYPE_STRING']}, which is stored padded"
+    elif not isinstance(field.type, DecimalType) and field.type not in _CONVERTERS:
+        what = f"is {field.type}, and only single values can be keys"
+    if what is not None:
+        raise UnsupportedFeature(
+            f"{table}: rows cannot be deleted by keys of the column {field.name!r}: it {what}. Use a predicate. "
+            "Nothing was read.",
+            table=table,
+            feature="keys of this column",
+            needed_to="delete by keys",
+        )
+
+
+def _convert_column(given: pa.Array | pa.ChunkedArray, field: StructField, kind: pa.DataType, table: str) -> Keys:
+    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if isinstance(column, pa.ChunkedArray):  # combine_chunks of no chunks
+        column = pa.array([], column.type)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        place = pc.index(pc.is_null(column), pa.scalar(True)).as_py()
+        raise _refusal(place, "null", "null equals nothing", field, table)
+    # Keys repeat; each is judged once.
+    distinct = pc.unique(column)
+    if _is_same(distinct.type, kind) and field.type not in (Primitive.FLOAT, Primitive.DOUBLE):
+        return Keys(column=field.name, values=distinct.cast(kind), num_given=len(column))
+    name = str(column.type)
+    try:
+        values = distinct.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise _refusal(None, name, "years outside 1 to 9999 are not converted", field, table) from error
+    converted = _convert_values(values, field, table, found=name, places=column)
+    return Keys(column=field.name, values=pc.unique(converted), num_given=len(column))
+
+
+def _is_same(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_large_string(found) or pa.types.is_string_view(found):
+        found = pa.string()
+    if pa.types.is_large_binary(found) or pa.types.is_binary_view(found):
+        found = pa.binary()
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        # Any zone's name stands for the same instants.
+        return bool(found.unit == wanted.unit and (found.tz is None) == (wanted.tz is None))
+    return bool(found == wanted)
+
+
+def _convert_values(
+    values: list[Any],
+    field: StructField,
+    table: str,
+    *,
+    found: str | None = None,
+    places: pa.Array | None = None,
+) -> pa.Array:
+    convert = _converter(field.type)
+    converted = []
+    for index, value in enumerate(values):
+        try:
+            if value is None:
+                raise _NotExact("null equals nothing")
+            converted.append(convert(value))
+        except _NotExact as problem:
+            place = index if places is None else pc.index(places, pa.scalar(value, places.type)).as_py()
+            raise _refusal(place, found or _type_name(value), str(problem), field, table) from None
+    return array_of(converted, field.type)
+
+
+def _type_name(value: object) -> str:
+    return "null" if value is None else next((name for each, name in _TYPE_NAMES if isinstance(value, each)), "value")
+
+
+def _refusal(place: int | None, found: str, why: str, field: StructField, table: str) -> SchemaMismatch:
+    which = "A key" if place is None or place < 0 else f"Key number {place + 1}"
+    return SchemaMismatch(
+        f"{which} is a {found}, and the column {field.name!r} of {table} is {field.type}: {why}. A key that is changed "
+        "on the way would find nobody, or somebody else. Give the keys in the column's own type: cast them in a query, "
+        "give the file a schema, or filter them. Nothing was read.",
+        table=table,
+        columns=[field.name],
+    )
+
+
+def _converter(kind: DataType) -> Callable[[Any], Any]:
+    if isinstance(kind, DecimalType):
+        return lambda value: _decimal(value, kind)
+    assert isinstance(kind, Primitive)
+    return _CONVERTERS[kind]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise _NotExact("a text may have been written in several ways (7, 07, 7.0)")
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    raise _NotExact("only bytes are bytes")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise _NotExact("only true and false are booleans")
+
+
+def _integer(primitive: Primitive) -> Callable[[Any], int]:
+    bound = 1 << (_INTEGER_BITS[primitive] - 1)
+
+    def convert(value: Any) -> int:
+        number = _whole(value)
+        if not -bound <= number < bound:
+            raise _NotExact("it is out of range")
+        return number
+
+    return convert
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise _NotExact("a boolean is no number")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        if _WHOLE.fullmatch(value) is None:
+            raise _NotExact("the text is not how that type writes a number, so it would not read back as it was")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value) or value != math.floor(value) or abs(value) > _DOUBLE_WHOLE:
+            raise _NotExact("it is no whole number, or one that a floating-point number cannot tell from its neighbour")
+        return int(value)
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value(context=_EXACT):
+        return int(value)
+    raise _NotExact("it is no whole number")
+
+
+def _decimal(value: Any, kind: DecimalType) -> Decimal:
+    if isinstance(value, bool):
+        raise _NotExact("a boolean is no number")
+    if isinstance(value, int):
+        number = Decimal(value)
+    elif isinstance(value, Decimal) and value.is_finite():
+        number = value
+    elif isinstance(value, str) and _PLAIN_DECIMAL.fullmatch(value):
+        number = Decimal(value)
+    elif isinstance(value, str):
+        raise _NotExact("the text is not how that type writes a number, so it would not read back as it was")
+    elif isinstance(value, float) and math.isfinite(value):
+        number = Decimal(repr(value))
+        if len(number.normalize(_EXACT).as_tuple().digits) > _DOUBLE_DIGITS:
+            raise _NotExact("a floating-point number of so many digits may stand for several decimals")
+    else:
+        raise _NotExact("it is no number")
+    scaled = number.scaleb(kind.scale, _EXACT)
+    if scaled != scaled.to_integral_value(context=_EXACT) or scaled.copy_abs() >= 10**kind.precision:
+        raise _NotExact("its digits do not fit")
+    return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+
+
+def _double(value: Any) -> float:
+    if isinstance(value, bool):
+        raise _NotExact("a boolean is no number")
+    if isinstance(value, float):
+        number = value
+    elif isinstance(value, int) and abs(value) <= _DOUBLE_WHOLE:
+        number = float(value)
+    elif isinstance(value, Decimal) and value.is_finite():
+        number = float(value)
+        if Decimal(repr(number)) != value:
+            raise _NotExact("it has no exact floating-point number")
+    elif isinstance(value, str) and _PLAIN_DECIMAL.fullmatch(value):
+        return _double(Decimal(value))
+    else:
+        raise _NotExact("it has no exact floating-point number")
+    if math.isnan(number):
+        raise _NotExact("NaN names nobody")
+    # One zero: Spark's joins take both for equal.
+    return number + 0.0
+
+
+def _single(value: Any) -> float:
+    number = _double(value)
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        raise _NotExact("it is out of range") from None
+    if rounded != number:
+        raise _NotExact("it has no exact floating-point number of 32 bits")
+    return rounded
+
+
+def _date(value: Any) -> int:
+    """Days since 1970-01-01."""
+    if isinstance(value, dt.datetime):
+        raise _NotExact("which day an instant belongs to depends on a time zone")
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days
+    days = parse_date(value) if isinstance(value, str) else None
+    if days is None or date_text(days) != value:
+        raise _NotExact("it is no date written as yyyy-MM-dd")
+    return days
+
+
+def _timestamp(value: Any) -> int:
+    """Microseconds since 1970 UTC."""
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return (value - _EPOCH.replace(tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    found = parse_timestamp(value) if isinstance(value, str) else None
+    if found is None or found[1] is None:
+        raise _NotExact("only a time with its offset from UTC names an instant")
+    return found[0] - found[1] * SECOND_US
+
+
+def _timestamp_ntz(value: Any) -> int:
+    """Microseconds since 1970 by the clock."""
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return (value - _EPOCH) // dt.timedelta(microseconds=1)
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return (value - _EPOCH.date()).days * DAY_S * SECOND_US
+    found = parse_timestamp(value) if isinstance(value, str) else None
+    if found is None or found[1] is not None:
+        raise _NotExact("only a time without a zone is one")
+    return found[0]
+
+
+_CONVERTERS: dict[Primitive, Callable[[Any], Any]] = {
+    Primitive.STRING: _text,
+    Primitive.BINARY: _binary,
+    Primitive.BOOLEAN: _boolean,
+    **{primitive: _integer(primitive) for primitive in _INTEGER_BITS},
+    Primitive.FLOAT: _single,
+    Primitive.DOUBLE: _double,
+    Primitive.DATE: _date,
+    Primitive.TIMESTAMP: _timestamp,
+    Primitive.TIMESTAMP_NTZ: _timestamp_ntz,
+}

@@ -1,0 +1,272 @@
+"""MERGE: source rows meet target rows; what acts on each pair, and on each row without one, the clauses say.
+
+The source is pinned first. One Spark job finds the pairs (`pairs`); the driver judges ambiguity and knows which source
+rows matched nothing; a second job copies the touched files without the acted rows and writes the new rows (`images`).
+The invariant: which clause acts on which pair is decided once, in the first job, over all pairs that ON matches.
+Source: delta-spark, MergeIntoCommand; soundness A2, A13, A14.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
+from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.source import PinnedSource, build_source, pin, pinned_before
+from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, check_clauses
+from airflow_txlog.jobs.operations.merge.images import inserted_rows, updated_images
+from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, told
+from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.resume.rounds import Outcome
+from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.metrics import file_counts, vector_metrics
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
+from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
+from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql.table_rules import accepted_rules
+
+
+def merge(context: JobContext) -> Outcome:
+    """Run the job of `context.spec`; raises TxlogError."""
+    if context.arguments["target_alias"].lower() == context.arguments["source_alias"].lower():
+        raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")
+    return run_row_operation(context, _Merge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared(Prepared):
+    source: PinnedSource
+    sides: Sides
+    clauses: Clauses
+
+
+class _Merge(RowOperation):
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._gate = SqlGate(context)
+        self._pinned: PinnedSource | None = None
+        self._auto = AutoScope(context=context, gate=self._gate)
+
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
+        """The source pinned, every text accepted, every rule of the table kept, and the files registered as read."""
+        context, gate = self._context, self._gate
+        source = self._source(tx, snapshot, memory)
+        with context.step("plan"):
+            snapshot = self._evolved(tx, snapshot, source)
+            sides = self._sides(snapshot, source)
+            gate.condition(context.arguments["on"], sides.pair)
+            clauses = check_clauses(gate, sides, context.arguments["clauses"])
+            if clauses.on_target:
+                check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
+            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
+            scope, candidates = self._read(tx, snapshot, sides, clauses, source, partitions)
+            return _Prepared(
+                snapshot=snapshot,
+                partitions=partitions,
+                scope=scope,
+                candidates=candidates,
+                whole=candidates.slice(0, 0),
+                updates=frozenset(clause.number for clause in clauses.updates),
+                source=source,
+                sides=sides,
+                clauses=clauses,
+            )
+
+    def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PinnedSource:
+        """The source, pinned once for all rounds and tries, but afresh in each round where it reads the target."""
+        context = self._context
+        if self._pinned is None:
+            self._pinned = pinned_before(context, self._gate)
+        if self._pinned is not None and not self._pinned.reads_target:
+            return self._pinned
+        with context.step("pin"):
+            source = build_source(context, self._gate, snapshot)
+            if source.reads_target:
+                tx.read_whole_table()
+            # Other source rows: nothing that was found about the last ones holds.
+            memory.forget()
+            self._pinned = pin(context, source, self._gate)
+        context.log(f"the source has {plural(self._pinned.num_rows, 'row')}")
+        return self._pinned
+
+    def _evolved(self, tx: Transaction, snapshot: Snapshot, source: PinnedSource) -> Snapshot:
+        """The table with the columns that this merge gives it; itself where it gives it none."""
+        arguments = self._context.arguments
+        columns = assigned_columns(source.schema, arguments["clauses"], arguments["target_alias"])
+        metadata = evolved_metadata(self._context, tx, columns)
+        return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
+
+    def _sides(self, snapshot: Snapshot, source: PinnedSource) -> Sides:
+        rules = accepted_rules(self._context, snapshot.metadata)
+        target = rules.spark_schema
+        return Sides(
+            target=target,
+            source=source.schema,
+            target_alias=self._context.arguments["target_alias"],
+            source_alias=self._context.arguments["source_alias"],
+            target_shape=self._gate.shape(without_metadata(target, nullable=True)),
+            source_shape=self._gate.shape(source.schema),
+            ansi=is_ansi(self._context.spark),
+            table_uri=self._context.root,
+            rules=rules,
+            may_lack_columns=self._context.arguments["schema_evolution"],
+        )
+
+    def _read(
+        self,
+        tx: Transaction,
+        snapshot: Snapshot,
+        sides: Sides,
+        clauses: Clauses,
+        source: PinnedSource,
+        partitions: Partitions,
+    ) -> tuple[str | None, pa.Table]:
+        """The scope, and the files that may hold a row of interest, registered as read by all that decides on them."""
+        context = self._context
+        scope, scope_read = read_scope(context, self._gate, snapshot, partitions)
+        self._gate.check_all_used()
+        files = tx.read(both(self._of_interest(snapshot, sides, clauses, source), scope_read))
+        return scope, files_inside(partitions, scope, files)
+
+    def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: PinnedSource) -> Predicate:
+        """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
+        context = self._context
+        conditions = [clause.condition for clause in clauses.not_matched_by_source]
+        if None in conditions:
+            return Predicate.true()
+        auto = self._auto.of(snapshot, sides, source, context.arguments["on"])
+        read = both(self._on(snapshot, sides), auto)
+        for text in filter(None, conditions):
+            used = self._gate.parameters_in(text)
+            read = either(read, read_condition(context, snapshot, text, used, alias=sides.target_alias))
+        if auto is not None:
+            context.log(f"what ON can match is bounded by the source, which names {told(auto)}")
+        return read
+
+    def _on(self, snapshot: Snapshot, sides: Sides) -> Predicate:
+        """What ON demands of the target alone."""
+        context = self._context
+        return target_conjuncts(
+            context.arguments["on"],
+            snapshot.delta_schema,
+            snapshot.partition_columns,
+            target_alias=sides.target_alias,
+            source_alias=sides.source_alias,
+            parameters=context.parameters,
+            time_zone=context.spec.time_zone,
+            source_columns=sides.source.names,
+            lenient=True,
+        )
+
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+        """All pairs, and the rows on which a clause acts because nothing matched."""
+        assert isinstance(prepared, _Prepared)
+        schema = prepared.snapshot.delta_schema
+        sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
+        return find_pairs(self._context, self._gate, plan, schema, sides, clauses, source)
+
+    def check(self, prepared: Prepared, found: Found) -> None:
+        """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
+        assert isinstance(prepared, _Prepared)
+        context = self._context
+        check_unambiguous(context, found.verdicts.pairs, found.plan, prepared.clauses)
+        given = prepared.source.num_rows
+        matched = len(found.verdicts.matched_source_rows()) if context.arguments["require_match"] else given
+        if matched < given:
+            raise MatchNotFound(
+                f"{context.root}: {given - matched} of {plural(given, 'source row')} match no row at version "
+                f"{prepared.snapshot.version}, and require_match asks for every one. Nothing was changed.",
+                table=context.root,
+                given=given,
+                matched=matched,
+            )
+
+    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
+        """The new images of matched rows, and of rows that a clause updates because nothing matched."""
+        assert isinstance(prepared, _Prepared)
+        schema = prepared.snapshot.delta_schema
+        clauses, sides = prepared.clauses, prepared.sides
+        return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
+
+    def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+        """Which rows of a bucket are inserted follows from those that matched."""
+        assert isinstance(prepared, _Prepared)
+        if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
+            return {}
+        rows = verdicts.matched_source_rows()
+        if len(rows) == prepared.source.num_rows:
+            return {}
+        matched = prepared.source.buckets_of(rows)
+        count = len(matched)
+        return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
+
+    def inserts(self, prepared: Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+        """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
+        assert isinstance(prepared, _Prepared)
+        clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
+        matched = verdicts.matched_source_rows()
+        return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
+
+    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
+        """The commit, as delta-spark has it."""
+        assert isinstance(prepared, _Prepared)
+        predicate = predicate_parameter([self._context.arguments["on"]])
+        return Change(
+            operation="MERGE",
+            parameters={"predicate": predicate, **prepared.clauses.parameters()},
+            staged=work.staged,
+            removed=work.removed,
+            metrics=self._metrics(prepared, found, work),
+            files=file_counts(prepared, work),
+        )
+
+    def _metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+        context, clauses = self._context, prepared.clauses
+
+        def count(of: tuple[Clause, ...], action: str) -> int:
+            return found.verdicts.count([c.number for c in of if c.action == action])
+
+        by_source = {a: count(clauses.not_matched_by_source, a) for a in ("update", "delete")}
+        updated, deleted = found.updated.num_rows, found.removed.num_rows - found.updated.num_rows
+        return {
+            "numSourceRows": prepared.source.num_rows,
+            "numTargetRowsInserted": work.num_inserted,
+            "numTargetRowsUpdated": updated,
+            "numTargetRowsDeleted": deleted,
+            "numTargetRowsCopied": work.num_copied,
+            "numTargetRowsMatchedUpdated": updated - by_source["update"],
+            "numTargetRowsMatchedDeleted": deleted - by_source["delete"],
+            "numTargetRowsNotMatchedBySourceUpdated": by_source["update"],
+            "numTargetRowsNotMatchedBySourceDeleted": by_source["delete"],
+            "numTargetChangeFilesAdded": len(work.changes),
+            **vector_metrics("numTarget", work),
+            "numOutputRows": work.num_inserted + updated + work.num_copied,
+            "numTargetFilesAdded": len(work.files),
+            "numTargetFilesRemoved": work.num_removed,
+            "numTargetBytesAdded": work.num_bytes,
+            "numTargetBytesRemoved": work.num_removed_bytes,
+            "executionTimeMs": sum(context.step_ms(name) for name in ("pin", "plan", "find", "rewrite")),
+            "materializeSourceTimeMs": context.step_ms("pin"),
+            "scanTimeMs": context.step_ms("find"),
+            "rewriteTimeMs": context.step_ms("rewrite"),
+        }
+
+
+def _digest(rows: pa.Array) -> str:
+    """Of ascending row numbers."""
+    return hashlib.sha256(pa.RecordBatch.from_arrays([rows], [ROW_ID_COLUMN]).serialize()).hexdigest()

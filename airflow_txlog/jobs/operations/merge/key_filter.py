@@ -1,0 +1,90 @@
+"""The sieve of a MERGE: target rows whose key no source row has, dropped by the workers that read them.
+
+Where a conjunct of ON is `t.k = s.k` with columns of one plain type, ON is not TRUE of a target row whose `k` is none
+of the source's, whatever the rest of ON says. The invariant: a row that ON matches with some source row passes.
+Source: soundness A14 (what an equality is), `datafiles.tasks.row_filter`.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, Sieve
+from airflow_txlog.engine.table.predicate.lexing import Token, lex
+from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.operations.merge.clauses import Sides
+from airflow_txlog.jobs.operations.merge.source_scope import Equality, scoping_equalities
+from airflow_txlog.jobs.sql.schemas import is_same_type
+
+# Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
+MOST_KEYS = 100_000
+# What the driver reads of one key column, uncompressed.
+MOST_BYTES = 64 * 1024 * 1024
+
+# One order and one equality for everybody. A collated string has another name.
+_PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string"))
+
+
+def key_sieve(
+    on: str, schema: delta.StructType, arrow_schema: pa.Schema, sides: Sides, source: PinnedSource
+) -> Sieve | None:
+    """What the accepted condition `on` says of target rows by the source's keys; None where it says nothing certain.
+
+    `schema` is the target's, and `arrow_schema` the types in which its rows are read.
+    """
+    able = [field.name for field in schema.fields if _is_plain(field, sides)]
+    equalities = scoping_equalities(
+        on,
+        target_alias=sides.target_alias,
+        partition_columns=able,
+        target_columns=schema.names,
+        source_columns=source.schema.names,
+    )
+    parts: list[Sieve] = []
+    for equality in equalities:
+        key = _source_column(equality, sides, schema)
+        if key is None or not is_same_type(sides.source[key].dataType, sides.target[equality.column].dataType):
+            continue
+        if source.bytes_of([key]) <= MOST_BYTES:
+            values = source.distinct(key).cast(arrow_schema.field(equality.column).type)
+            parts.append(_one_of(equality, values))
+    return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+
+def _is_plain(field: delta.StructField, sides: Sides) -> bool:
+    if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
+        return False
+    return sides.target[field.name].dataType.simpleString() in _PLAIN
+
+
+def _source_column(equality: Equality, sides: Sides, schema: delta.StructType) -> str | None:
+    """The source's column that the other side of the equality is; None where it is more, or may mean something else."""
+    tokens = lex(equality.sql).tokens
+    named = {name.lower(): name for name in sides.source.names}
+    ours = {name.lower() for name in schema.names}
+    if any(token.kind not in ("word", "name") for token in tokens[::2]):
+        return None
+    if len(tokens) == 1:
+        name = tokens[0].text.lower()
+        return None if name in ours else named.get(name)
+    alias = sides.source_alias.lower()
+    # A struct column of the alias's name would make `s.k` a member of it.
+    if len(tokens) == 3 and tokens[1] == Token("symbol", ".") and tokens[0].text.lower() == alias:
+        return None if alias in named or alias in ours else named.get(tokens[2].text.lower())
+    return None
+
+
+def _one_of(equality: Equality, values: pa.Array) -> Sieve:
+    present = values.drop_null()
+    name = equality.column
+    if len(present) <= MOST_KEYS:
+        found: Sieve = OneOf(column=name, values=present)
+    else:
+        ends = pc.min_max(present)
+        least, greatest = (pa.array([ends[end]], present.type) for end in ("min", "max"))
+        above = Compared(column=name, operator=">=", value=least)
+        found = AllOf((above, Compared(column=name, operator="<=", value=greatest)))
+    # By `<=>` a null meets a null.
+    return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found

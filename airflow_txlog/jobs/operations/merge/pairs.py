@@ -1,0 +1,133 @@
+"""Pairs of a merge: every target row and source row that ON matches, and the clause that acts on them.
+
+One Spark job joins the rows of the scanned files with the pinned source and yields numbers only: where the target row
+lives, which source row it met, which clause acts. The invariant: these are *all* pairs that ON matches, also those on
+which no clause acts, because they decide what is ambiguous and what is inserted; and every target row that matches
+nothing and on which a WHEN NOT MATCHED BY SOURCE clause acts. Source: delta-spark, MergeIntoCommand; soundness A1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.locations import readable
+from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
+from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
+from airflow_txlog.errors import AmbiguousMerge
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
+from airflow_txlog.jobs.operations.merge.key_filter import key_sieve
+from airflow_txlog.jobs.rows.find import scan_columns
+from airflow_txlog.jobs.rows.matches import ADDRESSED, Verdicts
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
+from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
+
+# Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
+# disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours
+# yields, takes it for small, and would send the target to every task.
+BROADCAST_BYTES = 128 * 1024 * 1024
+
+_DOING = "match source and target"
+
+
+def find_pairs(
+    context: JobContext,
+    gate: SqlGate,
+    plan: FilePlan,
+    schema: StructType,
+    sides: Sides,
+    clauses: Clauses,
+    source: PinnedSource,
+) -> Verdicts:
+    """The verdicts on all rows of the planned files (of a table with this schema)."""
+    if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
+        return Verdicts()
+    on = context.arguments["on"]
+    texts = [on, *clauses.conditions_on_target()]
+    target_view, source_view = context.view_name(), context.view_name()
+    # Where no match is a reason to act, every row is of interest.
+    sieve = None if clauses.not_matched_by_source else key_sieve(on, schema, plan.schema, sides, source)
+    scan_columns(context, plan, _named(texts, schema, sides.source_alias), sieve).createOrReplaceTempView(target_view)
+    source.frame.createOrReplaceTempView(source_view)
+    named = _named(texts, parse_schema(without_metadata(source.schema).json()), sides.target_alias)
+    size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
+    s, t = quoted(sides.source_alias), quoted(sides.target_alias)
+    source_row = f"{s}.{ROW_ID_COLUMN}"
+    by_source = clauses.not_matched_by_source
+    selected = f"{t}.*" if by_source else f"{t}.{ADDRESS_COLUMN}"
+    query = (
+        f"SELECT /*+ {join_hint(size_bytes, s)} */ {selected}, {source_row}, "
+        f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} FROM {quoted(target_view)} AS {t} "
+        f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
+    )
+    if not by_source:
+        return Verdicts(pairs=collect(gate.run(query), _DOING).cast(ADDRESSED))
+    # Of rows that match nothing there may be as many as the table has: they come as bitmaps.
+    found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)))
+    return Verdicts.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
+
+
+def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
+    """The pairs, and the target rows without one on which a clause acts.
+
+    Its conditions are evaluated above the join, where a bare name can mean nothing but the target's column.
+    """
+    row, clause = f"{t}.{ROW_ID_COLUMN}", f"{t}.{CLAUSE_COLUMN}"
+    decided = (
+        f"SELECT {t}.{ADDRESS_COLUMN}, {row}, CASE WHEN {row} IS NULL THEN {deciding} ELSE {clause} END "
+        f"AS {CLAUSE_COLUMN} FROM ({pairs}) AS {t}"
+    )
+    return f"SELECT * FROM ({decided}) WHERE {ROW_ID_COLUMN} IS NOT NULL OR {CLAUSE_COLUMN} IS NOT NULL"
+
+
+def join_hint(size_bytes: int, alias: str) -> str:
+    """How to join with the side `alias` (quoted), whose columns take so many bytes in a hash table."""
+    return f"{join_strategy(size_bytes)}({alias})"
+
+
+def join_strategy(size_bytes: int) -> str:
+    """Spark's name of the hint for a join with a side that takes so many bytes in a hash table."""
+    return "BROADCAST" if size_bytes < BROADCAST_BYTES else "SHUFFLE_MERGE"
+
+
+def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, clauses: Clauses) -> None:
+    """Raises AmbiguousMerge where two source rows match a target row that a clause may act on.
+
+    `rows`: all pairs in the files of the plan, a table `ADDRESSED`.
+    """
+    addresses = rows.column(ADDRESS_COLUMN)
+    # Without a WHEN MATCHED clause it does not matter how often a row matches.
+    if not clauses.matched or clauses.tolerates_many_matches or len(pc.unique(addresses)) == len(addresses):
+        return
+    counts = pc.value_counts(addresses)
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    many, first = len(repeated), pc.min(repeated).as_py()
+    file, row = first >> POSITION_BITS, first & ((1 << POSITION_BITS) - 1)
+    path = readable(plan.table.column("location")[file].as_py())
+    raise AmbiguousMerge(
+        f"{context.root}: {many} target rows are matched by more than one source row, the first of them row {row} of "
+        f"{path}. Which one shall act cannot be told: make the source unique in the columns of ON. "
+        "Nothing was changed.",
+        table=context.root,
+        path=path,
+        row=row,
+    )
+
+
+def _named(texts: Iterable[str], schema: StructType, other_alias: str) -> frozenset[str] | None:
+    """The schema's columns that some of the texts may mean, beside the other side's alias; None for any."""
+    named: frozenset[str] = frozenset()
+    for text in texts:
+        found = columns_named(text, schema, other_alias)
+        if found is None:
+            return None
+        named |= found
+    return named

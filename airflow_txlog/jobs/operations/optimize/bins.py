@@ -1,0 +1,161 @@
+"""Which files of a table are worth rewriting, and which of them become one file: pure, on the files of a snapshot.
+
+A *bin* is files of one partition that are rewritten together. The invariant: a bin never holds files of two partitions,
+no file is in two bins, and a bin that would give back what it takes (one sound file) is not made, so that optimizing
+again right away finds nothing to do. Source: delta-spark, OptimizeTableCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.log.paths import misspelled
+from airflow_txlog.engine.table.snapshot.files import file_keys, record_count, vectors_of
+
+# A file of at least so much of the target is left alone: to grow it by a quarter is not worth writing it anew.
+LARGE_SHARE = 0.75
+# A file of which more rows than this share are masked is rewritten whatever its size, as delta-spark does.
+WORN_SHARE = 0.05
+# What a file costs in its bin even when it is empty: opening ten thousand files one by one is a task without end.
+_FILE_COST_BYTES = 128 * 1024
+_FILES_A_BIN = 1000
+# Bins of a partition that a file may still go into. More would fit a little better, and cost their square.
+_OPEN_BINS = 32
+
+Partition = tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Files that are rewritten together: rows of a table `FILES`, in the order in which their rows are written.
+
+    `size_bytes` is what they take now, `live_bytes` what their rows without the masked ones take, about.
+    """
+
+    files: pa.Table
+    size_bytes: int
+    live_bytes: int
+
+    def keys(self, root: str) -> frozenset[str]:
+        """The files' keys: canonical path and deletion vector."""
+        return frozenset(file_keys(self.files, root).to_pylist())
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    row: int
+    partition: Partition
+    size_bytes: int
+    live_bytes: int
+    is_worn: bool
+
+
+def compaction_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
+    """The bins of small files, and of worn ones, whose rewriting makes files near the target.
+
+    A file is worn where many of its rows are deleted, or where another engine's VACUUM would not know its path (see
+    `misspelled`). Files that another engine has clustered are its business, unless they are worn. The rows of a bin
+    take no more than the target now, unless it is one worn file.
+    """
+    is_small = pc.less(files.column("size"), int(LARGE_SHARE * target_bytes))
+    is_free = pc.and_(is_small, pc.is_null(files.column("clustering_provider")))
+    may_be_worn = pc.or_(pc.is_valid(files.column("deletion_vector")), misspelled(files.column("path")))
+    candidates = pc.or_(is_free, may_be_worn)
+    free, files = is_free.filter(candidates).to_pylist(), files.filter(candidates)
+    chosen = [file for file in _described(files) if file.is_worn or free[file.row]]
+    packed = _packed(chosen, target_bytes)
+    return [_bin(files, each) for each in packed if len(each) > 1 or each[0].is_worn]
+
+
+def purge_bins(files: pa.Table, target_bytes: int) -> list[Bin]:
+    """The bins of all files that have a deletion vector, and of no other."""
+    files = files.filter(pc.is_valid(files.column("deletion_vector")))
+    return [_bin(files, each) for each in _packed(_described(files), target_bytes)]
+
+
+def partition_bins(files: pa.Table) -> list[Bin]:
+    """All files of each partition as one bin."""
+    groups: dict[Partition, list[_File]] = {}
+    for file in _described(files):
+        groups.setdefault(file.partition, []).append(file)
+    return [_bin(files, group) for group in groups.values()]
+
+
+def batches_of(bins: Sequence[Bin], batch_bytes: int | None) -> Iterator[list[Bin]]:
+    """The bins in batches of at most so many bytes, each of which becomes a commit; at least one bin in each."""
+    batch: list[Bin] = []
+    taken = 0
+    for each in bins:
+        if batch and batch_bytes is not None and taken + each.size_bytes > batch_bytes:
+            yield batch
+            batch, taken = [], 0
+        batch.append(each)
+        taken += each.size_bytes
+    if batch:
+        yield batch
+
+
+def size_metrics(sizes: Sequence[int]) -> Mapping[str, int]:
+    """Quantiles of the sizes of the added files, as delta-spark counts them; none where nothing was added."""
+    if not sizes:
+        return {}
+    found = sorted(sizes)
+    return {
+        "minFileSize": found[0],
+        "p25FileSize": found[len(found) // 4],
+        "p50FileSize": found[len(found) // 2],
+        "p75FileSize": found[len(found) * 3 // 4],
+        "maxFileSize": found[-1],
+    }
+
+
+def _packed(files: Sequence[_File], target_bytes: int) -> list[list[_File]]:
+    """Files into bins, first fit in the order given: what was written together stays together, as far as it fits."""
+    least = min(_FILE_COST_BYTES, target_bytes // _FILES_A_BIN)
+    found: list[list[_File]] = []
+    open_bins: dict[Partition, list[tuple[int, list[_File]]]] = {}
+    for file in files:
+        cost = max(file.live_bytes, least)
+        places = open_bins.setdefault(file.partition, [])
+        fitting = next((index for index, (taken, _) in enumerate(places) if taken + cost <= target_bytes), None)
+        if fitting is not None:
+            taken, members = places[fitting]
+            members.append(file)
+            places[fitting] = (taken + cost, members)
+            continue
+        found.append([file])
+        places.append((cost, found[-1]))
+        if len(places) > _OPEN_BINS:
+            # The fullest one has the least to offer.
+            places.remove(max(places, key=lambda place: place[0]))
+    return found
+
+
+def _described(files: pa.Table) -> list[_File]:
+    """What packing must know of each file, oldest first."""
+    order = pc.sort_indices(files, [("modification_time", "ascending"), ("path", "ascending")]).to_pylist()
+    vectors, unknown_paths = vectors_of(files), misspelled(files.column("path")).to_pylist()
+    sizes, partitions = files.column("size").to_pylist(), files.column("partition_values").to_pylist()
+    found = []
+    for row in order:
+        live, is_worn = sizes[row], unknown_paths[row]
+        vector = vectors.get(row)
+        if vector is not None:
+            records = record_count(files.column("stats")[row].as_py())
+            # Without a row count nobody can tell how much is masked, nor what the file's statistics are worth.
+            share = min(vector.cardinality / records, 1.0) if records else 1.0
+            live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE
+        found.append(_File(row, tuple(sorted(partitions[row] or [])), sizes[row], live, is_worn))
+    return found
+
+
+def _bin(files: pa.Table, members: Sequence[_File]) -> Bin:
+    return Bin(
+        files=files.take(pa.array([file.row for file in members], pa.int64())),
+        size_bytes=sum(file.size_bytes for file in members),
+        live_bytes=sum(file.live_bytes for file in members),
+    )

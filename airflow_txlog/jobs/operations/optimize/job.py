@@ -1,0 +1,305 @@
+"""OPTIMIZE: small files become large ones, rows sorted in Z-order where asked, and purged of masked rows where asked.
+
+No row changes, so no action says that data changed, no commit carries an application transaction, and each batch of
+bins is a commit of its own: a job that is killed has done what it has committed, and running it again does the rest.
+A winner that appends is no conflict. One that takes an input of a staged bin away costs that bin alone: the others are
+committed as they are, and the bin's remaining files are looked at again.
+
+The invariant: every file that is removed is live, by path and deletion vector, in the version that the commit was
+checked against, and its rows are in what is added.
+Source: delta-spark, OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
+from airflow_txlog.datafiles.tasks.zorder import ColumnPath
+from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.engine.commit.content.clustering import clustering_columns
+from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
+from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.operations.optimize.bins import (
+    Bin,
+    batches_of,
+    compaction_bins,
+    partition_bins,
+    purge_bins,
+    size_metrics,
+)
+from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
+from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
+from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
+from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment
+from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.scope import files_inside, read_scope
+
+
+def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> Outcome:
+    """Run the job of `context.spec`; raises TxlogError."""
+    return _Optimizing(context, clock).run()
+
+
+@dataclass(kw_only=True)
+class _Done:
+    """What the commits so far came to."""
+
+    versions: list[int] = field(default_factory=list)
+    read_version: int | None = None
+    rounds: int = 1
+    sizes: list[int] = field(default_factory=list)
+    metrics: dict[str, int] = field(
+        default_factory=lambda: {
+            "numAddedFiles": 0,
+            "numAddedBytes": 0,
+            "numRemovedFiles": 0,
+            "numRemovedBytes": 0,
+            "numDeletionVectorsRemoved": 0,
+        }
+    )
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one commit in."""
+        assert outcome.change is not None
+        assert outcome.version is not None
+        self.versions.append(outcome.version)
+        self.read_version = outcome.read_version
+        self.rounds += outcome.rounds - 1
+        self.sizes.extend(file.size_bytes for file in outcome.change.staged)
+        for name in self.metrics:
+            self.metrics[name] += outcome.change.metrics[name]
+
+
+class _Optimizing:
+    def __init__(self, context: JobContext, clock: Clock) -> None:
+        self._context = context
+        self._clock = clock
+        self._arguments = context.arguments
+        self._gate = SqlGate(context)
+        self._target_bytes = TARGET_BYTES_DEFAULT
+        self._z_columns: tuple[ColumnPath, ...] = ()
+        self._done = _Done()
+        self._left: set[str] = set()
+        """Paths of files whose bin was dropped, because another commit took one of its inputs away."""
+        self._deadline_ms: int | None = None
+
+    def run(self) -> Outcome:
+        context = self._context
+        table = context.open_table()
+        with context.step("plan"):
+            # Whatever forbids a write is found here, before anything is staged.
+            snapshot = table.begin().snapshot
+            assert snapshot is not None
+            files = self._files(snapshot)
+            bins = self._bins(files)
+        considered = snapshot.num_files
+        self._tell(considered, files.num_rows, bins)
+        while bins:
+            for batch in batches_of(bins, self._arguments["batch_bytes"]):
+                self._commit(batch)
+            bins = self._again(table)
+        return self._outcome(considered, snapshot.version)
+
+    # --- what is to be done -----------------------------------------------------------------------------------------
+
+    def _files(self, snapshot: Snapshot) -> pa.Table:
+        """The files in scope, after everything that was asked for has been checked."""
+        arguments = self._arguments
+        if arguments["zorder_by"] and arguments["purge"]:
+            raise InvalidJobSpec(
+                "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have masked "
+                "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
+                argument="arguments.purge",
+            )
+        self._target_bytes = arguments["target_bytes"] or target_of(snapshot)
+        self._z_columns = self._ordering_columns(snapshot)
+        partitions = Partitions(self._context, self._gate, snapshot.delta_schema, snapshot.partition_columns)
+        scope, scope_read = read_scope(self._context, self._gate, snapshot, partitions)
+        self._gate.check_all_used()
+        return files_inside(partitions, scope, snapshot.files(scope_read))
+
+    def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
+        """The columns of the Z-order. Raises UnsupportedFeature where the table is clustered by columns of its own."""
+        found = ordering_columns(snapshot, self._arguments["zorder_by"] or ())
+        if found and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
+            raise UnsupportedFeature(
+                f"{snapshot.uri} is a clustered table, whose files one engine sorts by the columns that the table "
+                "names; a Z-order by others would undo it. Nothing more was staged. Leave zorder_by out.",
+                table=snapshot.uri,
+                feature="clustering",
+                needed_to="write",
+            )
+        return found
+
+    def _bins(self, files: pa.Table) -> list[Bin]:
+        if self._z_columns:
+            return partition_bins(files)
+        pack = purge_bins if self._arguments["purge"] else compaction_bins
+        return pack(files, self._target_bytes)
+
+    def _again(self, table: Table) -> list[Bin]:
+        """Bins of what is left of dropped ones. Raises JobError where a purge has run out of time."""
+        if not self._left:
+            return []
+        if self._deadline_ms is None:
+            # What counts is the time since the first loss: the work before it may have taken hours.
+            self._deadline_ms = self._clock.now_ms() + self._context.spec.conflict_deadline_s * 1000
+        is_late = self._clock.now_ms() > self._deadline_ms
+        left, self._left = self._left, set()
+        if is_late and self._arguments["purge"]:
+            raise JobError(
+                f"{plural(len(left), 'file')}, the first {min(left)}, went on being changed by other commits for "
+                f"{self._context.spec.conflict_deadline_s} s and may still hold masked rows. What was committed "
+                "before stays. Run the job again.",
+                retryable=True,
+            )
+        if is_late:
+            self._context.log(f"{plural(len(left), 'file')} left for another time: other commits go on changing them")
+            return []
+        snapshot = table.snapshot()
+        # The winner may have been one that changed the table's columns, or clustered it.
+        self._z_columns = self._ordering_columns(snapshot)
+        bins = self._bins(snapshot.state.files.at_paths(left))
+        self._context.log(f"{plural(len(bins), 'bin')} of {plural(len(left), 'file')} that other commits left over")
+        return bins
+
+    def _tell(self, considered: int, inside: int, bins: Sequence[Bin]) -> None:
+        count = sum(each.files.num_rows for each in bins)
+        size = sum(each.size_bytes for each in bins)
+        self._context.log(
+            f"{plural(considered, 'file')} considered, {considered - inside} outside of the scope; "
+            f"{plural(count, 'file')} ({_megabytes(size)}) to rewrite in {plural(len(bins), 'bin')}"
+        )
+
+    # --- doing it ---------------------------------------------------------------------------------------------------
+
+    def _commit(self, batch: Sequence[Bin]) -> None:
+        """Stage the bins and commit those that still hold; the others' files are left for another look."""
+        memory = Memory()
+        started = False
+
+        def plan(tx: Transaction) -> Change:
+            nonlocal started
+            snapshot = tx.snapshot
+            assert snapshot is not None
+            holds = memory.begin(rules_at(snapshot))
+            if not started:
+                # Bins are made of an earlier version, and what has gone since is not worth staging.
+                keys = [each.keys(snapshot.uri) for each in batch]
+                live = live_keys(snapshot, keys)
+                bins = [each for each, wanted in zip(batch, keys, strict=True) if wanted <= live]
+                memory.add(self._staged(snapshot, bins))
+                started = True
+            elif not holds:
+                self._context.log("the table's rules changed: what was staged is dropped")
+            live = live_keys(snapshot, [segment.inputs for segment in memory.segments])
+            kept = memory.keep(BIN, live, ("", CARRIES_IDS))
+            return self._change(tx, snapshot, kept)
+
+        outcome = run_rounds(self._context, plan, memory=memory, clock=self._clock)
+        committed = {path_of_key(key) for segment in memory.segments for key in segment.inputs}
+        root = self._context.root
+        self._left |= {path_of_key(key) for each in batch for key in each.keys(root)} - committed
+        if outcome.is_committed:
+            self._done.add(outcome)
+            added, removed = (self._done.metrics[name] for name in ("numAddedFiles", "numRemovedFiles"))
+            self._context.log(f"version {outcome.version}: {removed} files have become {added} so far")
+
+    def _staged(self, snapshot: Snapshot, bins: Sequence[Bin]) -> list[Segment]:
+        with self._context.step("rewrite"):
+            segments = stage_bins(
+                self._context, snapshot, bins, target_bytes=self._target_bytes, z_columns=self._z_columns
+            )
+        files = [file for segment in segments for file in segment.files]
+        self._context.log(
+            f"{plural(sum(each.files.num_rows for each in bins), 'file')} rewritten as {len(files)} "
+            f"({plural(sum(file.num_records for file in files), 'row')}, "
+            f"{_megabytes(sum(file.size_bytes for file in files))})"
+        )
+        return segments
+
+    def _change(self, tx: Transaction, snapshot: Snapshot, kept: Sequence[Segment]) -> Change:
+        keys = frozenset[str]().union(*(segment.inputs for segment in kept))
+        live = snapshot.state.files.at_paths({path_of_key(key) for key in keys})
+        removed = live.filter(pc.is_in(file_keys(live, snapshot.uri), value_set=pa.array(sorted(keys), pa.string())))
+        tx.read_files(removed)
+        if all(segment.fingerprint == CARRIES_IDS for segment in kept):
+            tx.keep_row_ids()
+        staged = [file for segment in kept for file in segment.files]
+        metrics = {
+            "numAddedFiles": len(staged),
+            "numAddedBytes": sum(file.size_bytes for file in staged),
+            "numRemovedFiles": removed.num_rows,
+            "numRemovedBytes": int(pc.sum(removed.column("size"), min_count=0).as_py()),
+            "numDeletionVectorsRemoved": len(vectors_of(removed)),
+        }
+        return Change(
+            operation="REORG" if self._arguments["purge"] else "OPTIMIZE",
+            parameters=self._parameters(),
+            staged=staged,
+            removed=removed,
+            metrics={**metrics, **size_metrics([file.size_bytes for file in staged])},
+            data_change=False,
+        )
+
+    def _parameters(self) -> dict[str, Any]:
+        scope = self._arguments["partition_predicate"]
+        predicate = predicate_parameter([] if scope is None else [scope])
+        if self._arguments["purge"]:
+            return {"predicate": predicate, "applyPurge": True}
+        return {
+            "predicate": predicate,
+            "auto": False,
+            "clusterBy": "[]",
+            "zOrderBy": zorder_parameter(self._z_columns),
+        }
+
+    def _outcome(self, considered: int, version: int) -> Outcome:
+        done = self._done
+        removed, added = done.metrics["numRemovedFiles"], done.metrics["numAddedFiles"]
+        change = Change(
+            operation="OPTIMIZE",
+            parameters={},
+            metrics={**done.metrics, **size_metrics(done.sizes)},
+            files={
+                "considered": considered,
+                "pruned": considered - removed,
+                "rewritten": removed,
+                "added": added,
+                "removed": removed,
+            },
+        )
+        return Outcome(
+            change=change,
+            version=done.versions[-1] if done.versions else version,
+            read_version=done.read_version if done.versions else version,
+            is_committed=bool(done.versions),
+            rounds=done.rounds,
+        )
+
+
+def target_of(snapshot: Snapshot) -> int:
+    """The size that files of the table shall have: its property delta.targetFileSize, else 256 MiB."""
+    return snapshot.table_properties.target_file_bytes or TARGET_BYTES_DEFAULT
+
+
+def live_keys(snapshot: Snapshot, keys: Iterable[frozenset[str]]) -> set[str]:
+    """Of these keys of files, those that are live: with this very deletion vector."""
+    wanted = frozenset[str]().union(*keys)
+    live = snapshot.state.files.at_paths({path_of_key(key) for key in wanted})
+    return set(wanted.intersection(file_keys(live, snapshot.uri).to_pylist()))
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1_000_000:,.1f} MB"

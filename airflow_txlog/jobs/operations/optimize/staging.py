@@ -1,0 +1,194 @@
+"""The files that bins become, staged by Spark's workers: compacted one by one, or sorted in Z-order over a shuffle.
+
+The invariant: what is staged of a bin has as many rows as the bin's files, where the log says how many those are; a bin
+is staged whole or not at all. Source: delta-spark, OptimizeExecutor; soundness B10.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
+from airflow_txlog.datafiles.tasks.compaction import CompactTask, RowIds
+from airflow_txlog.datafiles.tasks.plans import pack_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask
+from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, ZOrder, ZOrderTask, cuts
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.errors import JobError
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, scan_frame, sent_bins
+from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, unstage
+from airflow_txlog.jobs.operations.optimize.bins import Bin
+from airflow_txlog.jobs.operations.optimize.row_ids import carried_ids, with_base_ids, with_ids
+from airflow_txlog.jobs.resume.memory import BIN, Segment
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import quoted
+from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.jobs.sql.scope import known_sum
+
+# Bins of so many bytes together are work enough for a task.
+_TASK_BYTES = 64 * 1024 * 1024
+# The fingerprint of a segment whose rows have their ids in it.
+CARRIES_IDS = "carries row ids"
+# What the boundaries of a Z-order are taken from.
+SAMPLE_ROWS = 100_000
+# Where the log does not say how many rows a file has.
+_ROW_BYTES_GUESSED = 64
+
+
+def stage_bins(
+    context: JobContext, snapshot: Snapshot, bins: Sequence[Bin], *, target_bytes: int, z_columns: Sequence[ColumnPath]
+) -> list[Segment]:
+    """A segment of kind BIN for each of the bins, in their order. Raises as `collect_records` does, and JobError."""
+    if not bins:
+        return []
+    files = pa.concat_tables([each.files for each in bins])
+    numbers = [number for number, each in enumerate(bins) for _ in range(each.files.num_rows)]
+    plan = plan_files(snapshot, files, context.spec.time_zone, context.instants).with_column("segment", numbers)
+    ids = carried_ids(snapshot, files)
+    work = _Work(
+        plan=plan if ids is None else with_base_ids(plan, files),
+        files=files,
+        numbers=numbers,
+        layout=with_ids(_layout(context, snapshot, target_bytes), ids),
+        ids=ids,
+    )
+    if z_columns:
+        staged = _sorted_files(context, work, bins, target_bytes, z_columns)
+    else:
+        staged = [[] for _ in bins]
+        for file in collect_records(_compacted(context, work, bins), "compact data files"):
+            staged[file.segment or 0].append(file)
+    segments, carries = [], "" if ids is None else CARRIES_IDS
+    for each, found in zip(bins, staged, strict=True):
+        segments.append(Segment(kind=BIN, inputs=each.keys(snapshot.uri), fingerprint=carries, files=tuple(found)))
+        wanted, come = known_sum(live_row_counts(each.files)), sum(file.num_records for file in found)
+        if wanted is not None and wanted != come:
+            unstage(file for files in staged for file in files)
+            raise JobError(
+                f"Of {wanted} rows in {each.files.num_rows} files, the first {each.files.column('path')[0]}, {come} "
+                "came out of their rewriting. Nothing was committed; this is a fault of this engine, please report it.",
+            )
+    return segments
+
+
+def _layout(context: JobContext, snapshot: Snapshot, target_bytes: int) -> Layout:
+    """How the table's files are written, for rows that are in it already: none of them is judged, and a segment of
+    about the target size, a little more or less, is one file."""
+    return replace(layout_of(context, snapshot), must_check=False, target_bytes=8 * target_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The files of all bins, planned: `numbers` is the bin of each."""
+
+    plan: FilePlan
+    files: pa.Table
+    numbers: Sequence[int]
+    layout: Layout
+    ids: RowIds | None
+
+
+def _compacted(context: JobContext, work: _Work, bins: Sequence[Bin]) -> DataFrame:
+    """Records of one file a bin."""
+    sizes = [each.live_bytes for each in bins]
+    count = max(2 * context.parallelism, sum(sizes) // _TASK_BYTES)
+    rows_of: list[list[int]] = [[] for _ in bins]
+    for row, number in enumerate(work.numbers):
+        rows_of[number].append(row)
+    packed = [[row for number in numbers for row in rows_of[number]] for numbers in pack_bins(sizes, count)]
+    task = CompactTask(
+        bins=sent_bins(context, work.plan, packed),
+        layout=work.layout,
+        row_ids=work.ids,
+        # A core that no task uses can decode for one that does.
+        read_ahead=2 * len(packed) <= context.parallelism,
+    )
+    frame = context.spark.range(0, len(packed), 1, len(packed))
+    return frame.mapInArrow(task, spark_schema(RECORD_SCHEMA))
+
+
+def _sorted_files(
+    context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
+) -> list[list[StagedFile]]:
+    """The files of each bin: rows near each other in all of the columns stand in the same file, sorted."""
+    task = _z_order_task(context, work, bins, target_bytes, columns)
+    first = task.first_segments
+    count = first[-1] + len(task.splits[-1]) + 1
+    rows = context.spark.range(0, len(task.scan.bins), 1, len(task.scan.bins))
+    frame = rows.mapInArrow(task, spark_schema(task.output_schema))
+    frame = _by_segment(frame, min(count, max(2 * context.parallelism, sum(b.live_bytes for b in bins) // _TASK_BYTES)))
+    # Rows of one bucket in order too: runs of equal values are what encodings live on.
+    order = [F.col(name) for name in (SEGMENT_COLUMN, Z_COLUMN)]
+    order += [F.col(".".join(map(quoted, path))) for path in columns]
+    frame = frame.sortWithinPartitions(*order).drop(Z_COLUMN)
+    found: list[list[StagedFile]] = [[] for _ in bins]
+    for file in collect_records(records_of(frame, work.layout), "sort"):
+        found[bisect_right(first, file.segment or 0) - 1].append(file)
+    return found
+
+
+def _by_segment(frame: DataFrame, count: int) -> DataFrame:
+    """The rows in so many tasks, those of one segment in one of them."""
+    if hasattr(frame, "repartitionById"):  # Spark 4.1
+        return frame.repartitionById(count, F.expr(f"pmod({SEGMENT_COLUMN}, {count})"))
+    return frame.repartition(count, SEGMENT_COLUMN)
+
+
+def _z_order_task(
+    context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
+) -> ZOrderTask:
+    """The task that numbers the rows, by the values in a sample of them."""
+    sample = _sample(context, work, columns)
+    order = ZOrder.of_sample(columns, sample)
+    z, index = order.values(sample), sample.column(ADDRESS_COLUMN).to_pylist()
+    z_of: list[list[int]] = [[] for _ in bins]
+    for value, address in zip(z.to_pylist(), index, strict=True):
+        z_of[work.numbers[address >> POSITION_BITS]].append(value)
+    splits = [
+        cuts(pa.array(values, pa.int64()), max(1, round(each.live_bytes / target_bytes)))
+        for values, each in zip(z_of, bins, strict=True)
+    ]
+    first = [0]
+    for split in splits[:-1]:
+        first.append(first[-1] + len(split) + 1)
+    base, version = (work.files.column(name) for name in ("base_row_id", "default_row_commit_version"))
+    return ZOrderTask(
+        scan=ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=work.layout.schema, with_address=True),
+        order=order,
+        groups=pa.array(work.numbers, pa.int32()),
+        splits=tuple(splits),
+        first_segments=tuple(first),
+        row_ids=work.ids,
+        bases=None if work.ids is None else base.combine_chunks(),
+        versions=None if work.ids is None else version.combine_chunks(),
+    )
+
+
+def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> pa.Table:
+    """Every so-manieth row of each file: the columns that order, and the address."""
+    sizes = work.plan.table.column("size_bytes").to_pylist()
+    counts = work.plan.live_row_counts()
+    rows = sum(size // _ROW_BYTES_GUESSED if n is None else n for n, size in zip(counts, sizes, strict=True))
+    step = max(1, rows // SAMPLE_ROWS)
+    names = dict.fromkeys(path[0] for path in columns)
+    schema = pa.schema([work.layout.schema.field(name) for name in names])
+    task = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
+    frame = scan_frame(context, work.plan, task)
+    position = f"({quoted(ADDRESS_COLUMN)} & {(1 << POSITION_BITS) - 1}L)"
+    return collect(frame.where(f"{position} % {step} = 0"), "sample the columns of the Z-order")
+
+
+def zorder_parameter(columns: Sequence[ColumnPath]) -> str:
+    """The columns as operationParameters have them."""
+    return json.dumps([".".join(path) for path in columns], ensure_ascii=False)

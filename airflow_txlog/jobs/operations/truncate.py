@@ -1,0 +1,46 @@
+"""TRUNCATE: every live file leaves the table, by the log alone.
+
+Nothing is read, so there is nothing that a lost race could spoil: a round that lost removes what is live by then. Its
+order is that of its version, as under any Serializable writer. Source: delta-spark, DeltaOperations.Truncate.
+"""
+
+from __future__ import annotations
+
+from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.jobs.context import LogContext, plural
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
+
+
+def truncate(context: LogContext) -> Outcome:
+    """Run the job of `context.spec`; raises TxlogError."""
+    return run_rounds(context, lambda tx: _plan(context, tx))
+
+
+def _plan(context: LogContext, tx: Transaction) -> Change:
+    snapshot = tx.snapshot
+    assert snapshot is not None
+    with context.step("plan"):
+        check_may_remove_rows(snapshot, "TRUNCATE")
+        files = tx.read_whole_table()
+        deleted = known_sum(live_row_counts(files))
+    told = "rows that nobody counted" if deleted is None else plural(deleted, "row")
+    context.log(f"{plural(files.num_rows, 'file')} with {told} to remove")
+    metrics = {"numRemovedFiles": files.num_rows, "numRemovedBytes": sum(files.column("size").to_pylist())}
+    if deleted is not None:
+        metrics["numDeletedRows"] = deleted
+    return Change(
+        operation="TRUNCATE",
+        parameters={},
+        removed=files,
+        metrics=metrics | {"executionTimeMs": context.step_ms("plan")},
+        files={
+            "considered": snapshot.num_files,
+            "pruned": 0,
+            "rewritten": 0,
+            "added": 0,
+            "removed": files.num_rows,
+        },
+    )

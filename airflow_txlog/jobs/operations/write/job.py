@@ -1,0 +1,304 @@
+"""Append and overwrite: a source's rows become new files of the table, which is created when there is none.
+
+An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope when it
+commits (`replaced` says what that is), also what landed since it began, unless its author chose `on_conflict="fail"`.
+The rows are staged once: a lost race, or a retry, goes on with the files that are there, as long as the table's rules
+are the same and no row came from the table itself. Source: delta-spark, WriteIntoDelta; soundness, section 0, B11.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import NullType
+from pyspark.sql.types import StructType as SparkSchema
+
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
+from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.errors import (
+    ConcurrentAppend,
+    ConcurrentDeleteDelete,
+    ConcurrentDeleteRead,
+    PartitionMismatch,
+    SchemaMismatch,
+)
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.files.sizes import shuffled_towards
+from airflow_txlog.jobs.files.source import Source, build_source
+from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
+from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows, only_inside, replaces_rows
+from airflow_txlog.jobs.operations.write.replaced import (
+    Scope,
+    check_has_partitions,
+    files_in_scope,
+    files_of_partitions,
+    scope_of,
+    scope_of_new_table,
+)
+from airflow_txlog.jobs.operations.write.tiny_files import joined
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.rows.pipeline import RowRounds
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
+from airflow_txlog.jobs.sql.schemas import (
+    check_distinct,
+    check_names_are_free,
+    is_ansi,
+    without_metadata,
+)
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
+from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+
+
+def write(context: JobContext) -> Outcome:
+    """Run the job of `context.spec`; raises TxlogError."""
+    manifest = Manifest(context)
+    memory = manifest.load()
+    job = _Write(context, memory, manifest)
+    return run_rounds(
+        context,
+        job.plan,
+        memory=memory,
+        manifest=manifest,
+        begin_absent=job.begin_absent if context.arguments["create"] else None,
+        final=_ROWS_OF_OTHERS if context.arguments["on_conflict"] == "fail" else (),
+    )
+
+
+# What others did to the rows that an overwrite is about to replace.
+_ROWS_OF_OTHERS = (ConcurrentAppend, ConcurrentDeleteRead, ConcurrentDeleteDelete)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What the rows go into: schema, rules, layout, and whether the table is made for them."""
+
+    schema: StructType
+    rules: Rules
+    layout: Layout
+    is_new: bool
+
+
+class _Write:
+    def __init__(self, context: JobContext, memory: Memory, manifest: Manifest) -> None:
+        self._context = context
+        self._memory = memory
+        self._manifest = manifest
+        self._gate = SqlGate(context)
+        self._mode: str = context.arguments["mode"]
+        self._created: tuple[Source, _Target] | None = None
+        self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, manifest)
+
+    def begin_absent(self) -> Transaction:
+        """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
+        context = self._context
+        with context.step("plan"):
+            source = build_source(context, self._gate, None)
+            spark_schema = _created_schema(source.frame)
+            schema = parse_schema(spark_schema.json())
+            partition_by = _spelled(context.arguments["partition_by"] or [], schema)
+            properties = context.arguments["properties"]
+            table = context.open_table()
+            tx = table.begin_create(schema, partition_by, properties)
+            assert tx.metadata is not None
+            # As it will stand in the log: with the ids and physical names that column mapping gave it.
+            target = self._target(tx.metadata, is_new=True)
+        context.pinned_inputs["reads_target"] = False
+        self._created = source, target
+        context.log(
+            f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
+        )
+        return tx
+
+    def plan(self, tx: Transaction) -> Change:
+        """Stage the source's rows, unless they are staged already, and say what the commit shall be."""
+        context = self._context
+        if self._memory.rules is None:
+            # What was staged for a table that another one then made first has no place in it.
+            self._memory.forget()
+        if tx.snapshot is not None and replaces_rows(context, self._gate, tx.snapshot):
+            self._check(tx.snapshot)
+            return self._rows.plan(tx)
+        self._begin_memory(tx)
+        with context.step("plan"):
+            source, target = self._source_and_target(tx)
+            partitions = Partitions(context, self._gate, target.schema, target.layout.partition_columns)
+            if tx.snapshot is None:
+                scope = scope_of_new_table(context, partitions)
+            else:
+                scope = scope_of(context, self._gate, tx.snapshot, partitions)
+            if self._mode == "overwrite_partitions":
+                check_has_partitions(context, target.layout.partition_columns)
+        kept = self._memory.keep(ROWS, ())
+        if source is not None:
+            self._stage(tx, source, target, partitions, scope)
+        else:
+            context.log(f"{plural(sum(len(segment.files) for segment in kept), 'file')} staged before are kept")
+        staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
+        return self._change(tx, target, scope, staged, self._replaced(tx, partitions, scope, staged))
+
+    def _begin_memory(self, tx: Transaction) -> None:
+        """Forget what was staged where it no longer holds: under other rules, or as rows of the table itself."""
+        snapshot, memory = tx.snapshot, self._memory
+        if snapshot is None or self._context.pinned_inputs.get("reads_target"):
+            memory.forget()
+        if snapshot is not None and not memory.begin(rules_at(snapshot)):
+            self._context.log("the table's rules have changed: what was staged is not kept")
+
+    def _stage(self, tx: Transaction, source: Source, target: _Target, partitions: Partitions, scope: Scope) -> None:
+        context = self._context
+        self._gate.check_all_used()
+        rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
+        if scope.rows is not None:
+            rows = only_inside(self._gate, context.view_name(), rows, scope.rows)
+        with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
+            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
+        try:
+            if scope.text is not None:
+                partitions.check_inside(scope.text, [partitions.tuple_of(file.partition_values) for file in staged])
+        except BaseException:
+            unstage(staged)
+            raise
+        self._memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
+        context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
+        if tx.snapshot is not None:
+            self._manifest.save(self._memory)
+
+    def _replaced(
+        self, tx: Transaction, partitions: Partitions, scope: Scope, staged: Sequence[StagedFile]
+    ) -> pa.Table:
+        """The live files (a table `FILES`) that the staged ones replace."""
+        if self._mode == "overwrite":
+            return files_in_scope(tx, partitions, scope)
+        if self._mode == "overwrite_partitions":
+            return files_of_partitions(tx, partitions, staged)
+        return FILES.empty_table()
+
+    def _target(self, metadata: Metadata, *, is_new: bool) -> _Target:
+        rules = accepted_rules(self._context, metadata)
+        return _Target(
+            schema=rules.schema,
+            rules=rules,
+            layout=layout_for(self._context, metadata),
+            is_new=is_new,
+        )
+
+    def _source_and_target(self, tx: Transaction) -> tuple[Source | None, _Target]:
+        """The source is None where its rows are staged already."""
+        context, snapshot = self._context, tx.snapshot
+        if snapshot is None:
+            assert self._created is not None
+            return self._created
+        self._check(snapshot)
+        if any(segment.kind == ROWS for segment in self._memory.segments):
+            return None, self._target(evolved_by_source(context, tx, None), is_new=False)
+        source = build_source(context, self._gate, snapshot)
+        context.pinned_inputs["reads_target"] = source.reads_target
+        if source.reads_target:
+            tx.read_whole_table()
+        return source, self._target(evolved_by_source(context, tx, source.frame.schema), is_new=False)
+
+    def _check(self, snapshot: Snapshot) -> None:
+        _check_partitioning(self._context, snapshot.partition_columns)
+        if self._mode != "append":
+            check_may_remove_rows(snapshot, "an overwrite")
+
+    def _change(
+        self, tx: Transaction, target: _Target, scope: Scope, staged: list[StagedFile], replaced: pa.Table
+    ) -> Change:
+        num_files = 0 if tx.snapshot is None else tx.snapshot.num_files
+        replaces = self._mode != "append"
+        return Change(
+            operation="WRITE",
+            parameters=self._parameters(target, scope),
+            staged=staged,
+            removed=replaced,
+            metrics=self._metrics(scope, staged, replaced),
+            files={
+                "considered": num_files if replaces else 0,
+                "pruned": num_files - replaced.num_rows if replaces else 0,
+                "rewritten": 0,
+                "added": len(staged),
+                "removed": replaced.num_rows,
+            },
+            is_creation=target.is_new,
+        )
+
+    def _parameters(self, target: _Target, scope: Scope) -> dict[str, Any]:
+        parameters: dict[str, Any] = {
+            "mode": "Append" if self._mode == "append" else "Overwrite",
+            "partitionBy": json.dumps(list(target.layout.partition_columns)),
+        }
+        if self._mode == "overwrite" and scope.text is not None:
+            parameters["predicate"] = scope.text
+        if self._mode == "overwrite_partitions":
+            parameters["isDynamicPartitionOverwrite"] = True
+        return parameters
+
+    def _metrics(self, scope: Scope, staged: Sequence[StagedFile], replaced: pa.Table) -> dict[str, int]:
+        metrics = {
+            "numFiles": len(staged),
+            "numOutputRows": sum(file.num_records for file in staged),
+            "numOutputBytes": sum(file.size_bytes for file in staged),
+        }
+        if self._mode == "append":
+            return metrics
+        metrics["numRemovedFiles"] = replaced.num_rows
+        metrics["numRemovedBytes"] = sum(replaced.column("size").to_pylist())
+        if scope.text is not None or self._mode == "overwrite_partitions":
+            metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
+            deleted = known_sum(live_row_counts(replaced))
+            if deleted is not None:
+                metrics["numDeletedRows"] = deleted
+        return metrics
+
+
+def _created_schema(frame: DataFrame) -> SparkSchema:
+    """The columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
+    check_distinct(frame.schema.names, "The source")
+    check_names_are_free(frame.schema.names, "The source")
+    untyped = [field.name for field in frame.schema if isinstance(field.dataType, NullType)]
+    if untyped:
+        raise SchemaMismatch(
+            f"The table cannot be created: the source's columns {untyped} have no type (NULL). Cast them in the "
+            "source's SQL. Nothing was staged.",
+            columns=untyped,
+        )
+    return without_metadata(frame.schema, nullable=True)
+
+
+def _check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
+    """Raises PartitionMismatch where the job names another partitioning than the table has."""
+    asked = context.arguments["partition_by"]
+    if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
+        raise PartitionMismatch(
+            f"{context.root} is partitioned by {list(columns)}, and the job says {asked}. Leave partition_by out, or "
+            "write to another table. Nothing was staged.",
+            table=context.root,
+        )
+
+
+def _spelled(names: Sequence[str], schema: StructType) -> list[str]:
+    found = [(name, schema.find(name)) for name in names]
+    missing = [name for name, field in found if field is None]
+    if missing:
+        raise SchemaMismatch(
+            f"partition_by names {missing}, and the source's columns are {schema.names}. Nothing was staged.",
+            columns=missing,
+        )
+    return [field.name for _, field in found if field is not None]

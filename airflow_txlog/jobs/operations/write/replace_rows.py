@@ -1,0 +1,167 @@
+"""An overwrite of the rows for which a predicate over data columns is true: a delete and an append in one commit.
+
+The rows that leave are found and taken out by the pipeline of DELETE, over its memory; the new rows are its inserts,
+one segment that is staged once. A new row must satisfy the predicate: Spark says so beside each row, and the writer
+refuses one for which it is not true. The invariant: a row for which the predicate is null neither leaves nor comes.
+Source: delta-spark, WriteIntoDelta (replaceWhere over data columns), CheckDeltaInvariant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.source import Source, build_source
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.rows.change_feed import untold
+from airflow_txlog.jobs.rows.find import find_rows
+from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.metrics import file_counts, file_metrics
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
+from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
+from airflow_txlog.jobs.sql.schemas import is_ansi, spark_table_schema
+from airflow_txlog.jobs.sql.scope import both, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+
+
+def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> bool:
+    """Whether the job's `replace_where` names more than partition columns, so that files must be looked into."""
+    text = context.arguments["replace_where"]
+    if text is None:
+        return False
+    gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
+    partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
+    return not partitions.speaks_of_partitions_only(text)
+
+
+def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> DataFrame:
+    """The rows; beside each for which the accepted condition is not true a violation (`tasks.violations`)."""
+    told: dict[str, Any] = {
+        "constraint": "replace_where",
+        "column": None,
+        "what": f"replace_where ({condition})",
+        "values": {},
+    }
+    rows.createOrReplaceTempView(view)
+    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {_text(json.dumps(told))} END"
+    names = [name for name in rows.schema.names if name != VIOLATION_COLUMN]
+    columns = [quoted(name) for name in names]
+    if VIOLATION_COLUMN in rows.schema.names:
+        # A rule of the table that is broken is told first.
+        broken = f"coalesce({VIOLATION_COLUMN}, {broken})"
+    return gate.run(f"SELECT {', '.join(columns)}, {broken} AS {VIOLATION_COLUMN} FROM {quoted(view)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared(Prepared):
+    """`source` is None where its rows are staged already."""
+
+    source: Source | None
+    rules: Rules
+    staged_as: str
+
+
+class ReplaceRows(RowOperation):
+    """What the pipeline must know of this overwrite."""
+
+    tells_inserts_alone = True
+
+    def __init__(self, context: JobContext, gate: SqlGate) -> None:
+        self._context = context
+        self._gate = gate
+        self._condition: str = context.arguments["replace_where"] or "FALSE"
+
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
+        """The predicate accepted, the source built unless its rows are staged, and the files that it may touch."""
+        context, gate, condition = self._context, self._gate, self._condition
+        with context.step("plan"):
+            used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
+            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
+            scope, scope_read = read_scope(context, gate, snapshot, partitions)
+            read_self = bool(context.pinned_inputs.get("reads_target"))
+            staged_as = f"version {snapshot.version}" if read_self else "the source"
+            source = None
+            if read_self or not any(untold(segment.fingerprint) == staged_as for segment in memory.segments):
+                source = build_source(context, gate, snapshot)
+                gate.check_all_used()
+                context.pinned_inputs["reads_target"] = source.reads_target
+                if source.reads_target:
+                    # Other rows in every round.
+                    tx.read_whole_table()
+                    staged_as = f"version {snapshot.version}"
+            metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema)
+            if metadata is not snapshot.metadata:
+                snapshot = snapshot.with_metadata(metadata)
+            condition_read = read_condition(context, snapshot, condition, used)
+            files = tx.read(both(condition_read, scope_read))
+            candidates = files_inside(partitions, scope, files)
+            return _Prepared(
+                snapshot=snapshot,
+                partitions=partitions,
+                scope=scope,
+                candidates=candidates,
+                whole=candidates.slice(0, 0),
+                condition=condition_read,
+                source=source,
+                rules=accepted_rules(context, snapshot.metadata),
+                staged_as=staged_as,
+            )
+
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+        """Every row of which the predicate is TRUE leaves."""
+        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
+        found = find_rows(self._context, self._gate, plan, self._condition, columns, read=prepared.condition)
+        return Verdicts.of_clause(0, found)
+
+    def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+        """All rows of the source, in one bucket, whatever was found."""
+        assert isinstance(prepared, _Prepared)
+        return {0: prepared.staged_as}
+
+    def inserts(self, prepared: Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+        """The source's rows as new rows of the table, with what the predicate says of each."""
+        assert isinstance(prepared, _Prepared)
+        assert prepared.source is not None
+        context = self._context
+        rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=is_ansi(context.spark))
+        rows = only_inside(self._gate, context.view_name(), rows, self._condition)
+        return rows.withColumn(SEGMENT_COLUMN, F.lit(0).cast("int"))
+
+    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
+        """The commit, as delta-spark has it: one WRITE."""
+        context, scope = self._context, prepared.scope
+        predicate = self._condition if scope is None else f"({scope}) AND ({self._condition})"
+        partition_by = json.dumps(list(prepared.snapshot.partition_columns))
+        metrics = file_metrics(context, work) | {
+            "numFiles": len(work.files),
+            "numOutputRows": work.num_inserted,
+            "numOutputBytes": work.num_bytes,
+            "numDeletedRows": found.removed.num_rows,
+        }
+        return Change(
+            operation="WRITE",
+            parameters={"mode": "Overwrite", "partitionBy": partition_by, "predicate": predicate},
+            staged=work.staged,
+            removed=work.removed,
+            metrics=metrics,
+            files=file_counts(prepared, work),
+        )
+
+
+def _text(value: str) -> str:
+    """A SQL literal of a text."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,92 @@
+"""What a write replaces: the files that leave the table when its new rows come.
+
+An overwrite replaces what its scope accepts: the whole table, the partitions of `partition_predicate`, those of a
+`replace_where` over partition columns. The scope binds both ways: no new row may lie outside of it. An overwrite of
+partitions replaces those that the new rows came to lie in. The invariant: a file goes whole only where Spark, or the
+equality of typed partition values, says that every row of it is to go. Source: delta-spark, WriteIntoDelta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate.tree import Predicate
+from airflow_txlog.errors import PartitionMismatch
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased
+from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.schemas import spark_table_schema
+from airflow_txlog.jobs.sql.scope import both, files_inside, read_condition, read_scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The part of a table that a write may touch: the author's texts, None for all of it, and the engine's reading.
+
+    `rows`: a condition over data columns that every row of a new table must satisfy.
+    """
+
+    text: str | None = None
+    read: Predicate | None = None
+    rows: str | None = None
+
+
+def scope_of_new_table(context: JobContext, partitions: Partitions) -> Scope:
+    """The scope on a table that is made here: nothing is read, and the new rows must lie inside."""
+    text = context.arguments["partition_predicate"]
+    if text is not None:
+        partitions.check_scope(text)
+    replaced = context.arguments["replace_where"]
+    if replaced is None:
+        return Scope(text=text)
+    if not partitions.speaks_of_partitions_only(replaced):
+        return Scope(text=text, rows=replaced)
+    return Scope(text=_joined(text, replaced))
+
+
+def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions) -> Scope:
+    """`partition_predicate` and `replace_where` over partition columns, accepted.
+
+    Raises InvalidPredicate and its siblings.
+    """
+    text, read = read_scope(context, gate, snapshot, partitions)
+    replaced = context.arguments["replace_where"]
+    if replaced is None:
+        return Scope(text=text, read=read)
+    used = gate.condition(replaced, aliased(gate.shape(spark_table_schema(snapshot))))
+    return Scope(text=_joined(text, replaced), read=both(read_condition(context, snapshot, replaced, used), read))
+
+
+def files_in_scope(tx: Transaction, partitions: Partitions, scope: Scope) -> pa.Table:
+    """The live files (a table `FILES`) that an overwrite of this scope removes."""
+    read = tx.read_whole_table() if scope.read is None else tx.read(scope.read)
+    return files_inside(partitions, scope.text, read)
+
+
+def check_has_partitions(context: JobContext, columns: Sequence[str]) -> None:
+    """Raises PartitionMismatch for an overwrite of the partitions of a table that has none."""
+    if not columns:
+        raise PartitionMismatch(
+            f'{context.root} is not partitioned, so mode "overwrite_partitions" has nothing to go by. Use mode '
+            '"overwrite" for the whole table, or replace_where for a part of it. Nothing was staged.',
+            table=context.root,
+        )
+
+
+def files_of_partitions(tx: Transaction, partitions: Partitions, staged: Sequence[StagedFile]) -> pa.Table:
+    """The live files of the partitions that the staged files lie in: what a dynamic partition overwrite removes."""
+    chosen = list(dict.fromkeys(partitions.tuple_of(file.partition_values) for file in staged))
+    if not chosen:
+        return tx.read_partitions([])
+    read = tx.read_partitions([dict(zip(partitions.columns, values, strict=True)) for values in chosen])
+    # What was read is every file that may lie there; only one whose values are known to be equal goes.
+    return read.filter(pa.array(partitions.among(partitions.tuples_of(read), chosen), pa.bool_()))
+
+
+def _joined(scope: str | None, replaced: str) -> str:
+    return replaced if scope is None else f"(\n{scope}\n) AND (\n{replaced}\n)"

@@ -1,0 +1,190 @@
+"""What a job has found and staged so far, and what of it still holds on a newer version of the table.
+
+A *scan* is remembered for every file that was looked at, touched or not, with all verdicts on its rows: everything that
+is global (which source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are
+live now, never patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
+
+The invariant: what is kept is what a run from the start on the new version, with the same pinned inputs, would find
+and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs; a scan, whose
+positions belong to the immutable file, survives a vector that only grew, less the rows that it now masks.
+Pure: no Spark, no store. Source: soundness, section 0, A1, A17, B2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.jobs.resume.rule_compatibility import TableRules, still_holds
+
+POSITION = "position"
+SOURCE_ROW = "source_row"
+CLAUSE = "clause"
+
+# The pairs of one file: the row's ordinal in the file; the source row that ON matched it with; the clause that acts on
+# the row, null where none does.
+VERDICTS = pa.schema(
+    [pa.field(POSITION, pa.int64(), nullable=False), pa.field(SOURCE_ROW, pa.int64()), pa.field(CLAUSE, pa.int32())]
+)
+
+COPY = "copy"
+IMAGES = "images"
+INSERTS = "inserts"
+ROWS = "rows"
+BIN = "bin"
+VECTORS = "vectors"
+CHANGES = "changes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFile:
+    """A data file of the version that is worked on.
+
+    `path` is canonical; `vector` is the id of its deletion vector, None without one, and `masked` the serialized
+    bitmap of the rows that it masks.
+    """
+
+    path: str
+    vector: str | None = None
+    masked: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileVerdicts:
+    """Everything that one look at a file found.
+
+    `rows`: for each clause, the rows on which it acts and that met no source row, because there is no source or because
+    nothing matched. `pairs`: a table `VERDICTS`.
+    """
+
+    rows: Mapping[int, MaskedRows] = field(default_factory=dict)
+    pairs: pa.Table = field(default_factory=VERDICTS.empty_table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """One look at a file, and what it found."""
+
+    file: LiveFile
+    verdicts: FileVerdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Files that were staged together.
+
+    `inputs` are the keys (`file_key`: canonical path and deletion vector) of the files whose rows are in it.
+    `fingerprint` is whatever else decided what is in it, "" for nothing. A segment may have no file: then its inputs
+    gave no row.
+    """
+
+    kind: str
+    inputs: frozenset[str]
+    fingerprint: str = ""
+    files: tuple[StagedFile, ...] = ()
+
+    @property
+    def num_records(self) -> int:
+        return sum(file.num_records for file in self.files)
+
+
+@dataclass(kw_only=True)
+class Memory:
+    """The memory of one job, for all of its rounds and tries. Used by one thread."""
+
+    rules: TableRules | None = None
+    scans: dict[str, Scan] = field(default_factory=dict)
+    """By canonical path."""
+    segments: list[Segment] = field(default_factory=list)
+    dropped: list[StagedFile] = field(default_factory=list)
+    """Staged once and not to be committed any more. They are nobody's to delete before the fate of every commit that
+    may name them is known."""
+
+    def begin(self, rules: TableRules) -> bool:
+        """Start a round on a version with these rules; whether what was remembered still holds.
+
+        Where it does not, everything is forgotten: rows were never checked against the new rules (soundness A18).
+        """
+        holds = self.rules is None or still_holds(self.rules, rules)
+        if not holds:
+            self.forget()
+        self.rules = rules
+        return holds
+
+    def forget(self) -> None:
+        """Forget every scan and drop every segment."""
+        self.scans.clear()
+        self._drop(self.segments)
+        self.segments = []
+
+    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
+        """The verdicts of a look at the whole file, without the rows that its vector masks."""
+        self.scans[file.path] = Scan(file=file, verdicts=verdicts)
+
+    def recall(self, file: LiveFile) -> FileVerdicts | None:
+        """The verdicts that a look at the file would give now; None where it must be looked at (again)."""
+        scan = self.scans.get(file.path)
+        if scan is None:
+            return None
+        if scan.file.vector == file.vector:
+            return scan.verdicts
+        if not _covers(file.masked, scan.file.masked):
+            # Rows came back, about which nothing is known.
+            return None
+        return _without(scan.verdicts, file.masked)
+
+    def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
+        """The segments of this kind that still hold, all others of it being dropped.
+
+        One holds when each of its inputs is among `inputs` (the keys of files that are live now and are to be staged
+        in this way) and its fingerprint among `fingerprints`.
+        """
+        wanted = frozenset(inputs)
+        kept: list[Segment] = []
+        others: list[Segment] = []
+        for segment in self.segments:
+            if segment.kind != kind:
+                others.append(segment)
+            elif segment.inputs <= wanted and segment.fingerprint in fingerprints:
+                kept.append(segment)
+            else:
+                self._drop([segment])
+        self.segments = [*others, *kept]
+        return kept
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        """What was staged just now."""
+        self.segments.extend(segments)
+
+    def staged_files(self) -> list[StagedFile]:
+        """The files of all segments, kept and dropped."""
+        return [*(file for segment in self.segments for file in segment.files), *self.dropped]
+
+    def _drop(self, segments: Iterable[Segment]) -> None:
+        self.dropped.extend(file for segment in segments for file in segment.files)
+
+
+def _covers(masked: bytes | None, before: bytes | None) -> bool:
+    """Whether every row that was masked before is masked now."""
+    if before is None:
+        return True
+    if masked is None:
+        return False
+    return covers(MaskedRows(masked, "of the table"), MaskedRows(before, "of an earlier look"))
+
+
+def _without(verdicts: FileVerdicts, masked: bytes | None) -> FileVerdicts:
+    if masked is None:
+        return verdicts
+    gone = MaskedRows(masked, "of the table")
+    left = {number: MaskedRows(difference(rows, gone), rows.source) for number, rows in verdicts.rows.items()}
+    pairs = verdicts.pairs
+    if pairs.num_rows:
+        pairs = pairs.filter(pc.invert(pc.is_in(pairs.column(POSITION), value_set=gone.positions())))
+    return FileVerdicts(rows={number: rows for number, rows in left.items() if rows.num_rows}, pairs=pairs)

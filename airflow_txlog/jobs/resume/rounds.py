@@ -1,0 +1,228 @@
+"""Rounds: a job that lost to another commit goes on with what still holds, until it lands or its time is over.
+
+A round opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and commits.
+What earlier rounds found and staged is the job's memory; how much of it holds is for the plan to say. The invariant: a
+staged file is deleted only when no version of the table holds it, and none ever will: not before its commit's fate is
+known, and not while another try of the same work may know of it. Source: docs/decisions/retries.md; soundness A11, A17.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from airflow_txlog.application import done_in
+from airflow_txlog.contract import JobResult
+from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.errors import (
+    CommitConflict,
+    CommitContention,
+    CorruptTable,
+    DuplicateActions,
+    InvalidInput,
+    LimitExceeded,
+    OutsideTable,
+    TableAlreadyExists,
+    TableNotFound,
+    UnsupportedFeature,
+    UnsupportedStore,
+)
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.files.stage import check_not_swept, unstage
+from airflow_txlog.jobs.resume.commit import Change, commit_change
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
+from airflow_txlog.jobs.resume.saved_work import Manifest
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+# Errors of a commit that prove that no version of the table holds it: found before the put, by reading another's bytes
+# at every version that was tried, or by a store that refused the put and has nothing at that version.
+_PROVES_UNCOMMITTED = (
+    CommitConflict,
+    CommitContention,
+    InvalidInput,
+    LimitExceeded,
+    OutsideTable,
+    OSError,
+    UnsupportedFeature,
+    UnsupportedStore,
+)
+_WORTH_ANOTHER_ROUND = (CommitConflict, CommitContention, TableAlreadyExists)
+
+Plan = Callable[[Transaction], Change]
+BeginAbsent = Callable[[], Transaction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the rounds came to: a commit, nothing to do, or work that an earlier try did (`done`)."""
+
+    change: Change | None
+    version: int | None
+    read_version: int | None
+    is_committed: bool
+    rounds: int
+    done: JobResult | None = None
+
+
+def run_rounds(
+    context: LogContext,
+    plan: Plan,
+    *,
+    memory: Memory | None = None,
+    manifest: Manifest | None = None,
+    begin_absent: BeginAbsent | None = None,
+    final: tuple[type[CommitConflict], ...] = (),
+    clock: Clock = SYSTEM_CLOCK,
+) -> Outcome:
+    """Plan and commit until it lands, for `conflict_deadline_s` after the first conflict at most.
+
+    `plan` reads through the transaction, stages into `memory`, and says what to commit; on an error it has deleted what
+    it staged and had not yet put there. `saved_work`: where the memory is saved, if it is. `begin_absent` begins the
+    transaction that creates the table where there is none; without it, TableNotFound.
+    `final`: conflicts after which nothing is planned again, here or by a retry.
+    Raises the last round's conflict when the time is over, and every other error at once.
+    """
+    rounds = _Rounds(context, plan, begin_absent, final, clock)
+    memory = memory or Memory()
+    try:
+        outcome = rounds.run()
+    except BaseException:
+        if rounds.fate_is_known and not (manifest and manifest.is_published):
+            unstage(memory.staged_files())
+        raise
+    _delete_leftovers(context, outcome, memory, manifest)
+    return outcome
+
+
+def _delete_leftovers(context: LogContext, outcome: Outcome, memory: Memory, manifest: Manifest | None) -> None:
+    """Delete what was staged and is in no commit, where nobody can commit it any more.
+
+    Another try that knows of our files has the same application transaction: once that is in the table with *our*
+    commit, none of them can land. Where another's commit has it, or nothing was committed, our files may be in use.
+    """
+    is_published = manifest is not None and manifest.is_published
+    if outcome.is_committed and (not is_published or context.spec.application is not None):
+        unstage(memory.dropped)
+    elif not outcome.is_committed and not is_published:
+        unstage(memory.staged_files())
+
+
+class _Rounds:
+    def __init__(
+        self,
+        context: LogContext,
+        plan: Plan,
+        begin_absent: BeginAbsent | None,
+        final: tuple[type[CommitConflict], ...],
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._final = final
+        self._plan = plan
+        self._begin_absent = begin_absent
+        self._clock = clock
+        # One table for all rounds: the next one reads only the commits that it lost to.
+        self._table = context.open_table()
+        self.fate_is_known = True
+        """Whether it is certain that no commit of these rounds is in the table."""
+
+    def run(self) -> Outcome:
+        context, clock = self._context, self._clock
+        # From the first conflict on: the work before it may have taken longer than the whole time allowed.
+        deadline_ms: int | None = None
+        number = 1
+        while True:
+            try:
+                return self._round(number)
+            except _WORTH_ANOTHER_ROUND as error:
+                # A source may have lost files too, which says nothing about the rows that the author meant.
+                if isinstance(error, self._final) and error.table == context.root:
+                    told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
+                    raise type(error)(told, **(error.facts | {"retryable": False})) from error
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
+                deadline_ms = deadline_ms or clock.now_ms() + context.spec.conflict_deadline_s * 1000
+                if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:
+                    raise
+                context.log(f"round {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s.")
+                clock.sleep(pause_s)
+                number += 1
+
+    def _round(self, number: int) -> Outcome:
+        context = self._context
+        with self._missing_files_are_conflicts():
+            tx = self._begin()
+            done = self._done(tx)
+            if done is not None:
+                return Outcome(
+                    change=None,
+                    version=done.version,
+                    read_version=done.read_version,
+                    is_committed=False,
+                    rounds=number,
+                    done=done,
+                )
+            if tx.snapshot is not None:
+                context.tables_read.append((self._table, tx.snapshot))
+            change = self._plan(tx)
+        if change.all_staged:
+            check_not_swept(change.all_staged, self._table.store.now_ms())
+        with context.step("commit"):
+            is_committed = self._commit(tx, change)
+        version = None if tx.outcome is None else tx.outcome.version
+        if tx.outcome is not None and tx.outcome.rebased_over:
+            context.log(f"rebased over {len(tx.outcome.rebased_over)} commits that do not conflict")
+        return Outcome(
+            change=change,
+            version=version if is_committed else tx.read_version,
+            read_version=None if tx.snapshot is None else tx.read_version,
+            is_committed=is_committed,
+            rounds=number,
+        )
+
+    @contextlib.contextmanager
+    def _missing_files_are_conflicts(self) -> Iterator[None]:
+        """Inside, a file that is gone because another commit removed it raises ConcurrentDeleteRead."""
+        read = self._context.tables_read
+        read.clear()
+        try:
+            yield
+        except CorruptTable as error:
+            conflict = removed_meanwhile(error, read)
+            if conflict is None:
+                raise
+            raise conflict from error
+
+    def _begin(self) -> Transaction:
+        with self._context.step("open"):
+            try:
+                return self._table.begin()
+            except TableNotFound:
+                if self._begin_absent is None:
+                    raise
+        return self._begin_absent()
+
+    def _done(self, tx: Transaction) -> JobResult | None:
+        """The application transaction comes before anything else: found means done, whatever conflict led here."""
+        application = self._context.spec.application
+        if application is None:
+            return None
+        tx.read_application(application.app_id)
+        return None if tx.snapshot is None else done_in(self._table.store, tx.snapshot, self._context.spec, self._clock)
+
+    def _commit(self, tx: Transaction, change: Change) -> bool:
+        try:
+            is_committed = commit_change(self._context, tx, change)
+        except BaseException as error:
+            # The files at paths that are live already may be the very ones that we staged: another copy's commit.
+            if isinstance(error, DuplicateActions) or not isinstance(error, _PROVES_UNCOMMITTED):
+                self.fate_is_known = False
+            raise
+        if is_committed:
+            # Whatever fails from here on, a log line among it: the staged files are the table's.
+            self.fate_is_known = False
+        return is_committed

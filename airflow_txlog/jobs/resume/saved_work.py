@@ -1,0 +1,304 @@
+"""The memory of a job written down, so that a retry or a restarted worker goes on where the last try ended.
+
+It lies in the job's inputs folder inside the table, beside the pinned inputs that it names, and is written after every
+staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is signed
+with the work's key (`saved_work`), so what is torn, too large or another process's is passed over unread; the newest
+file that this work has signed counts. Only work with an application transaction and a key has one: the transaction is
+what makes two tries the same work.
+
+The invariant: what is resumed was found and staged for the same spec, the same transaction, the same table, by the same
+release and in the same SQL dialect, and every path in it is confined again; and no process deletes a file that a saved
+manifest names before its transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+import airflow_txlog
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.digests import has_digest
+from airflow_txlog.datafiles.locations import exists, inside, open_output
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.engine.limits import LOG_FILE
+from airflow_txlog.engine.store import Store, open_store
+from airflow_txlog.engine.store.base import FileInfo
+from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.files.stage import may_be_swept
+from airflow_txlog.jobs.resume.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
+from airflow_txlog.jobs.resume.rule_compatibility import TableRules
+from airflow_txlog.jobs.sql.schemas import is_ansi
+
+_FORMAT = 3
+# memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
+_NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
+_KIND = "memory"
+_DIGESTS_AT_ONCE = 8
+# What decoding raises for content of another form than ours.
+_MALFORMED = (
+    *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError),
+    *(pa.ArrowException, CorruptDeletionVector),
+)
+_HEADER = b"txlog"
+
+# One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs of all files lie one
+# after another in three columns of lists.
+_SCANS = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("vector", pa.string()),
+        pa.field("masked", pa.large_binary()),
+        pa.field("clauses", pa.list_(pa.int32())),
+        pa.field("rows", pa.list_(pa.large_binary())),
+        *(pa.field(name, pa.large_list(VERDICTS.field(name).type)) for name in VERDICTS.names),
+    ]
+)
+
+
+class Manifest:
+    """Where the memory of one job is kept. Does nothing for work without an application transaction, or a key."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._store: Store = open_store(context.root)
+        self._number = 0
+        self._saved: list[str] = []
+        self._seal = context.seal
+        self.is_published = False
+        """Whether another try may know of what this job has staged."""
+
+    def load(self) -> Memory:
+        """The memory of an earlier try of the same work, or an empty one. What it had pinned is pinned so again."""
+        for path in self._saved_before():
+            try:
+                found = self._read(path)
+            except FileNotFoundError:
+                # Another copy of the work has just written a newer one.
+                continue
+            except (OutsideTable, LimitExceeded) as error:
+                self._context.log(f"ignored {path}: {error}")
+                continue
+            if found is None:
+                continue
+            if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(found.source_files)):
+                self._context.log(
+                    "what an earlier try had saved is too old, no longer there, or not as it was written; starting over"
+                )
+                break
+            memory = found.memory
+            self._context.pinned_inputs.update(found.header["pinned"])
+            self._context.pin_clocks(found.header["clocks"])
+            self.is_published = True
+            self._saved.append(path)
+            self._context.log(
+                f"resuming an earlier try: {len(memory.scans)} files looked at, {len(memory.segments)} pieces staged"
+            )
+            return memory
+        return Memory()
+
+    def save(self, memory: Memory) -> None:
+        """Write the memory down; earlier writings of this job go. A memory that cannot be saved is only a loss."""
+        seal = self._seal
+        if seal is None or self._context.pinned_inputs.get("reads_target"):
+            return
+        header = {
+            "format": _FORMAT,
+            "identity": self._identity(),
+            "pinned": self._context.pinned_inputs,
+            "clocks": self._context.pinned.saved,
+            "rules": None if memory.rules is None else memory.rules.to_plain(),
+            "segments": [_plain_segment(segment) for segment in memory.segments],
+            "dropped": [to_saved(file) for file in memory.dropped],
+        }
+        data = _encode(header, memory)
+        if len(data) > LOG_FILE.allowed:
+            self._context.log(
+                f"what was found is not written down: it takes {len(data)} bytes, and {LOG_FILE.setting} allows "
+                f"{LOG_FILE.allowed}; a retry would start over"
+            )
+            return
+        self._number += 1
+        digest = hashlib.sha256(data).hexdigest()
+        signed = f"memory-{self._context.job_id}-{self._number:04d}-{len(data)}-{digest}"
+        name = f"{signed}-{seal.sign(_KIND, signed.encode())}.arrow"
+        # Known to others from the moment that writing begins.
+        self.is_published = True
+        try:
+            with open_output(inside(self._context.inputs_location, name)) as sink:
+                sink.write(data)
+        except OSError as error:
+            self._context.log(f"what was staged could not be written down ({error}): a retry would start over")
+            return
+        earlier, self._saved = self._saved, [f"{self._folder}/{name}"]
+        for path in earlier:
+            with contextlib.suppress(Exception):
+                self._store.delete(path)
+
+    @property
+    def _folder(self) -> str:
+        return self._context.inputs_location.rsplit("/", 1)[-1]
+
+    def _saved_before(self) -> list[str]:
+        """What the tries of this work have saved, newest first by the store's clock."""
+        if self._seal is None:
+            return []
+        found: list[FileInfo] = []
+        try:
+            found = [info for info in self._store.list(self._folder) if "/memory-" in info.path]
+        except FileNotFoundError:
+            pass
+        except OutsideTable as error:
+            self._context.log(f"ignored {self._folder}: {error}")
+        ours = [info for info in found if self._is_ours(info)]
+        if len(ours) < len(found):
+            self._context.log(
+                f"ignored {plural(len(found) - len(ours), 'file')} in {self._folder}: saved work, by the name, that no "
+                "try of this task has written in this form"
+            )
+        return [info.path for info in sorted(ours, key=lambda info: (info.modified_ms, info.path), reverse=True)]
+
+    def _is_ours(self, info: FileInfo) -> bool:
+        """Whether a try of this work gave the file its name, and the file has the size that the name says."""
+        name = _NAME.fullmatch(info.path.rsplit("/", 1)[-1])
+        if name is None or self._seal is None or int(name[2]) != info.size_bytes:
+            return False
+        return self._seal.is_signed(_KIND, name[1].encode(), name[4])
+
+    def _read(self, path: str) -> _Saved | None:
+        """What a file holds that a try of this work has named; None where it is not for this job, or was changed.
+
+        Raises FileNotFoundError.
+        """
+        data = self._store.read(path)
+        name = _NAME.fullmatch(path.rsplit("/", 1)[-1])
+        if name is None or hashlib.sha256(data).hexdigest() != name[3]:
+            self._context.log(f"ignored {path}: it does not hold what was saved under this name")
+            return None
+        try:
+            header, table = _decode(data)
+            if header["format"] != _FORMAT or header["identity"] != self._identity():
+                return None
+            source = header["pinned"].get("source") or {"files": []}
+            return _Saved(
+                header=header,
+                memory=_memory(header, table, self._context.root_location),
+                source_files=[from_saved(file, self._context.inputs_location) for file in source["files"]],
+            )
+        except _MALFORMED as error:
+            self._context.log(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
+            return None
+
+    def _identity(self) -> dict[str, Any]:
+        """What must agree for the memory of another process to be this job's."""
+        spec = self._context.spec
+        assert spec.application is not None
+        return {
+            "app_id": spec.application.app_id,
+            "version": spec.application.version,
+            # A clear before anything was committed gets the same number, and is to read its source anew. Without a
+            # state store the number itself is another one after a clear, and when the work began is not known.
+            "began_ms": None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
+            "digest": spec.digest(),
+            "release": airflow_txlog.__version__,
+            "ansi": is_ansi(self._context.spark),
+        }
+
+    def _are_fresh(self, files: Sequence[StagedFile]) -> bool:
+        """Whether all files are there, and so young that no VACUUM will come for them soon (soundness A16)."""
+        return not may_be_swept(files, self._store.now_ms()) and all(exists(file.location) for file in files)
+
+    @staticmethod
+    def _are_unchanged(files: Sequence[StagedFile]) -> bool:
+        """Whether the source rows are the bytes that the earlier try wrote down. Reads each file whole."""
+        with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
+            return all(pool.map(lambda file: has_digest(file.location, file.size_bytes, file.digest or ""), files))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Saved:
+    """What an earlier try of this work has saved, its paths confined."""
+
+    header: dict[str, Any]
+    memory: Memory
+    source_files: list[StagedFile]
+
+
+def _plain_segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "kind": segment.kind,
+        "inputs": sorted(segment.inputs),
+        "fingerprint": segment.fingerprint,
+        "files": [to_saved(file) for file in segment.files],
+    }
+
+
+def _encode(header: dict[str, Any], memory: Memory) -> bytes:
+    scans = list(memory.scans.values())
+    columns: dict[str, list[Any]] = {
+        "path": [scan.file.path for scan in scans],
+        "vector": [scan.file.vector for scan in scans],
+        "masked": [scan.file.masked for scan in scans],
+        "clauses": [list(scan.verdicts.rows) for scan in scans],
+        "rows": [[rows.data for rows in scan.verdicts.rows.values()] for scan in scans],
+    }
+    arrays = [pa.array(columns[name], _SCANS.field(name).type) for name in columns]
+    arrays += [
+        _lists([scan.verdicts.pairs.column(name) for scan in scans], VERDICTS.field(name)) for name in VERDICTS.names
+    ]
+    text = json.dumps(header, sort_keys=True)
+    table = pa.table(arrays, schema=_SCANS.with_metadata({_HEADER: text.encode()}))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _lists(columns: list[pa.ChunkedArray], field: pa.Field) -> pa.Array:
+    offsets = [0]
+    for column in columns:
+        offsets.append(offsets[-1] + len(column))
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    values = pa.concat_arrays(chunks) if chunks else pa.array([], field.type)
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values.cast(field.type))
+
+
+def _decode(data: bytes) -> tuple[dict[str, Any], pa.Table]:
+    """The header and the scans."""
+    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    header: dict[str, Any] = json.loads((table.schema.metadata or {})[_HEADER])
+    return header, table
+
+
+def _memory(header: dict[str, Any], table: pa.Table, folder: str) -> Memory:
+    memory = Memory(
+        rules=None if header["rules"] is None else TableRules.from_plain(header["rules"]),
+        segments=[
+            Segment(
+                kind=segment["kind"],
+                inputs=frozenset(segment["inputs"]),
+                fingerprint=segment["fingerprint"],
+                files=tuple(from_saved(file, folder) for file in segment["files"]),
+            )
+            for segment in header["segments"]
+        ],
+        dropped=[from_saved(file, folder) for file in header["dropped"]],
+    )
+    files = table.select(["path", "vector", "masked"]).to_pylist()
+    lists = [table.column(name).combine_chunks() for name in VERDICTS.names]
+    for number, file in enumerate(files):
+        pairs = pa.table([values[number].values for values in lists], schema=VERDICTS)
+        bitmaps = zip(*(table.column(name)[number].as_py() for name in ("clauses", "rows")), strict=True)
+        rows = {clause: MaskedRows(data, "of saved work") for clause, data in bitmaps}
+        memory.scans[file["path"]] = Scan(file=LiveFile(**file), verdicts=FileVerdicts(rows=rows, pairs=pairs))
+    return memory

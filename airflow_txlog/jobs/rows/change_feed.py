@@ -1,0 +1,75 @@
+"""What a commit tells a change data feed: which rows left their files, and which new rows are inserts or new images.
+
+A reader derives the changes of whole files by itself, so nothing is written where files only come and go. The
+invariant: either every change of the round stands in change files, or none does, and then no staged file holds a row
+that was there before. Source: protocol, "Add CDC File"; delta-spark, DeleteCommand, UpdateCommand, MergeIntoCommand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
+from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan, plan_files
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation
+
+_TOLD = ", told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeavingRows:
+    """The rows that leave their files: a plan with their positions, the files (rows of a table `FILES`), their keys.
+
+    A file that goes as a whole has no positions.
+    """
+
+    plan: FilePlan
+    files: pa.Table
+    keys: list[str]
+
+
+def must_tell(
+    operation: RowOperation, prepared: Prepared, found: Found, *, copies_rows: bool, inserts_rows: bool
+) -> bool:
+    """Whether the round's commit needs change files; `copies_rows`: some staged file holds rows that stay as they are.
+
+    Rows that come back changed are told as what they were and became. Deletes and inserts of one commit are told
+    together, as delta-spark does.
+    """
+    if not prepared.snapshot.table_properties.change_data_feed:
+        return False
+    leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or operation.tells_inserts_alone
+    return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
+
+
+def told(fingerprint: str) -> str:
+    """The fingerprint of inserts that have change rows: those that were staged without are others."""
+    return fingerprint + _TOLD
+
+
+def untold(fingerprint: str) -> str:
+    """The fingerprint of inserts without what `told` has put behind it."""
+    return fingerprint.removesuffix(_TOLD)
+
+
+def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:
+    """All rows that leave their files in this round."""
+    touched = sorted(found.removed.positions)
+    files = prepared.candidates.take(pa.array(touched, pa.int64()))
+    tables = [found.removed.plan_with_clauses(found.plan, touched).table]
+    if prepared.whole.num_rows:
+        tables.append(plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.instants).table)
+        files = pa.concat_tables([files, prepared.whole])
+    plan = FilePlan(table=pa.concat_tables(tables), schema=found.plan.schema)
+    return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
+
+
+def with_change_type(rows: DataFrame, kind: str) -> DataFrame:
+    """The rows with this change type: the stage then writes them as change rows too."""
+    return rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(kind))

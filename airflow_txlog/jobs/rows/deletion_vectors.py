@@ -1,0 +1,161 @@
+"""Deletion vectors in the place of copies: rows leave a file by being masked, and the file stays where it is.
+
+Done where the table has it switched on. The rows that leave join those that are masked already; a file of which no row
+is left is removed instead. The vectors of a round share few files, staged by the driver like data files and remembered
+as segments. The invariant: a vector masks what the file's live vector masks and the rows of this round's verdicts, and
+nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion Vectors"; soundness A1, A17.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.locations import location_of, readable, size_and_time
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, masks_rows
+from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.log.paths import encode_path
+from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
+from airflow_txlog.engine.store import open_store
+from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.resume.memory import VECTORS, Memory, Segment
+from airflow_txlog.jobs.rows.find import FoundRows
+
+_FOOTERS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedFiles:
+    """What masking rows comes to: files that come again, and the files of vectors that they name.
+
+    `num_updated` of the files had a vector before.
+    """
+
+    adds: Sequence[Add] = ()
+    files: Sequence[StagedFile] = ()
+    num_updated: int = 0
+
+
+def is_masking(snapshot: Snapshot) -> bool:
+    """Whether rows of this version's table are deleted by masking them."""
+    return masks_rows(snapshot.protocol, snapshot.metadata, snapshot.uri)
+
+
+def mask_rows(
+    context: JobContext, snapshot: Snapshot, files: pa.Table, plan: FilePlan, leaving: FoundRows, memory: Memory
+) -> MaskedFiles:
+    """Stage the vectors that mask the rows which leave; `plan` is the plan of `files` (rows of a table `FILES`).
+
+    Vectors that the memory holds are used again, others written; on an error none of those is left behind.
+    """
+    counts = _row_counts(plan, sorted(leaving.positions))
+    bitmaps: dict[int, MaskedRows] = {}
+    for row, count in counts.items():
+        masked = _masking(plan, row, leaving.positions[row])
+        masked.check_inside(count)
+        if masked.num_rows < count:
+            bitmaps[row] = masked
+    keys: list[str] = file_keys(files, context.root).to_pylist()
+    packs = pack_vectors(list(bitmaps.values()))
+    segments = _segments(packs, [keys[row] for row in bitmaps])
+    vector_files = _staged(context, snapshot, packs, segments, memory)
+    again = files.take(pa.array(list(bitmaps), pa.int64()))
+    vectors = [vector for file in vector_files for vector in file.vectors()]
+    return MaskedFiles(
+        adds=masked_adds(again, vectors, [counts[row] for row in bitmaps]),
+        files=[file for segment in memory.segments if segment.kind == VECTORS for file in segment.files],
+        num_updated=len(again) - again.column("deletion_vector").null_count,
+    )
+
+
+def _masking(plan: FilePlan, row: int, leaving: MaskedRows) -> MaskedRows:
+    location = readable(plan.table.column("location")[row].as_py())
+    before = plan.table.column("masked")[row].as_py()
+    if before is None:
+        return leaving
+    return MaskedRows(union([leaving, MaskedRows(before, f"of {location}")]), f"of {location}")
+
+
+def _row_counts(plan: FilePlan, rows: Sequence[int]) -> dict[int, int]:
+    """The rows of these files, masked ones too; where no statistics tell, the file's footer does."""
+    known = plan.table.column("num_records")
+    counts: dict[int, int | None] = {row: known[row].as_py() for row in rows}
+    unknown = [row for row, count in counts.items() if count is None]
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        counts.update(zip(unknown, pool.map(lambda row: _rows_in_footer(plan, row), unknown), strict=True))
+    return {row: count for row, count in counts.items() if count is not None}
+
+
+def _rows_in_footer(plan: FilePlan, row: int) -> int:
+    file = DataFile(
+        location=plan.table.column("location")[row].as_py(), size_bytes=plan.table.column("size_bytes")[row].as_py()
+    )
+    with open_data_file(file) as parquet:
+        return int(parquet.metadata.num_rows)
+
+
+def _segments(packs: Sequence[Sequence[MaskedRows]], keys: Sequence[str]) -> dict[str, frozenset[str]]:
+    """The data files of each file of vectors, by its fingerprint: its bitmaps and what they belong to."""
+    found = {}
+    start = 0
+    for bitmaps in packs:
+        inputs = keys[start : start + len(bitmaps)]
+        digest = hashlib.sha256()
+        for key, masked in zip(inputs, bitmaps, strict=True):
+            digest.update(f"{key}\n{len(masked.data)}\n".encode() + masked.data)
+        found[digest.hexdigest()] = frozenset(inputs)
+        start += len(bitmaps)
+    return found
+
+
+def _staged(
+    context: JobContext,
+    snapshot: Snapshot,
+    packs: Sequence[tuple[MaskedRows, ...]],
+    segments: Mapping[str, frozenset[str]],
+    memory: Memory,
+) -> list[VectorFile]:
+    """The files of vectors, in order: those of the memory, and those that are written now."""
+    inputs = frozenset[str]().union(*segments.values())
+    known = {segment.fingerprint: segment for segment in memory.keep(VECTORS, inputs, set(segments))}
+    prefix_chars = snapshot.table_properties.vector_prefix_chars
+    found, new = [], []
+    for fingerprint, bitmaps in zip(segments, packs, strict=True):
+        if fingerprint in known:
+            found.append(VectorFile.at(known[fingerprint].files[0].path, bitmaps))
+        else:
+            found.append(new_vector_file(bitmaps, prefix_chars=prefix_chars))
+            new.append((fingerprint, found[-1]))
+    write_vector_files(open_store(context.root), [file for _, file in new])
+    memory.add(
+        Segment(kind=VECTORS, inputs=segments[fingerprint], fingerprint=fingerprint, files=(_record(context, file),))
+        for fingerprint, file in new
+    )
+    return found
+
+
+def _record(context: JobContext, file: VectorFile) -> StagedFile:
+    """A file of vectors as the rounds and the memory know staged files; it holds no rows of the table."""
+    location = location_of(context.root, file.path)
+    # By the store's clock, like every staged file: its age decides whether a VACUUM may have taken it.
+    size_bytes, written_ms = size_and_time(location)
+    return StagedFile(
+        path=encode_path(file.path),
+        location=location,
+        partition_values={},
+        size_bytes=size_bytes,
+        modification_time_ms=written_ms,
+        num_records=0,
+        stats="",
+    )

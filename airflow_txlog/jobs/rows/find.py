@@ -1,0 +1,136 @@
+"""Finding: which rows of which files an operation is about, as bitmaps of positions on the driver.
+
+Spark evaluates the author's text over the columns that it names, and yields addresses, which the same task packs into
+bitmaps; the rows themselves stay where they are. What is found is kept apart from what is done with it, so that a later
+run may know which files it has looked at. The invariant: positions come from one evaluation of the condition, and
+nothing evaluates it again.
+Source: docs/decisions/positions-not-rows.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PackTask
+from airflow_txlog.datafiles.tasks.row_filter import Sieve
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
+from airflow_txlog.jobs.sql.row_filters import sieve_of
+from airflow_txlog.jobs.sql.schemas import spark_schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRows:
+    """Rows of the files of one plan, by the plan's row number, and the clause that acts on them.
+
+    `clauses`: of the files in which one clause acts on all of the rows. `pairs`: of the others, for each position in
+    order, the source row (null where there is none) and the clause, as columns ROW_ID_COLUMN and CLAUSE_COLUMN.
+    """
+
+    positions: Mapping[int, MaskedRows] = field(default_factory=dict)
+    clauses: Mapping[int, int] = field(default_factory=dict)
+    pairs: Mapping[int, pa.Table] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(positions.num_rows for positions in self.positions.values())
+
+    def partly(self, scanned: FilePlan) -> list[int]:
+        """The files in which rows were found and that keep some row; one that keeps none is removed, not copied."""
+        counts = scanned.live_row_counts()
+        return [number for number, positions in self.positions.items() if counts[number] != positions.num_rows]
+
+    def plan(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
+        """The plan of the files in which rows were found (or of `rows` among them), with their positions."""
+        numbers = sorted(self.positions if rows is None else rows)
+        return scanned.take(numbers).with_column("positions", [self.positions[number].data for number in numbers])
+
+    def plan_with_clauses(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
+        """The same with the source row and the clause of each position."""
+        numbers = sorted(self.positions if rows is None else rows)
+        ids = [self._ids(number) for number in numbers]
+        clauses = [self._clauses(number) for number in numbers]
+        return self.plan(scanned, numbers).with_column("row_ids", ids).with_column("clauses", clauses)
+
+    def _ids(self, number: int) -> bytes | None:
+        if number not in self.pairs:
+            return None
+        # A row that met no source row gets an id that no source row has.
+        return _bytes_of(self.pairs[number][ROW_ID_COLUMN].fill_null(-1), pa.int64())
+
+    def _clauses(self, number: int) -> bytes:
+        if number not in self.pairs:
+            return bytes([self.clauses[number]])
+        return _bytes_of(self.pairs[number][CLAUSE_COLUMN], pa.uint8())
+
+
+def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
+    """The files (rows of a table) whose row numbers are not among those in which something was found."""
+    numbers = pa.array(range(files.num_rows), pa.int64())
+    return files.filter(pc.invert(pc.is_in(numbers, value_set=pa.array(list(found), pa.int64()))))
+
+
+def scan_columns(
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, sieve: Sieve | None = None
+) -> DataFrame:
+    """The planned files' rows with these columns (None: all) and each row's address; those that pass the sieve.
+
+    A sieve looks at nothing but these columns.
+    """
+    names = [name for name in plan.schema.names if columns is None or name in columns]
+    schema = pa.schema([plan.schema.field(name) for name in names])
+    task = ScanTask(bins=bins_for(context, plan, in_pieces=True), schema=schema, with_address=True, sieve=sieve)
+    return scan_frame(context, plan, task)
+
+
+def find_rows(
+    context: JobContext,
+    gate: SqlGate,
+    plan: FilePlan,
+    condition: str,
+    columns: frozenset[str] | None,
+    alias: str = ROWS_ALIAS,
+    read: Predicate | None = None,
+) -> dict[int, MaskedRows]:
+    """The rows of the planned files of which the accepted condition is TRUE, by the plan's numbers of the files.
+
+    `columns` are those that the condition may name. `read` is the condition as the engine reads it: by what it says,
+    rows are dropped before they reach Spark. What the driver collects are bitmaps, made by the task that has scanned.
+    """
+    view = context.view_name()
+    sieve = None if read is None else sieve_of(read, plan.schema.names if columns is None else columns)
+    scan_columns(context, plan, columns, sieve).createOrReplaceTempView(view)
+    query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
+    packed = gate.run(query).mapInArrow(PackTask(), spark_schema(PACKED_SCHEMA))
+    return united(collect(packed, "find the matching rows"))
+
+
+def united(packed: pa.Table) -> dict[int, MaskedRows]:
+    """A table PACKED_SCHEMA as one bitmap for each file."""
+    parts: dict[int, list[MaskedRows]] = {}
+    columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
+    for index, data in zip(*columns, strict=True):
+        parts.setdefault(index, []).append(MaskedRows(data, "of found rows"))
+    return {
+        index: of_file[0] if len(of_file) == 1 else MaskedRows(union(of_file), "of found rows")
+        for index, of_file in sorted(parts.items())
+    }
+
+
+def _bytes_of(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:
+    """The values as little-endian numbers; there are no nulls among them."""
+    array = pa.concat_arrays(values.cast(kind).chunks)
+    width = kind.bit_width // 8
+    start = array.offset * width
+    return bytes(memoryview(array.buffers()[1])[start : start + len(array) * width]) if len(array) else b""

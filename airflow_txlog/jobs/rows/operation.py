@@ -1,0 +1,143 @@
+"""What one kind of DML must know of itself, for the pipeline to do the rest.
+
+The invariant: `prepare` checks every text and registers every read before anything is read or staged, and what `find`
+says of a row is a function of that row and of the pinned inputs alone. Source: soundness, section 0 (conditions 1, 2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles
+from airflow_txlog.jobs.rows.find import FoundRows
+from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.sql.partitions import Partitions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One round after everything was checked and before anything was scanned.
+
+    `candidates` are the files (rows of a table `FILES`) that may hold a row of interest inside the `scope`; `whole`
+    those that go as a whole, as their partition values alone say. `updates` are the numbers of the clauses that give a
+    row a new image; any other clause deletes it. `condition` is how the engine reads the text that finds rows, where
+    there is one text alone.
+    """
+
+    snapshot: Snapshot
+    partitions: Partitions
+    scope: str | None
+    candidates: pa.Table
+    whole: pa.Table
+    updates: frozenset[int] = frozenset()
+    condition: Predicate | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """All verdicts of a round: rows that leave their files (`removed`), and those of them that come back changed."""
+
+    plan: FilePlan
+    verdicts: Verdicts
+    removed: FoundRows
+    updated: FoundRows
+
+
+class RowOperation(ABC):
+    """DELETE, UPDATE or MERGE: how it finds rows, what becomes of them, and what its commit says.
+
+    Generic over nothing: each gets back the `Prepared` that it made.
+    """
+
+    writes_rows = True
+    """Whether every commit of it that changes something has new rows. One that only removes rows may need no Parquet
+    file, so that it also serves a table whose files cannot be written here."""
+
+    tells_inserts_alone = False
+    """Whether a change feed is told of inserts also where no row leaves: their source can be evaluated only once, and
+    in the next round rows may leave."""
+
+    @abstractmethod
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
+        """Pin inputs, check texts and rules, register the reads. `memory` is emptied where inputs are pinned afresh."""
+
+    @abstractmethod
+    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+        """The verdicts on all rows of the planned files. One Spark job."""
+
+    def check(self, prepared: Prepared, found: Found) -> None:  # noqa: B027 (most operations forbid nothing)
+        """Raises what the verdicts of all live files together forbid."""
+
+    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
+        """New images of the rows at the plan's positions: the table's columns and SEGMENT_COLUMN."""
+        raise NotImplementedError(f"{type(self).__name__} updates nothing")
+
+    def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+        """For each bucket of source rows that may be inserted: what decides which of them are (a fingerprint)."""
+        return {}
+
+    def inserts(self, prepared: Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+        """The rows that these buckets insert: the table's columns, and the bucket as SEGMENT_COLUMN."""
+        raise NotImplementedError(f"{type(self).__name__} inserts nothing")
+
+    @abstractmethod
+    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
+        """What the commit says of itself; `removed` and `staged` of it are those of `work`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedWork:
+    """Everything that is staged for this round's commit, by what it is, and the files that leave for it.
+
+    `removed` (rows of a table `FILES`) has those that leave for good and those that come again, `masked`.
+    `changes` are the files of change rows, which are no files of the table.
+    """
+
+    copies: Sequence[StagedFile]
+    images: Sequence[StagedFile]
+    inserts: Sequence[StagedFile]
+    removed: pa.Table
+    masked: MaskedFiles
+    changes: Sequence[StagedFile] = ()
+
+    @property
+    def files(self) -> list[StagedFile]:
+        """The new files of the table."""
+        return [*self.copies, *self.images, *self.inserts]
+
+    @property
+    def staged(self) -> list[StagedFile]:
+        return [*self.files, *self.changes]
+
+    @property
+    def num_copied(self) -> int:
+        return sum(file.num_records for file in self.copies)
+
+    @property
+    def num_inserted(self) -> int:
+        return sum(file.num_records for file in self.inserts)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def num_removed(self) -> int:
+        """How many files leave for good."""
+        return int(self.removed.num_rows) - len(self.masked.adds)
+
+    @property
+    def num_removed_bytes(self) -> int:
+        removed: list[int] = self.removed.column("size").to_pylist()
+        return sum(removed) - sum(add.size for add in self.masked.adds)

@@ -1,0 +1,115 @@
+"""One round of DELETE, UPDATE or MERGE, over the memory of the rounds before it.
+
+Files that were never looked at are scanned; what earlier rounds know of the others is recalled. From all verdicts
+together follows what leaves, what comes back and what is inserted, and of that only what is missing is staged. The
+invariant: the change of a round is that of a run from the start on its snapshot, with the same pinned inputs.
+Source: soundness, section 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from airflow_txlog.engine import Transaction
+from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vector_of_key
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.files.scan import FilePlan, plan_files
+from airflow_txlog.jobs.files.stage import layout_of
+from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.memory import LiveFile, Memory
+from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.rows.find import files_outside
+from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation
+from airflow_txlog.jobs.rows.staging import stage_work
+
+
+def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation]) -> Outcome:
+    """Run the operation in rounds until it lands; raises TxlogError.
+
+    It is made once the inputs that an earlier try has pinned are known.
+    """
+    manifest = Manifest(context)
+    memory = manifest.load()
+    rounds = RowRounds(context, make(context), memory, manifest)
+    return run_rounds(context, rounds.plan, memory=memory, manifest=manifest)
+
+
+class RowRounds:
+    """The rounds of one operation, over a memory that others may share. Made once, used by one thread."""
+
+    def __init__(self, context: JobContext, operation: RowOperation, memory: Memory, manifest: Manifest) -> None:
+        self._context = context
+        self._operation = operation
+        self._memory = memory
+        self._manifest = manifest
+
+    def plan(self, tx: Transaction) -> Change:
+        """Find, stage, and say what the commit shall be."""
+        context, memory, snapshot = self._context, self._memory, tx.snapshot
+        assert snapshot is not None
+        if self._operation.writes_rows:
+            # A table whose files cannot be written here is refused before the source's rows are staged.
+            layout_of(context, snapshot)
+        if not memory.begin(rules_at(snapshot)):
+            context.log("the table's rules have changed: nothing that was found or staged may be kept")
+        prepared = self._operation.prepare(tx, snapshot, memory)
+        _log_candidates(context, prepared)
+        with context.step("find"):
+            found = self._find(prepared)
+            # A compaction of files that have no row of interest, and that lands first, does not concern us.
+            outside = files_outside(prepared.candidates, found.verdicts.matched_files())
+            tx.read_files(outside, matched=False)
+        self._operation.check(prepared, found)
+        context.log(
+            f"{plural(found.updated.num_rows, 'row')} to update, {found.removed.num_rows - found.updated.num_rows} to "
+            f"delete in {plural(len(found.removed.positions), 'file')}"
+        )
+        with context.step("rewrite"):
+            work = stage_work(context, self._operation, prepared, found, memory)
+        self._manifest.save(memory)
+        change = self._operation.change(prepared, found, work)
+        return replace(change, adds=work.masked.adds, vector_files=work.masked.files)
+
+    def _find(self, prepared: Prepared) -> Found:
+        """The verdicts on all candidates: recalled, or found by looking."""
+        context, memory = self._context, self._memory
+        plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.instants)
+        files = _live_files(context, plan, prepared.candidates)
+        known = {number: memory.recall(file) for number, file in enumerate(files)}
+        unknown = [number for number, rows in known.items() if rows is None]
+        if len(unknown) < len(files):
+            context.log(f"{len(files) - len(unknown)} files remembered, {len(unknown)} to look at")
+        looked = self._operation.find(prepared, plan.take(unknown)).by_file(unknown) if unknown else {}
+        for number, rows in looked.items():
+            memory.remember(files[number], rows)
+        recalled = {number: rows for number, rows in known.items() if rows is not None}
+        verdicts = Verdicts.of_files(recalled | looked)
+        return Found(
+            plan=plan,
+            verdicts=verdicts,
+            removed=verdicts.acted(),
+            updated=verdicts.acted(prepared.updates),
+        )
+
+
+def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> list[LiveFile]:
+    keys: list[str] = file_keys(files, context.root).to_pylist()
+    masks = plan.table.column("masked").to_pylist()
+    return [
+        LiveFile(path=path_of_key(key), vector=vector_of_key(key), masked=masked)
+        for key, masked in zip(keys, masks, strict=True)
+    ]
+
+
+def _log_candidates(context: JobContext, prepared: Prepared) -> None:
+    total, whole, to_scan = prepared.snapshot.num_files, prepared.whole.num_rows, prepared.candidates.num_rows
+    without_reading = f"{whole} removed without reading, " if whole else ""
+    context.log(
+        f"{plural(total, 'file')} considered, {total - whole - to_scan} pruned, {without_reading}{to_scan} to scan"
+    )

@@ -1,0 +1,248 @@
+"""What a round has to stage: what the memory already holds is kept, the rest is written in one Spark job.
+
+A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and has them
+masked (`deletion_vectors`); new images of updated rows are gathered in segments of a few
+input files, so that a later round drops little; inserts are segments by bucket of source rows. The invariant: after
+`stage_work` the memory's segments hold exactly the rows of this round's verdicts. Source: soundness B2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.stage import layout_of, stage, unstage
+from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
+from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
+from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles, is_masking, mask_rows
+from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+
+# A segment of images has at most so many input files: one that changes costs the others their images too.
+MAX_INPUTS = 16
+
+
+@dataclass(kw_only=True)
+class _Missing:
+    """What no segment in memory holds: plan rows to copy, groups of plan rows whose images are new, buckets.
+
+    `leaving`, where the commit tells its changes: all rows that leave their files; `changes` are groups of its files
+    whose change rows are new.
+    """
+
+    copies: list[int] = field(default_factory=list)
+    images: list[list[int]] = field(default_factory=list)
+    inserts: Mapping[int, str] = field(default_factory=dict)
+    leaving: LeavingRows | None = None
+    changes: list[list[int]] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.copies or self.images or self.inserts or self.changes)
+
+    @property
+    def first_image(self) -> int:
+        """The number of the first group of images as a segment: buckets are numbered before the groups."""
+        return 1 + max(self.inserts, default=-1)
+
+    @property
+    def first_change(self) -> int:
+        """The number of the first group of change rows."""
+        return self.first_image + len(self.images)
+
+
+def stage_work(
+    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, memory: Memory
+) -> StagedWork:
+    """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
+    staged just now; and what staging raises."""
+    keys: list[str] = file_keys(prepared.candidates, context.root).to_pylist()
+    copied = [] if is_masking(prepared.snapshot) else found.removed.partly(found.plan)
+    missing = _missing(context, operation, prepared, found, memory, keys, copied)
+    staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
+    memory.add(_segments(missing, staged, keys))
+    masked = _masked(context, prepared, found, memory)
+    context.log(_told(missing, staged, memory, masked))
+    touched = prepared.candidates.take(pa.array(sorted(found.removed.positions), pa.int64()))
+    return StagedWork(
+        copies=_files(memory, COPY),
+        images=_files(memory, IMAGES),
+        inserts=_files(memory, INSERTS),
+        removed=pa.concat_tables([prepared.whole, touched]),
+        masked=masked,
+        changes=[file for segment in memory.segments for file in segment.files if file.is_change],
+    )
+
+
+def _masked(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> MaskedFiles:
+    if not is_masking(prepared.snapshot):
+        # It may have been switched off since the last round.
+        memory.keep(VECTORS, ())
+        return MaskedFiles()
+    return mask_rows(context, prepared.snapshot, prepared.candidates, found.plan, found.removed, memory)
+
+
+def _missing(
+    context: JobContext,
+    operation: RowOperation,
+    prepared: Prepared,
+    found: Found,
+    memory: Memory,
+    keys: Sequence[str],
+    copies: Sequence[int],
+) -> _Missing:
+    copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
+    imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
+    new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
+    wanted = operation.inserts_wanted(prepared, found.verdicts)
+    leaving = None
+    if must_tell(operation, prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
+        leaving = leaving_rows(context, prepared, found)
+        wanted = {bucket: told(fingerprint) for bucket, fingerprint in wanted.items()}
+    inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
+    return _Missing(
+        copies=[row for row in copies if keys[row] not in copied],
+        images=_grouped(context, prepared, prepared.candidates, new_images),
+        inserts={bucket: fingerprint for bucket, fingerprint in wanted.items() if fingerprint not in inserted},
+        leaving=leaving,
+        changes=_new_changes(context, prepared, memory, leaving),
+    )
+
+
+def _new_changes(
+    context: JobContext, prepared: Prepared, memory: Memory, leaving: LeavingRows | None
+) -> list[list[int]]:
+    """Groups of files (rows of `leaving`) whose change rows no segment holds."""
+    known = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
+    if leaving is None:
+        return []
+    rows = [row for row, key in enumerate(leaving.keys) if key not in known]
+    return _grouped(context, prepared, leaving.files, rows)
+
+
+def _inputs(segments: Sequence[Segment]) -> frozenset[str]:
+    return frozenset[str]().union(*(segment.inputs for segment in segments))
+
+
+def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Sequence[int]) -> list[list[int]]:
+    """The files whose images are staged together: of one partition, few enough, and at least a group for each task.
+
+    `rows` are numbers of rows of the table `files`.
+    """
+    if not rows:
+        return []
+    most = max(1, min(MAX_INPUTS, -(-len(rows) // context.parallelism)))
+    partitions = prepared.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
+    groups: dict[tuple[str | None, ...], list[list[int]]] = {}
+    for row, partition in zip(rows, partitions, strict=True):
+        of_partition = groups.setdefault(partition, [[]])
+        if len(of_partition[-1]) >= most:
+            of_partition.append([])
+        of_partition[-1].append(row)
+    return [group for of_partition in groups.values() for group in of_partition]
+
+
+def _stage(
+    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
+) -> list[StagedFile]:
+    copies = found.removed.plan(found.plan, missing.copies) if missing.copies else None
+    staged = stage(
+        context,
+        layout_of(context, prepared.snapshot),
+        copies=copies,
+        rows=_new_rows(operation, prepared, found, missing),
+        leaving=_untold(missing),
+        updates=prepared.updates,
+    )
+    try:
+        if prepared.scope is not None:
+            tuples = [prepared.partitions.tuple_of(file.partition_values) for file in staged if file.source is None]
+            prepared.partitions.check_inside(prepared.scope, tuples)
+    except BaseException:
+        unstage(staged)
+        raise
+    return staged
+
+
+def _new_rows(operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing) -> DataFrame | None:
+    """New images and inserted rows; None where there is neither."""
+    frames = []
+    if missing.inserts:
+        inserts = operation.inserts(prepared, found.verdicts, list(missing.inserts))
+        frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
+    if missing.images:
+        segment_of = _numbered(missing.images, missing.first_image)
+        plan = found.updated.plan_with_clauses(found.plan, segment_of)
+        numbers = [segment_of[row] for row in sorted(segment_of)]
+        images = operation.images(prepared, plan.with_column("segment", numbers))
+        frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
+    if not frames:
+        return None
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+
+
+def _untold(missing: _Missing) -> FilePlan | None:
+    """The rows that leave their files and of which no segment has change rows; None where there are none."""
+    if missing.leaving is None or not missing.changes:
+        return None
+    segment_of = _numbered(missing.changes, missing.first_change)
+    rows = sorted(segment_of)
+    return missing.leaving.plan.take(rows).with_column("segment", [segment_of[row] for row in rows])
+
+
+def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
+    """The segment of each row of the groups."""
+    return {row: first + number for number, group in enumerate(groups) for row in group}
+
+
+def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[str]) -> list[Segment]:
+    """What was staged, as segments; also those that gave no file, so that nobody stages them again."""
+    copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
+    new: dict[int, list[StagedFile]] = {}
+    for file in staged:
+        if file.source is not None:
+            copies[file.source].append(file)
+        else:
+            new.setdefault(file.segment or 0, []).append(file)
+    leaving = () if missing.leaving is None else missing.leaving.keys
+    return [
+        *(Segment(kind=COPY, inputs=frozenset({keys[row]}), files=tuple(files)) for row, files in copies.items()),
+        *_segments_of(IMAGES, missing.images, keys, missing.first_image, new),
+        *_segments_of(CHANGES, missing.changes, leaving, missing.first_change, new),
+        *(
+            Segment(kind=INSERTS, inputs=frozenset(), fingerprint=fingerprint, files=tuple(new.get(bucket, ())))
+            for bucket, fingerprint in missing.inserts.items()
+        ),
+    ]
+
+
+def _segments_of(
+    kind: str, groups: Sequence[Sequence[int]], keys: Sequence[str], first: int, new: Mapping[int, list[StagedFile]]
+) -> list[Segment]:
+    """The groups of files (rows by number, with these keys) as segments, with what was staged under their numbers."""
+    return [
+        Segment(kind=kind, inputs=frozenset(keys[row] for row in group), files=tuple(new.get(first + number, ())))
+        for number, group in enumerate(groups)
+    ]
+
+
+def _files(memory: Memory, kind: str) -> list[StagedFile]:
+    """The table's new files of this kind."""
+    files = (file for segment in memory.segments if segment.kind == kind for file in segment.files)
+    return [file for file in files if not file.is_change]
+
+
+def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, masked: MaskedFiles) -> str:
+    new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
+    rows = sum(file.num_records for file in staged)
+    kept = len(memory.segments) - new
+    again = f"; {kept} pieces of earlier rounds kept" if kept else ""
+    vectors = f"; {plural(len(masked.adds), 'file')} masked further" if masked.adds else ""
+    return f"staged {len(staged)} files with {rows} rows{vectors}{again}"

@@ -1,0 +1,1 @@
+"""How Spark is started, driven, and what its failures are reported as."""

@@ -1,0 +1,235 @@
+"""What an exception of Spark is reported as: the conditions, classes and places of its whole chain, and no value.
+
+Spark's sentences quote what a row holds, or what a parameter is bound to. The invariant: no sentence of an exception is
+copied. What is shown is Spark's name of the condition, those facts of it that are names, types and counts (`FACTS`),
+the class of an exception as the JVM gives it, sentences that are written down here, and for a worker what
+`datafiles.failures` shows. The one exception is `analysis_text`, for a text to which no value is bound.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+
+from airflow_txlog.datafiles.failures import SENTENCES, is_exception, is_own_source, text_of
+from airflow_txlog.datafiles.tasks.scan_and_write import error_in
+from airflow_txlog.errors import TxlogError
+
+_MAX_CHAIN = 16
+_FACT_CHARS = 300
+_TEXT_CHARS = 2_000
+
+# Of the facts of Spark's conditions those that are names, types and counts in every condition that has them.
+_NAMES = """objectName proposal relationName routineName functionName funcName className methodName parameter columnName
+    colName column tableName viewName name configName confName confType"""
+_TYPES = """dataType data_type requiredType inputType inputDataType left right leftType rightType srcType sourceType
+    targetType toType expectedType actualType jsonType"""
+_COUNTS = """actualNum expectedNum arraySize numberOfElements maxRoundedArrayLength precision scale maxPrecision
+    requestedBytes receivedBytes"""
+FACTS = frozenset(f"{_NAMES} {_TYPES} {_COUNTS}".split())
+# Facts that are a value in other conditions.
+_FACTS_OF = {
+    "FAILED_READ_FILE": frozenset({"path"}),
+    "PATH_NOT_FOUND": frozenset({"path"}),
+    "TASK_WRITE_FAILED": frozenset({"path"}),
+}
+_SPARK_EXCEPTIONS = ("org.apache.spark.SparkException", "java.lang.IllegalStateException")
+# How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
+_DEATH = re.compile(
+    r"Python worker exited unexpectedly(?: \(crashed\))?|Python worker failed to connect back|ExecutorLostFailure"
+    r"|SparkContext (?:was|has been) shut ?down"
+)
+# What Spark puts before the text of an exception that it could not bring to the driver.
+_OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")
+_NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([A-Za-z][\w+.-]{0,40})"\Z')
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"^((?:\w+\.)*\w+)(?::|$)(?: \[Errno (\d{1,4})\])?", re.MULTILINE)
+_PLACE = re.compile(r'^  File "([^"\n]+)", line (\d+), in (\w+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One exception of a chain. `words` is what there is to show beside its names."""
+
+    name: str
+    condition: str | None = None
+    state: str | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    words: str = ""
+    found: TxlogError | None = None
+    """The error of ours that a worker raised."""
+    death: str | None = None
+    """What says that a process of Spark died."""
+
+    def text(self) -> str:
+        """`CAST_INVALID_INPUT (sourceType: "STRING", targetType: "INT")`."""
+        shown = ", ".join(f"{name}: {value}" for name, value in self.facts.items())
+        head = f"{self.condition or self.name}{f' ({shown})' if shown else ''}"
+        return f"{head}: {self.words}" if self.words else head
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.condition or self.words)
+
+
+def causes_of(error: BaseException) -> list[Cause]:
+    """The exception and its causes, outermost first, as the JVM has them where there is one."""
+    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    if java is not None:
+        try:
+            return [_java_cause(each) for each in _java_chain(java)]
+        except Exception:  # the JVM is gone, and with it what it knew
+            return [Cause(name=type(error).__name__)]
+    if isinstance(error, PySparkException):
+        return [_spark_cause(error)]
+    return [Cause(name=type(error).__name__, words=_words_after_class(error))]
+
+
+def describe(error: BaseException) -> str:
+    """The chain in one line: `FAILED_READ_FILE.NO_HINT (path: …): MALFORMED_RECORD_IN_PARSING: JsonParseException`.
+
+    An exception that says nothing of its own, such as "Exception thrown in awaitResult", is left out.
+    """
+    causes = causes_of(error)
+    told = [cause for cause in causes[:-1] if cause.says_something] + causes[-1:]
+    return ": ".join(cause.text() for cause in told)
+
+
+def condition_of(error: BaseException) -> str | None:
+    """Spark's name of the error, such as `UNRESOLVED_COLUMN.WITH_SUGGESTION`, of the outermost cause that has one."""
+    return next((cause.condition for cause in causes_of(error) if cause.condition is not None), None)
+
+
+def facts_of(error: BaseException) -> dict[str, str]:
+    """What of the facts of the error's own condition may be shown."""
+    return causes_of(error)[0].facts
+
+
+def analysis_text(error: PySparkException) -> str:
+    """Spark's own message about a text, which quotes that text: only for one that no value is bound to.
+
+    Of an exception that is none of Spark's analysis it is `describe`.
+    """
+    if not isinstance(error, AnalysisException):
+        return describe(error)
+    # Without the stack of the JVM, the plan and the text once more.
+    text = re.split(r"\n(?:\s+at [\w.$]+\(|JVM stacktrace:|== SQL|'?\w+ \[|;\n)", str(error), maxsplit=1)[0]
+    return text.strip()[:_TEXT_CHARS]
+
+
+# --- in the JVM -----------------------------------------------------------------------------------------------------
+
+
+def _java_chain(java: Any) -> Iterator[Any]:
+    found = java
+    for _ in range(_MAX_CHAIN):
+        if found is None:
+            return
+        yield found
+        found = found.getCause()
+
+
+def _java_cause(java: Any) -> Cause:
+    full = str(java.getClass().getName())
+    name = full.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
+    message = str(java.getMessage() or "")
+    # A SparkThrowable has these; of another class py4j finds no such method.
+    condition = _call(java, "getCondition")
+    if condition is not None:
+        raw = {str(key): str(value) for key, value in dict(_call(java, "getMessageParameters") or {}).items()}
+        return _with_condition(name, str(condition), _call(java, "getSqlState"), raw, message)
+    if _TRACEBACK in message and full.startswith("org.apache.spark."):
+        return _of_worker(Cause(name=name), message)
+    words = [sentence for sentence in SENTENCES if sentence in message]
+    connector = _NO_CONNECTOR.search(message)
+    if connector is not None:
+        words.append(
+            f'No FileSystem for scheme "{connector[1]}". This Spark has no connector for {connector[1]}://. Give it '
+            "one by the connection's spark_conf (spark.jars.packages), or use a local path."
+        )
+    task = _OF_A_TASK.search(message) if full in _SPARK_EXCEPTIONS and java.getCause() is None else None
+    if task is not None:
+        words.insert(0, task[1].rsplit(".", 1)[-1])
+    death = _DEATH.search(message) if full in _SPARK_EXCEPTIONS else None
+    if death is not None and (java.getCause() is None or message.startswith(death[0])):
+        return Cause(name=name, words="; ".join(dict.fromkeys([death[0], *words])), death=death[0])
+    return Cause(name=name, words="; ".join(words))
+
+
+def _call(java: Any, method: str) -> Any:
+    try:
+        return getattr(java, method)()
+    except Py4JJavaError:
+        raise
+    except Exception:  # py4j raises its own class for a method that there is none of
+        return None
+
+
+# --- in Python ------------------------------------------------------------------------------------------------------
+
+
+def _spark_cause(error: PySparkException) -> Cause:
+    """An exception of PySpark without one of the JVM: of its own, or of Spark Connect."""
+    name, text = type(error).__name__, str(error)
+    condition = _ask(error, "getCondition")
+    if condition is not None:
+        facts = {str(key): str(value) for key, value in (_ask(error, "getMessageParameters") or {}).items()}
+        return _with_condition(name, str(condition), _ask(error, "getSqlState"), facts, text)
+    if _TRACEBACK in text:
+        return _of_worker(Cause(name=name), text)
+    death = _DEATH.search(text)
+    words = [sentence for sentence in SENTENCES if sentence in text]
+    return Cause(
+        name=name,
+        words="; ".join(words if death is None else [death[0], *words]),
+        death=None if death is None else death[0],
+    )
+
+
+def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], message: str) -> Cause:
+    allowed = FACTS | _FACTS_OF.get(condition.split(".")[0], frozenset())
+    facts = {key: " ".join(value.split())[:_FACT_CHARS] for key, value in raw.items() if key in allowed}
+    cause = Cause(name=name, condition=condition, state=None if state is None else str(state), facts=facts)
+    trace = raw.get("traceback") or (message if _TRACEBACK in message else "")
+    return _of_worker(cause, trace) if condition.startswith("PYTHON_EXCEPTION") else cause
+
+
+def _of_worker(cause: Cause, message: str) -> Cause:
+    """A cause whose message has the traceback of a Python worker."""
+    trace = message[message.find(_TRACEBACK) :]
+    found = error_in(trace)
+    return Cause(
+        name=cause.name,
+        condition=cause.condition,
+        state=cause.state,
+        words=_raised(trace) if found is None else found.message,
+        found=found,
+    )
+
+
+def _raised(trace: str) -> str:
+    """The class of the exception that closes a traceback, and the place in this package where it was raised."""
+    named = [match for match in _RAISED.finditer(trace) if is_exception(match[1])]
+    words = named[-1][1].rsplit(".", 1)[-1] if named else "an exception"
+    if named and named[-1][2] is not None:
+        words += f": {os.strerror(int(named[-1][2]))}"
+    places = [(path, match[2]) for match in _PLACE.finditer(trace) if (path := is_own_source(match[1])) is not None]
+    return f"{words} in a Python worker{f' at {places[-1][0]}:{places[-1][1]}' if places else ''}"
+
+
+def _words_after_class(error: BaseException) -> str:
+    """What `text_of` shows beside the name of the class."""
+    return text_of(error).removeprefix(type(error).__name__).lstrip(": ")
+
+
+def _ask(error: PySparkException, method: str) -> Any:
+    try:
+        return getattr(error, method)()
+    except Exception:  # of an error that Spark did not make
+        return None

@@ -1,0 +1,57 @@
+"""Whether the Spark that is installed can start: one PySpark, of one version.
+
+`pyspark` and `pyspark-client` own the same files. At two versions the Python side of one calls the JVM side of the
+other, and a job dies deep inside Spark. Invariant: nothing of PySpark is imported here, so that a broken one is named.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from airflow_txlog.errors import JobError, TxlogError
+
+INSTALL = "pip install 'airflow-provider-txlog[spark]'"
+
+
+def check_one_version() -> None:
+    """Raise JobError where pyspark and pyspark-client are both installed, at different versions."""
+    full, client = _version("pyspark"), _version("pyspark-client")
+    if full is not None and client is not None and full != client:
+        raise JobError(
+            f"pyspark {full} and pyspark-client {client} are both installed. They own the same files, so that neither "
+            "works at a different version of the other. Install both at one version, such as: pip install "
+            f"--force-reinstall --no-deps 'pyspark=={client}' 'pyspark-client=={client}'. Nothing was read.",
+            cause_type="PySparkVersions",
+        )
+
+
+def check_has_jvm_side() -> None:
+    """Raise JobError where only pyspark-client is installed, which holds no Spark that could be started here."""
+    if _version("pyspark") is None and _version("pyspark-client") is not None and "SPARK_HOME" not in os.environ:
+        raise JobError(
+            f"pyspark-client is installed without pyspark, and it holds no Spark that could be started here: {INSTALL} "
+            f"'pyspark=={_version('pyspark-client')}'. Nothing was read.",
+            cause_type="PySparkVersions",
+        )
+
+
+def not_started(error: Exception) -> TxlogError:
+    """The error of a job whose Spark did not start."""
+    if isinstance(error, TxlogError):
+        return error
+    if isinstance(error, ImportError):
+        cause = f"{type(error).__name__}: {error}"
+        message = f"PySpark cannot be imported ({cause}). Install it: {INSTALL}. Nothing was read."
+    else:
+        from airflow_txlog.jobs.spark.causes import describe  # noqa: PLC0415 - needs the PySpark that may be broken
+
+        message = f"Spark could not be started: {describe(error)}. Is Java 17 or newer there (JAVA_HOME)?"
+    return JobError(message, cause_type=type(error).__name__)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,246 @@
+"""The clocks in a job's texts, read once: `current_date`, `now()` and their like become values bound like parameters.
+
+A job evaluates a condition when it finds rows, when it looks again after a conflict, and when a retry resumes; the
+engine evaluates it once more to judge conflicts. A clock would answer each of them differently: a row deleted by one
+round would be too young for the next. The author's text is kept letter by letter; only the tokens that read a clock are
+replaced by `:_txlog_…`, found by Spark's own rules of cutting a text. The invariant: a condition that is evaluated
+reads no clock. What cannot be replaced (a text that our lexer cannot cut, the special date 'today') is refused by name,
+as Spark's analysis shows it. Source: soundness A2.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.parameters import decode_parameter, encode_parameter
+
+NOW = "_txlog_now"
+TODAY = "_txlog_today"
+WALL = "_txlog_wall"
+_RESERVED = "_txlog_"
+
+# What a call without arguments is replaced by.
+_CALLS = {
+    "current_timestamp": f":{NOW}",
+    "now": f":{NOW}",
+    "current_date": f":{TODAY}",
+    "curdate": f":{TODAY}",
+    "localtimestamp": f"CAST(:{WALL} AS TIMESTAMP_NTZ)",
+    "unix_timestamp": f"unix_timestamp(:{NOW})",
+}
+# What Spark reads as a clock without parentheses too, where no column has the name.
+_BARE = ("current_date", "current_timestamp")
+# A name after one of these is a member, a type, or an alias.
+_NOT_AFTER = (".", ":", "::")
+_OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
+
+# Arguments that are SQL of the author's, or hold some. A source's query is not among them: it is evaluated once, and
+# its rows are pinned.
+_TEXTS = frozenset({"predicate", "partition_predicate", "replace_where", "on", "condition"})
+_TEXTS_BY_COLUMN = frozenset({"set", "values"})
+
+_SPECIAL = re.compile(r"\s*(?:now|today|tomorrow|yesterday)(?:\s.*)?", re.IGNORECASE | re.DOTALL)
+_TYPED_LITERALS = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+# Spark's expressions that are marked as "current" and are no clock: they are the same for as long as a session lives.
+_OF_THE_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedTexts:
+    """A job's arguments without clocks, and the parameters of their texts.
+
+    `saved` are the values of the clocks, JSON-plain, for another try of the same job; empty where no text has one.
+    `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
+    """
+
+    arguments: dict[str, Any]
+    parameters: dict[str, Any]
+    saved: dict[str, Any] = field(default_factory=dict)
+    bare: frozenset[str] = frozenset()
+
+
+def pin_clocks(spark: SparkSession, spec: JobSpec, saved: Mapping[str, Any] | None = None) -> PinnedTexts:
+    """The job's texts with their clocks replaced by parameters, which have `saved`'s values or those of this moment.
+
+    The session must be in the job's time zone. Raises InvalidJobSpec for an author's parameter that has a name of ours.
+    """
+    parameters = spec.bound_parameters
+    taken = sorted(name for name in parameters if name.lower().startswith(_RESERVED))
+    if taken:
+        raise InvalidJobSpec(
+            f"A parameter is named {taken[0]!r}; names that begin with {_RESERVED} are the job's own. Rename it.",
+            argument=f"parameters.{taken[0]}",
+        )
+    used: set[str] = set()
+    bare: set[str] = set()
+
+    def pinned(text: str) -> str:
+        replaced, found_bare = replace_clocks(text)
+        if replaced != text:
+            bare.update(found_bare)
+            used.update(lex(replaced).parameters)
+        return replaced
+
+    arguments = _with_texts(spec.arguments, pinned)
+    names = sorted(used & {NOW, TODAY, WALL})
+    if not names:
+        return PinnedTexts(arguments=spec.arguments, parameters=parameters)
+    values = {name: decode_parameter(value) for name, value in (saved or {}).items()}
+    if not set(names) <= set(values):
+        values = read_clocks(spark)
+    return PinnedTexts(
+        arguments=arguments,
+        parameters=parameters | {name: values[name] for name in names},
+        saved={name: encode_parameter(value) for name, value in values.items()},
+        bare=frozenset(bare),
+    )
+
+
+def replace_clocks(text: str) -> tuple[str, frozenset[str]]:
+    """The text with each clock replaced by a parameter of ours, and the names that stood there without parentheses.
+
+    A text that cannot be cut into Spark's tokens is given back as it is.
+    """
+    try:
+        lexed = lex(text)
+    except Unreadable:
+        return text, frozenset()
+    pieces: list[str] = []
+    bare: set[str] = set()
+    done = 0
+    for first, last, replacement in _clocks(lexed):
+        pieces += [text[done : lexed.spans[first][0]], replacement]
+        done = lexed.spans[last][1]
+        if first == last:
+            bare.add(lexed.tokens[first].text.lower())
+    return "".join([*pieces, text[done:]]), frozenset(bare)
+
+
+def read_clocks(spark: SparkSession) -> dict[str, Any]:
+    """This moment by the three clocks: the instant, the day and the wall clock's text, in the session's time zone."""
+    row = spark.sql(
+        "SELECT unix_micros(current_timestamp()), unix_date(current_date()), CAST(localtimestamp() AS STRING)"
+    ).collect()[0]
+    instant = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=row[0])
+    return {NOW: instant, TODAY: dt.date(1970, 1, 1) + dt.timedelta(days=row[1]), WALL: row[2]}
+
+
+def instants_of(spark: SparkSession, walls: Sequence[int]) -> list[int | None]:
+    """The instants at which the clocks of the session's zone show these times, all in microseconds since 1970.
+
+    By Spark, whose zone data decides what every query of the job makes of such a time.
+    """
+    times = pa.table({"wall": pa.array(walls, pa.int64()).cast(pa.timestamp("us"))})
+    frame = spark.createDataFrame(times, "wall TIMESTAMP_NTZ")
+    found = collect(frame.selectExpr("wall", "unix_micros(CAST(wall AS TIMESTAMP)) AS at"), "convert times of its zone")
+    instant = dict(zip(found.column("wall").cast(pa.int64()).to_pylist(), found.column("at").to_pylist(), strict=True))
+    return [instant.get(wall) for wall in walls]
+
+
+def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
+    """Whether the text reads a clock as a typed literal (`DATE 'today'`); None where only Spark's plan can tell.
+
+    Such a word is a clock wherever Spark makes a date or a timestamp of it, and a plain text elsewhere.
+    """
+    suspects = [value for value in parameters.values() if isinstance(value, str)]
+    try:
+        lexed = lex(text)
+    except Unreadable:
+        return None if _mentions_special(text) or any(map(_SPECIAL.fullmatch, suspects)) else False
+    suspects = [parameters[name] for name in lexed.parameters if isinstance(parameters.get(name), str)]
+    suspects += [each.value for each in lexed.strings]
+    if not any(map(_SPECIAL.fullmatch, suspects)):
+        return False
+    for token, following in zip(lexed.tokens, lexed.tokens[1:], strict=False):
+        is_type = token.kind == "word" and token.text.lower() in _TYPED_LITERALS
+        if is_type and following.kind == "string" and _SPECIAL.fullmatch(following.text):
+            return True
+    return None
+
+
+def unpinned_clock(spark: SparkSession, condition: Any) -> str | None:
+    """The name of a clock that is left in an analysed condition (a classic session's), or None."""
+    jvm: Any = spark._jvm
+    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    pending = [condition] if condition.containsPattern(pattern) else []
+    while pending:
+        node = pending.pop()
+        inner = [child for child in _children(node) if child.containsPattern(pattern)]
+        name = node.getClass().getSimpleName()
+        if not inner and name not in _OF_THE_SESSION:
+            return str(node.prettyName())
+        pending += inner
+    return None
+
+
+def casts_special_date(condition: Any) -> bool:
+    """Whether an analysed condition (a classic session's) makes a time of a constant text such as 'today'."""
+    pending = [condition]
+    while pending:
+        node = pending.pop()
+        children = _children(node)
+        if node.getClass().getSimpleName() == "Cast" and node.dataType().catalogString() in _TIMES:
+            child = children[0]
+            if child.foldable() and _SPECIAL.fullmatch(str(child.eval(None))):
+                return True
+        pending += children
+    return False
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(index) for index in range(children.size())]
+
+
+def _mentions_special(text: str) -> bool:
+    return re.search(r"now|today|tomorrow|yesterday", text, re.IGNORECASE) is not None
+
+
+def _with_texts(arguments: dict[str, Any], pinned: Callable[[str], str]) -> dict[str, Any]:
+    return {name: _with_text(name, value, pinned) for name, value in arguments.items()}
+
+
+def _with_text(name: str, value: Any, pinned: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return pinned(value) if name in _TEXTS else value
+    if name in _TEXTS_BY_COLUMN and isinstance(value, dict):
+        return {column: pinned(text) if isinstance(text, str) else text for column, text in value.items()}
+    if name == "clauses" and isinstance(value, list):
+        return [_with_texts(clause, pinned) for clause in value]
+    return value
+
+
+def _clocks(lexed: Lexed) -> list[tuple[int, int, str]]:
+    """First and last token of each clock, and what stands in for it."""
+    found = []
+    tokens = lexed.tokens
+    for index, token in enumerate(tokens):
+        name = token.text.lower()
+        if token.kind not in ("word", "name") or name not in _CALLS or _is_no_expression(tokens, index):
+            continue
+        if tokens[index + 1 : index + 3] == [_OPEN, _CLOSE]:
+            found.append((index, index + 2, _CALLS[name]))
+        elif token.kind == "word" and name in _BARE and tokens[index + 1 : index + 2] not in ([_OPEN], [_DOT]):
+            found.append((index, index, _CALLS[name]))
+    return found
+
+
+def _is_no_expression(tokens: list[Token], index: int) -> bool:
+    if index == 0:
+        return False
+    before = tokens[index - 1]
+    return (
+        before.text in _NOT_AFTER if before.kind == "symbol" else before.kind == "word" and before.text.lower() == "as"
+    )

@@ -1,0 +1,246 @@
+"""What a SQL text may do: call Spark's own functions that compute a value of one row, by a list, and use its operators.
+
+A text comes from an author, or from the table's log, which every writer of the table can write. Three checks, each of
+which refuses what it does not know. Before Spark analyses a text, its parser's tree may hold only the classes and the
+functions that are listed here: analysis itself already loads the class that `reflect` names, evaluates the argument of
+IDENTIFIER() and instantiates a type that `from_json` is given as JSON. Where a server has the parser (Connect), the
+names in the text decide, and a text that cannot be cut into tokens is refused. After analysis, every expression must be
+Spark's own: a name without parentheses may have become a variable or the session's user, and a listed function one that
+the session has put in its place. The invariant: a function that is not listed is refused, also one of a newer Spark.
+Source: Spark 4.2, FunctionRegistry, AstBuilder, ExprUtils.evalTypeExpr, LiteralFunctionResolution.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
+from airflow_txlog.errors import UnsupportedPredicate
+from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
+
+# Not here, and so refused: what runs code (reflect), reads files or their names (input_file_name, from_protobuf,
+# from_xml by its schema option), tells of the session (current_user, version), puts values into an error (raise_error,
+# assert_true), follows a document (xpath), and whatever is no function of one row. What is not deterministic is refused
+# in conditions by Spark's analysis.
+FUNCTIONS = words(
+    """
+    if coalesce ifnull nullif nullifzero nvl nvl2 nanvl zeroifnull equal_null isnull isnotnull isnan between when
+    like ilike rlike regexp regexp_like greatest least typeof
+
+    bigint binary boolean cast date decimal double float int smallint string time timestamp tinyint
+
+    abs acos acosh asin asinh atan atan2 atanh bin bround cbrt ceil ceiling conv cos cosh cot csc degrees div e exp
+    expm1 factorial floor hex hypot ln log log10 log1p log2 mod negative pi pmod positive pow power radians rint round
+    sec sign signum sin sinh sqrt tan tanh try_add try_divide try_mod try_multiply try_subtract unhex width_bucket
+    monotonically_increasing_id rand randn random randstr shuffle uniform uuid
+    bit_count bit_get getbit shiftleft shiftright shiftrightunsigned bitmap_bit_position bitmap_bucket_number
+    bitmap_count
+
+    ascii base64 bit_length btrim char char_length character_length chr collate collation concat concat_ws contains
+    decode elt encode endswith find_in_set format_number format_string initcap instr is_valid_utf8 lcase left len length
+    levenshtein locate lower lpad ltrim luhn_check make_valid_utf8 mask octet_length overlay position printf quote
+    regexp_count regexp_extract regexp_extract_all regexp_instr regexp_replace regexp_substr repeat replace reverse
+    right rpad rtrim sentences soundex space split split_part startswith substr substring substring_index to_binary
+    to_char to_number to_varchar translate trim try_to_binary try_to_number try_validate_utf8 ucase unbase64 upper
+    validate_utf8 parse_url try_parse_url try_url_decode url_decode url_encode
+    crc32 hash md5 sha sha1 sha2 xxhash64 aes_encrypt aes_decrypt try_aes_decrypt
+
+    add_months convert_timezone curdate current_date current_time current_timestamp date_add date_diff
+    date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname dayofmonth
+    dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day localtimestamp make_date make_dt_interval
+    make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval minute month monthname
+    months_between next_day now quarter second time_bucket time_diff time_from_micros time_from_millis time_from_seconds
+    time_to_micros time_to_millis time_to_seconds time_trunc timestamp_micros timestamp_millis timestamp_seconds to_date
+    to_time to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_make_interval
+    try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_to_date try_to_time try_to_timestamp unix_date
+    unix_micros unix_millis unix_seconds unix_timestamp weekday weekofyear year
+
+    aggregate array array_append array_compact array_contains array_distinct array_except array_insert array_intersect
+    array_join array_max array_min array_position array_prepend array_remove array_repeat array_size array_sort
+    array_union arrays_overlap arrays_zip cardinality element_at exists filter flatten forall get map map_concat
+    map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with
+    named_struct reduce sequence size slice sort_array str_to_map struct transform transform_keys transform_values
+    try_element_at zip_with
+    vector_cosine_similarity vector_inner_product vector_l2_distance vector_norm vector_normalize
+
+    from_csv from_json get_json_object json_array_length json_object_keys schema_of_csv schema_of_json to_csv to_json
+    is_valid_variant is_variant_null parse_json schema_of_variant to_variant_object try_parse_json try_variant_get
+    variant_get hll_sketch_estimate hll_union
+    """
+)
+# The place of the argument that is a type. Spark takes it as DDL, or else as JSON, where a user-defined type names a
+# class that Spark then instantiates.
+_TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
+_GIVES_A_TYPE = ("schema_of_csv", "schema_of_json", "schema_of_xml")
+
+_OPEN = Token("symbol", "(")
+
+# What Spark's parser makes of names, literals and operators, besides calls.
+_PARSED = words(
+    """
+    Add Alias And Between BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Collate Concat
+    CreateNamedStruct CurrentDate CurrentTime CurrentTimestamp Divide EqualNullSafe EqualTo Extract GreaterThan
+    GreaterThanOrEqual ILike In IntegralDivide IsNotNull IsNotUnknown IsNull IsUnknown LambdaFunction LessThan
+    LessThanOrEqual Like LikeAll LikeAny Literal LocalTimestamp Lower Multiply NamePlaceholder NamedArgumentExpression
+    NamedParameter Not NotLikeAll NotLikeAny Or Overlay RLike Remainder SemiStructuredExtract ShiftLeft ShiftRight
+    ShiftRightUnsigned StringLocate StringTrim StringTrimLeft StringTrimRight Substring Subtract TimestampAdd
+    TimestampDiff UnaryMinus UnaryPositive UnresolvedAttribute UnresolvedCollation UnresolvedExtractValue
+    UnresolvedFunction UnresolvedNamedLambdaVariable
+    """
+)
+_SUBQUERIES = words("Exists InSubquery LateralSubquery ListQuery ScalarSubquery")
+_WINDOWS = words("WindowExpression UnresolvedWindowExpression")
+# Expressions without arguments that an analysed text may hold: columns, constants, clocks, chances.
+_LEAVES = words(
+    """
+    AttributeReference Literal NamedLambdaVariable CurrentDate CurrentTime CurrentTimeZone CurrentTimestamp
+    LocalTimestamp Now Uuid MonotonicallyIncreasingID Pi EulerNumber CreateArray CreateMap CreateNamedStruct Concat
+    CommonExpressionRef ResolvedCollation
+    """
+)
+# Expressions in Spark's own packages that run what somebody else has written.
+_FOREIGN = words(
+    """
+    ApplyFunctionExpression CallMethodViaReflection PythonUDAF PythonUDF PythonUDTF SQLFunctionExpression
+    SQLScalarFunction ScalaUDF TransformExpression TryReflect
+    """
+)
+# What stands below a filter of ours: the relation, and nothing that a SQL function of the session would put between.
+_RELATIONS = ("SubqueryAlias", "Join")
+# Words before an opening parenthesis that call nothing; type names with a length among them.
+_KEYWORDS = words(
+    """all and any as by case distinct else escape for from in interval is not or some then timestampadd timestampdiff
+    try_cast varchar"""
+)
+
+_WHY = (
+    "It may call only functions of Spark that compute a value from values of one row, as docs/operators.md lists them. "
+    "Compute anything else in the source's query."
+)
+
+
+def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) -> None:
+    """Nothing in the text but what is listed here, by the tree of a classic session's parser; nothing is analysed.
+
+    `parameters` are what may be bound. Raises UnsupportedPredicate, and Spark's own error where the text is not one
+    expression.
+    """
+    found = Tree(spark, parser_of(spark).parseExpression(text))
+    for name in found.classes:
+        kind = short(name)
+        if kind in _SUBQUERIES:
+            raise unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
+        if kind in _WINDOWS:
+            raise unsupported(text, "a window function", "It may speak of one row only.")
+        if kind == "UnresolvedStar":
+            raise unsupported(text, "a star", "Name the columns that are meant.")
+        if kind == "ExpressionWithUnresolvedIdentifier":
+            raise unsupported(text, "IDENTIFIER()", "Write the name itself.")
+        if name.startswith(f"{EXPRESSIONS}aggregate."):
+            raise unsupported(text, "an aggregate function", "It may speak of one row only.")
+        if not name.startswith(CATALYST) or kind not in _PARSED:
+            raise unsupported(text, kind, _WHY)
+    try:
+        check_calls(spark, found, FUNCTIONS, parameters)
+    except UnlistedCall as call:
+        raise unsupported(text, call.what, call.why) from None
+
+
+class UnlistedCall(Exception):
+    """A call that `check_calls` refuses: what it is, and why."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+
+
+def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parameters: Mapping[str, Any]) -> None:
+    """Every function call of a parsed tree is of a listed function that is built into this Spark.
+
+    `parameters` are what may be bound. Raises UnlistedCall.
+    """
+    calls = found.of_class("UnresolvedFunction")
+    known = _functions_of(spark) if calls else frozenset()
+    for call in calls:
+        name = call.nameParts().mkString(".").lower()
+        bare = name.removeprefix("system.").removeprefix("builtin.")
+        if bare not in listed or bare not in known:
+            raise UnlistedCall(f"the function {name}()", _WHY)
+        if bare in _TYPE_ARGUMENT and not _has_plain_type(spark, call, _TYPE_ARGUMENT[bare], parameters):
+            raise UnlistedCall(f"a type for {name}() that is not a plain text", "Write the type as SQL writes it.")
+
+
+def check_named(text: str) -> None:
+    """The same by the names in a text, for a session whose parser is out of reach; it may not give types as text.
+
+    Raises UnsupportedPredicate, also for a text that cannot be cut into tokens.
+    """
+    try:
+        lexed = lex(text)
+    except Unreadable as error:
+        raise unsupported(text, str(error), "Whether it calls a function cannot be seen.") from error
+    allowed = (FUNCTIONS | _KEYWORDS) - set(_TYPE_ARGUMENT)
+    for token, following in itertools.pairwise(lexed.tokens):
+        if following == _OPEN and token.kind in ("word", "name", "string") and token.text.lower() not in allowed:
+            raise unsupported(text, f"the function {token.text.lower()}()", _WHY)
+
+
+def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
+    """Every expression of an analysed filter (a plan node of a classic session) is Spark's own.
+
+    Raises UnsupportedPredicate.
+    """
+    if filtered.child().nodeName() not in _RELATIONS:
+        raise unsupported(text, "a function of the session", _WHY)
+    condition = filtered.condition()
+    foreign = [
+        name
+        for name in classes_of(spark, nodes_of(spark, condition))
+        if not name.startswith(EXPRESSIONS) or short(name) in _FOREIGN
+    ]
+    foreign += [name for name in classes_of(spark, condition.collectLeaves()) if short(name) not in _LEAVES]
+    if foreign:
+        raise unsupported(text, f"the expression {short(foreign[0])}", _WHY)
+
+
+def unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:
+    """The error for valid SQL that may not stand in a text."""
+    return UnsupportedPredicate(
+        f"The text {text!r} holds {construct}, which may not stand here. {why} Nothing was read.",
+        predicate=text,
+        construct=construct,
+    )
+
+
+def _has_plain_type(spark: SparkSession, call: Any, place: int, parameters: Mapping[str, Any]) -> bool:
+    """Whether the type that a call is given is text in SQL's own words, and no JSON, or what a sample shows."""
+    arguments = call.arguments()
+    if any(short(name) == "NamedArgumentExpression" for name in classes_of(spark, arguments)):
+        return False
+    if arguments.size() <= place:
+        return True
+    given = arguments.apply(place)
+    kind = short(given.getClass().getName())
+    if kind == "UnresolvedFunction":
+        return given.nameParts().mkString(".").lower() in _GIVES_A_TYPE
+    if kind == "NamedParameter":
+        return "{" not in str(parameters.get(given.name(), ""))
+    return kind == "Literal" and "{" not in str(given.value())
+
+
+def _functions_of(spark: SparkSession) -> frozenset[str]:
+    """The functions that are built into this Spark, whatever the session has added or replaced."""
+    return _built_in(spark._jvm)
+
+
+@lru_cache(maxsize=1)
+def _built_in(jvm: Any) -> frozenset[str]:
+    # With the namespace system.builtin before them since Spark 4.2.
+    names = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin().listFunction().mkString(" ")
+    return frozenset(name.rsplit(".", 1)[-1] for name in str(names).split(" "))

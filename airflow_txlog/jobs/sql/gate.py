@@ -1,0 +1,375 @@
+"""The author's SQL, judged by Spark before anything runs: one expression, known columns, bound parameters, one answer.
+
+Text goes to Spark as the author wrote it, inside parentheses on lines of their own, so that a trailing comment ends
+where it should. Spark's expression parser has accepted it before, which is what keeps it from leaving the parentheses,
+and `functions` what it calls, before Spark analyses it: analysis already loads the classes that a text names.
+Every relation of ours has an alias before WHERE: without one Spark takes `FROM v WHERE (flag)` for a view under the
+alias `where` with its one column renamed, and filters nothing.
+
+The invariant: a text that passes here computes a value from values of one row and does nothing else, and a condition is
+deterministic, by Spark's own analysis where its plans are in reach (classic) and by the names in the text elsewhere.
+Source: soundness A2, A3, B6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from airflow_txlog.engine.table.predicate import confinement
+from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
+from airflow_txlog.engine.table.predicate.names import Names
+from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.errors import (
+    InvalidJobSpec,
+    InvalidPredicate,
+    SourceNotFound,
+    TxlogError,
+    UnknownColumn,
+    UnsupportedPredicate,
+)
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of
+from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
+from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
+from airflow_txlog.jobs.sql.query_gate import check_query
+
+_DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
+# What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
+NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+# The types whose literals begin with the type's name.
+_TYPED_LITERALS = ("DATE", "INTERVAL", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
+# What the rows of a table are called in a text that has no other name for them.
+ROWS_ALIAS = "txlog_rows"
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def quoted(name: str) -> str:
+    """A name as Spark reads it back, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> frozenset[str] | None:
+    """A superset of the schema's columns that the text can mean; None when a star or IDENTIFIER() may hide some.
+
+    Every name that Spark resolves stands in the text as a word, so a column whose name does not is not needed. A name
+    behind `other_alias.` is another relation's, unless the schema itself has a column of the alias's name.
+    """
+    try:
+        lexed = lex(sql)
+    except Unreadable:
+        return None
+    if other_alias and schema.find(other_alias) is None:
+        lexed = replace(lexed, tokens=_without_members_of(other_alias, lexed.tokens))
+    return Names(schema, lexed).columns_named()
+
+
+def _without_members_of(alias: str, tokens: Sequence[Token]) -> list[Token]:
+    """The tokens without each `alias.name`."""
+    kept: list[Token] = []
+    dot, at = Token("symbol", "."), 0
+    while at < len(tokens):
+        here = tokens[at : at + 3]
+        is_name = len(here) == 3 and here[1] == dot and all(token.kind in ("word", "name") for token in here[::2])
+        # A dot before it makes the alias itself a member of something.
+        if is_name and here[0].text.lower() == alias.lower() and kept[-1:] != [dot]:
+            at += 3
+        else:
+            kept.append(tokens[at])
+            at += 1
+    return kept
+
+
+def aliased(view: str, alias: str = ROWS_ALIAS) -> str:
+    """A view in a FROM clause; see the head of this module for why it never stands there alone."""
+    return f"{quoted(view)} AS {quoted(alias)}"
+
+
+class SqlGate:
+    """Checks the texts of one job against empty frames, and remembers which parameters they used.
+
+    `parameters` are what the texts may name: by default the job's, its current time among them.
+    """
+
+    def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
+        self._context = context
+        self._spark: SparkSession = context.spark
+        self._parameters = dict(context.parameters if parameters is None else parameters)
+        self.used: set[str] = set()
+        """The parameters that some text has used so far."""
+
+    def shape(self, schema: StructType) -> str:
+        """The name of an empty view with these columns."""
+        name = self._context.view_name()
+        self._spark.createDataFrame([], schema).createOrReplaceTempView(name)
+        return name
+
+    def condition(self, text: str, relation: str) -> dict[str, Any]:
+        """Accepts a condition on the rows of `relation` (a FROM clause); returns the parameters that it uses.
+
+        Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
+        """
+        with contextlib.suppress(Unreadable):  # then Spark's parser decides alone
+            confinement.check_tokens(lex(text), text)
+        _refuse_star(text)
+        self._parse(text)
+        frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
+        self._check_clocks(text, relation)
+        self._inspect(frame, text, must_be_deterministic=True)
+        return used
+
+    def value(self, text: str, relation: str) -> DataType:
+        """Accepts an expression over one row of `relation`, and gives its type. It need not be deterministic.
+
+        Raises as `condition` does.
+        """
+        _refuse_star(text)
+        self._parse(text)
+        # Under WHERE, Spark refuses aggregates, windows and generators, which SELECT would let through.
+        frame, _ = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n) IS NULL", text, relation)
+        self._check_clocks(text, relation)
+        self._inspect(frame, text, must_be_deterministic=False)
+        frame, _ = self._analyse(f"SELECT (\n{text}\n) AS value FROM {relation}", text, relation)
+        return frame.schema[0].dataType
+
+    def query(self, text: str) -> DataFrame:
+        """The frame of a source's query, not evaluated yet. Raises InvalidJobSpec, SourceNotFound.
+
+        What it may do is judged by `query_gate`, unless the operator leaves it unrestricted.
+        """
+        # In a FROM clause only a query may stand: a command would have run at once.
+        statement = f"SELECT * FROM (\n{text}\n)"
+        try:
+            if "query" not in self._context.spec.unrestricted:
+                check_query(self._spark, statement, self._parameters)
+            frame, _ = self._bound(statement, text)
+        except PySparkException as error:
+            refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
+            raise refusal(
+                f"The source's SQL is not a query that Spark can run: {self._reason(error)}. Nothing was read.",
+                argument="source",
+            ) from error
+        return frame
+
+    def run(self, sql: str) -> DataFrame:
+        """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
+        return self._spark.sql(sql, args=self._as_bound(self._parameters))
+
+    def check_all_used(self) -> None:
+        """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
+        spare = sorted(set(self._context.spec.bound_parameters) - self.used)
+        if spare:
+            raise InvalidPredicate(
+                f"No SQL of this job has a parameter :{spare[0]}, for which a value was given. A misspelt parameter is "
+                "refused rather than ignored. Nothing was read."
+            )
+
+    def _parse(self, text: str) -> None:
+        """Accepts one expression and nothing after it, by Spark's own parser, that does nothing but compute a value.
+
+        Raises InvalidPredicate, UnsupportedPredicate.
+        """
+        if text.endswith("\\"):
+            # Spark goes on with a comment that ends so in the next line, which is ours.
+            raise self._no_expression(text, "it ends with a backslash")
+        try:
+            if is_classic(self._spark):
+                check_parsed(self._spark, text, self._parameters)
+                return
+            check_named(text)
+            _ = self._spark.range(0).select(F.expr(text)).schema
+        except PySparkException as error:
+            # Columns and parameters are not known to a server's parser; the analysis that follows judges them.
+            if is_classic(self._spark) or (condition_of(error) or "").startswith("PARSE"):
+                raise self._no_expression(text, analysis_text(error)) from error
+
+    def _no_expression(self, text: str, what: str) -> InvalidPredicate:
+        return InvalidPredicate(
+            f"The text {text!r} is not one SQL expression: {what}. Values belong in the parameters.{_advice(text)} "
+            "Nothing was read.",
+            predicate=text,
+        )
+
+    def _analyse(self, sql: str, text: str, relation: str) -> tuple[DataFrame, dict[str, Any]]:
+        try:
+            return self._bound(sql, text)
+        except PySparkException as error:
+            raise self._refusal(error, text, relation) from error
+
+    def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
+        """The analysed frame, with exactly the parameters bound that Spark asked for."""
+        bound = self.parameters_in(text)
+        while True:
+            try:
+                frame = self._spark.sql(sql, args=self._as_bound(bound))
+                check_types(frame, "source")
+                _ = frame.schema
+                self.used |= set(bound)
+                return frame, bound
+            except PySparkException as error:
+                name = _unbound_parameter(error)
+                if name is None or name in bound:
+                    raise
+                if name not in self._parameters:
+                    raise InvalidPredicate(
+                        f"The text {text!r} needs a value for its parameter :{name}, and none was given. Given: "
+                        f"{', '.join(sorted(self._parameters)) or 'none'}. Nothing was read.",
+                        predicate=text,
+                    ) from error
+                bound[name] = self._parameters[name]
+
+    def _as_bound(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {name: _exact(self._spark, value) for name, value in values.items()} or None
+
+    def parameters_in(self, text: str) -> dict[str, Any]:
+        """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
+        try:
+            return {name: self._parameters[name] for name in lex(text).parameters if name in self._parameters}
+        except Unreadable:
+            return {}
+
+    def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
+        condition = condition_of(error) or ""
+        if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
+            column = facts_of(error).get("objectName", "").replace("`", "")
+            columns = self._spark.sql(f"SELECT * FROM {relation}").schema.names
+            return UnknownColumn(
+                f"The text {text!r} names {column or 'a column'}, which is not there.{_advice(text)} The columns are: "
+                f"{', '.join(columns)}. Nothing was read.",
+                predicate=text,
+                column=column or None,
+                columns=columns,
+            )
+        return InvalidPredicate(
+            f"Spark does not accept the text {text!r} here: {self._reason(error)}.{_advice(text)} Nothing was read.",
+            predicate=text,
+        )
+
+    def _reason(self, error: PySparkException) -> str:
+        """Spark's message; where parameters are bound, only what of it holds no expression: those show their values."""
+        if not self._parameters:
+            return analysis_text(error)
+        return f"{describe(error)}. Expressions are not shown, because parameters are bound"
+
+    def _check_clocks(self, text: str, relation: str) -> None:
+        """Refuses a name that the job took for a clock and that is a column here: its author may mean either."""
+        bare = self._context.pinned.bare
+        if not bare or ":_txlog_" not in text:
+            return
+        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names}
+        for name in sorted(bare & columns):
+            raise unsupported(
+                text,
+                f"the name {name}",
+                f"It is a column and a clock: write `{name}` for the column, {name}() for now.",
+            )
+
+    def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
+        """Refuses what only the analysed plan shows: what names have become, and what is not deterministic. On Connect
+        the plan is on the server, and the names in the text have decided."""
+        special = special_date(text, self._parameters) if must_be_deterministic else False
+        if not is_classic(self._spark):
+            if special is not False:
+                raise _special(text)
+            return
+        node: Any = frame._jdf.queryExecution().analyzed()
+        while node.nodeName() != "Filter":
+            node = node.children().head()
+        check_analysed(self._spark, node, text)
+        condition = node.condition()
+        if not must_be_deterministic:
+            return
+        if not condition.deterministic():
+            raise unsupported(text, "a non-deterministic function", _DIFFERENT_ANSWERS)
+        clock = unpinned_clock(self._spark, condition)
+        if clock is not None:
+            raise unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
+        if special is True or (special is None and casts_special_date(condition)):
+            raise _special(text)
+
+
+def _exact(spark: SparkSession, value: Any) -> Any:
+    """The value as Spark is to bind it.
+
+    Classic PySpark hands dates and timestamps over as `java.sql` types, which go through the zone and the calendars of
+    the driver's machine: an instant before 1900 moves by the offsets of old clocks, one before 1582 by days, and a day
+    that the zone left out becomes the next one. `java.time` has them as they are.
+    """
+    if isinstance(value, list):
+        return [_exact(spark, each) for each in value]
+    if not is_classic(spark) or not isinstance(value, dt.date):
+        return value
+    java: Any = spark._jvm
+    if not isinstance(value, dt.datetime):
+        return java.java.time.LocalDate.of(value.year, value.month, value.day)
+    if value.tzinfo is None:
+        day = java.java.time.LocalDate.of(value.year, value.month, value.day)
+        nanoseconds = value.microsecond * 1000
+        return day.atTime(value.hour, value.minute, value.second, nanoseconds)
+    microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
+    return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
+
+
+def check_types(frame: DataFrame, argument: str) -> None:
+    """Refuses user-defined types, by the schema in the JVM.
+
+    Python would import, or unpickle, the class that the footer of a file, or a type within a text, names.
+    """
+    if is_classic(frame.sparkSession) and '"type":"udt"' in frame._jdf.schema().json():
+        raise InvalidJobSpec(
+            f"{argument}: a class is named for the type of a column, and would be loaded to read it. Give the columns' "
+            "plain types as schema. Nothing was read.",
+            argument=argument,
+        )
+
+
+def _unbound_parameter(error: PySparkException) -> str | None:
+    if condition_of(error) != "UNBOUND_SQL_PARAMETER":
+        return None
+    return (error.getMessageParameters() or {}).get("name")
+
+
+def _refuse_star(text: str) -> None:
+    """Refuses `*` for all columns: beside the table's columns stand some of ours, and it would mean those too."""
+    try:
+        before = Token("symbol", "(")
+        for token in lex(text).tokens:
+            if token == Token("symbol", "*") and before.kind == "symbol" and before.text in ("(", ",", "."):
+                break
+            before = token
+        else:
+            return
+    except Unreadable:
+        if "*" not in text:
+            return
+    raise unsupported(text, "a star", "Name the columns that are meant.")
+
+
+def _advice(text: str) -> str:
+    """What to write where a parameter stands after the name of a type, as only a literal may."""
+    try:
+        tokens = lex(text).tokens
+    except Unreadable:
+        return ""
+    for word, following in itertools.pairwise(tokens):
+        kind = word.text.upper() if word.kind == "word" else ""
+        if following.kind == "parameter" and kind in _TYPED_LITERALS:
+            parameter = f":{following.text}"
+            instead = f"{parameter} * INTERVAL 1 DAY" if kind == "INTERVAL" else f"CAST({parameter} AS {kind})"
+            return f" A parameter is a value and no part of a literal: for {kind} {parameter} write {instead}."
+    return ""
+
+
+def _special(text: str) -> UnsupportedPredicate:
+    return unsupported(text, "a special date such as 'today'", f"{_DIFFERENT_ANSWERS} Write current_date() or now().")

@@ -1,0 +1,139 @@
+"""Questions about whole partitions, answered by Spark on the distinct partition values.
+
+Which partitions a predicate accepts is never read off a pruner, which may say yes too often. The invariant: a partition
+is accepted only where Spark says TRUE of the author's own text on its typed values. Source: soundness A9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType as SparkSchema
+
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.engine.table.columns.partitions import parse_partition_values
+from airflow_txlog.engine.table.predicate.exact import comparable
+from airflow_txlog.engine.table.schema.column_mapping import partition_keys
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, arrow_type
+from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
+from airflow_txlog.jobs.sql.schemas import compared_as_char, spark_schema
+
+Tuple = tuple[str | None, ...]
+
+
+class Partitions:
+    """The partition columns of a table, as Spark sees them. Raises CorruptTable where the schema lacks one."""
+
+    def __init__(self, context: JobContext, gate: SqlGate, schema: StructType, columns: Sequence[str]) -> None:
+        self._context = context
+        self._gate = gate
+        self.columns = list(columns)
+        self._keys = partition_keys(schema, columns)
+        self._fields = [_field_of(schema, name, context.root) for name in columns]
+        self._schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in self._fields])
+
+    def speaks_of_partitions_only(self, text: str) -> bool:
+        """Whether Spark finds every name of an accepted condition among the partition columns."""
+        try:
+            self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
+        except UnknownColumn:
+            return False
+        except InvalidPredicate:
+            return False
+        return True
+
+    def check_scope(self, text: str) -> None:
+        """Accepts a `partition_predicate`. Raises InvalidPredicate when it names anything but partition columns."""
+        try:
+            self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
+        except UnknownColumn as error:
+            raise UnknownColumn(
+                f"partition_predicate {text!r} may name partition columns only ({', '.join(self.columns) or 'none'}); "
+                f"it names {error.facts.get('column')}. Nothing was read.",
+                predicate=text,
+                column=error.facts.get("column"),
+                columns=self.columns,
+            ) from error
+
+    def tuples_of(self, files: pa.Table) -> list[Tuple]:
+        """The raw partition values of each file (rows of a table `FILES`), in order."""
+        rows = files.column("partition_values").to_pylist()
+        return [self.tuple_of(dict(row or [])) for row in rows]
+
+    def tuple_of(self, partition_values: Mapping[str, str | None]) -> Tuple:
+        """The raw values of one file, as its add action has them, in the order of `columns`."""
+        return tuple(partition_values.get(key) for key in self._keys)
+
+    def check_inside(self, text: str, tuples: Sequence[Tuple]) -> None:
+        """Raises PartitionMismatch for the first tuple of which the accepted scope `text` is not TRUE."""
+        for entry, is_inside in zip(tuples, self.accepted(text, tuples), strict=True):
+            if not is_inside:
+                partition = dict(zip(self.columns, entry, strict=True))
+                raise PartitionMismatch(
+                    f"{self._context.root}: a row belongs to the partition {partition}, which partition_predicate "
+                    f"{text!r} does not accept. Nothing was committed.",
+                    table=self._context.root,
+                    partition=partition,
+                )
+
+    def accepted(self, text: str, tuples: Sequence[Tuple]) -> list[bool]:
+        """For each tuple of raw values: whether the accepted condition `text` is TRUE of it."""
+        distinct = list(dict.fromkeys(tuples))
+        if not distinct:
+            return []
+        view = self._context.view_name()
+        frame = self._context.spark.createDataFrame(self._typed(distinct), self._spark_schema(ROW_ID_COLUMN))
+        marks = {f.name: str(f.metadata[CHAR_VARCHAR_KEY]) for f in self._fields if CHAR_VARCHAR_KEY in f.metadata}
+        compared_as_char(frame, marks).createOrReplaceTempView(view)
+        query = f"SELECT {quoted(ROW_ID_COLUMN)} FROM {aliased(view)} WHERE (\n{text}\n)"
+        found = collect(self._gate.run(query), "ask which partitions a predicate accepts")
+        true_of = {distinct[index] for index in found.column(0).to_pylist()}
+        return [entry in true_of for entry in tuples]
+
+    def among(self, tuples: Sequence[Tuple], chosen: Sequence[Tuple]) -> list[bool]:
+        """For each tuple of raw values: whether it is the partition of one of `chosen`, as typed values.
+
+        Null equals null, and `1` and `01` are one integer. Raises CorruptTable for a text that is no value of its type.
+        """
+        if not tuples:
+            return []
+        typed = self._typed([*tuples, *chosen])
+        codes = [_codes(typed.column(index), field.type) for index, field in enumerate(self._fields)]
+        rows = list(zip(*codes, strict=True))
+        wanted = set(rows[len(tuples) :])
+        return [row in wanted for row in rows[: len(tuples)]]
+
+    def _typed(self, tuples: Sequence[Tuple]) -> pa.Table:
+        arrays = []
+        for index, field in enumerate(self._fields):
+            texts = pa.array([entry[index] for entry in tuples], pa.string())
+            zone, instants = self._context.spec.time_zone, self._context.instants
+            parsed = parse_partition_values(texts, field.type, time_zone=zone, instants=instants)
+            arrays.append(parsed.for_rows(field.name))
+        numbers = pa.array(range(len(tuples)), pa.int64())
+        return pa.table([*arrays, numbers], names=[*self._schema.names, ROW_ID_COLUMN])
+
+    def _spark_schema(self, *extra: str) -> SparkSchema:
+        return spark_schema(pa.schema([*self._schema, *(pa.field(name, pa.int64()) for name in extra)]))
+
+
+def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:
+    """Numbers that are equal exactly where the values are; nulls have one too."""
+    array = comparable(values.combine_chunks(), data_type)
+    if pa.types.is_floating(array.type):
+        array = pc.add(array, 0.0)  # -0.0 and 0.0 are one value, and adding zero leaves one of them
+    codes: list[int] = array.dictionary_encode(null_encoding="encode").indices.to_pylist()
+    return codes
+
+
+def _field_of(schema: StructType, name: str, table: str) -> StructField:
+    found = schema.find(name)
+    if found is None:
+        raise CorruptTable(f"{table}: the partition column {name!r} is not in the schema.", table=table)
+    return found

@@ -1,0 +1,158 @@
+"""What a source's query may do unless the operator leaves it unrestricted: compute rows from the views of the source.
+
+The text may be templated, and with it comes whatever stands in it. Spark's SQL can run programs (`TRANSFORM … USING`),
+call any static method of Java (`reflect`), read any file (`text.`/etc/passwd``), and load a class that a name, an
+option or a function's argument gives; some of it as soon as the query is analysed. So the tree that Spark's parser made
+is judged before anything is analysed, and as a whole: the nodes of every subquery, CTE, hint and named window. The
+invariant: a relation, a function or a kind of node that is not listed here is refused, also one of a newer Spark.
+Source: Spark 4.2, AstBuilder, FunctionRegistry, ResolveSQLOnFile, CallMethodViaReflection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.sql.functions import FUNCTIONS, UnlistedCall, check_calls
+from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, parser_of, short, words
+
+# Of many rows, into many rows, and what tells of the session and the place of a row.
+_OF_QUERIES = words(
+    """
+    and any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
+    approx_top_k_combine approx_top_k_estimate array_agg assert_true avg bit_and bit_or bit_xor bitmap_and_agg
+    bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list collect_set corr count count_if
+    count_min_sketch covar_pop covar_samp cume_dist current_catalog current_database current_path current_schema
+    current_timezone current_user dense_rank every explode explode_outer first first_value from_xml grouping grouping_id
+    histogram_numeric hll_sketch_agg hll_union_agg in inline inline_outer input_file_block_length
+    input_file_block_start input_file_name json_tuple kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float
+    kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kll_sketch_get_n_bigint kll_sketch_get_n_double
+    kll_sketch_get_n_float kll_sketch_get_quantile_bigint kll_sketch_get_quantile_double
+    kll_sketch_get_quantile_float kll_sketch_get_rank_bigint kll_sketch_get_rank_double kll_sketch_get_rank_float
+    kll_sketch_merge_bigint kll_sketch_merge_double kll_sketch_merge_float kll_sketch_to_string_bigint
+    kll_sketch_to_string_double kll_sketch_to_string_float kurtosis lag last last_value lead listagg max max_by mean
+    measure median min min_by mode not nth_value ntile or percent_rank percentile percentile_approx percentile_cont
+    percentile_disc posexplode posexplode_outer raise_error rank regr_avgx regr_avgy regr_count regr_intercept
+    regr_r2 regr_slope regr_sxx regr_sxy regr_syy row_number schema_of_variant_agg schema_of_xml session_user
+    session_window skewness some spark_partition_id st_asbinary st_geogfromwkb st_geomfromwkb st_setsrid st_srid
+    stack std stddev stddev_pop stddev_samp string_agg sum theta_difference theta_intersection
+    theta_intersection_agg theta_sketch_agg theta_sketch_estimate theta_union theta_union_agg to_xml try_avg try_sum
+    tuple_difference_double tuple_difference_integer tuple_difference_theta_double tuple_difference_theta_integer
+    tuple_intersection_agg_double tuple_intersection_agg_integer tuple_intersection_double
+    tuple_intersection_integer tuple_intersection_theta_double tuple_intersection_theta_integer
+    tuple_sketch_agg_double tuple_sketch_agg_integer tuple_sketch_estimate_double tuple_sketch_estimate_integer
+    tuple_sketch_summary_double tuple_sketch_summary_integer tuple_sketch_theta_double tuple_sketch_theta_integer
+    tuple_union_agg_double tuple_union_agg_integer tuple_union_double tuple_union_integer tuple_union_theta_double
+    tuple_union_theta_integer user var_pop var_samp variance vector_avg vector_sum version window window_time xpath
+    xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string
+    """
+)
+# Not there, and so refused: reflect, java_method, try_reflect (any static method of Java); from_avro, to_avro,
+# schema_of_avro, from_protobuf, to_protobuf (they read the file, or load the class, that an argument names).
+QUERY_FUNCTIONS = FUNCTIONS | _OF_QUERIES
+# By the number of arguments from which on the last one is a map of options; one of them names a schema's file.
+_OPTIONS_FROM = {"from_xml": 3, "schema_of_xml": 2}
+_TABLE_FUNCTIONS = words(
+    """
+    collations explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range sql_keywords stack
+    variant_explode variant_explode_outer
+    """
+)
+# What Spark's parser makes of a query, besides expressions.
+_NODES = words(
+    """
+    Aggregate Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LocalLimit LocalRelation Offset
+    OneRowRelation Pivot Project Repartition RepartitionByExpression Sample Sort SubqueryAlias Union Unpivot
+    UnresolvedHint UnresolvedWith WithWindowDefinition
+    MultiAlias NamedParameter UnresolvedAlias UnresolvedAttribute
+    UnresolvedCollation UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator UnresolvedHaving
+    UnresolvedInlineTable UnresolvedOrdinal UnresolvedPipeAggregateOrdinal UnresolvedQualify UnresolvedRegex
+    UnresolvedRelation UnresolvedStar UnresolvedStarExceptOrReplace UnresolvedSubqueryColumnAliases UnresolvedTVFAliases
+    UnresolvedTableValuedFunction
+    """
+)
+_BUILT_IN = ("", "builtin.", "system.builtin.")
+
+
+def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any]) -> None:
+    """Judges a whole statement as Spark will analyse it. Reads and runs nothing.
+
+    Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
+    """
+    if not is_classic(spark):
+        raise _refused("a query on Spark Connect", "Its server has the parser, so what it does cannot be seen here")
+    found = Tree(spark, parser_of(spark).parsePlan(sql))
+    for name in sorted(set(found.classes)):
+        if not (name.startswith(EXPRESSIONS) or (name.startswith(CATALYST) and short(name) in _NODES)):
+            raise _refused(_in_words(short(name)), "A query may only compute rows")
+    try:
+        check_calls(spark, found, QUERY_FUNCTIONS, parameters)
+    except UnlistedCall as refused:
+        raise _refused(refused.what, "A query may call functions of Spark that compute a value") from None
+    for call in found.of_class("UnresolvedFunction"):
+        name = _dotted(call.nameParts()).lower().rsplit(".", 1)[-1]
+        if call.arguments().size() >= _OPTIONS_FROM.get(name, call.arguments().size() + 1):
+            raise _refused(f"options of {name}()", "One of them names a file that is read")
+    for call in found.of_class("UnresolvedGenerator"):
+        _check_function(call.name().unquotedString(), QUERY_FUNCTIONS)
+    for call in found.of_class("UnresolvedTableValuedFunction"):
+        _check_function(_dotted(call.name()), _TABLE_FUNCTIONS)
+    _check_relations(spark, found)
+
+
+def _check_function(name: str, known: frozenset[str]) -> None:
+    bare = name.lower().rsplit(".", 1)[-1]
+    if name.lower().removesuffix(bare) not in _BUILT_IN or bare not in known:
+        raise _refused(f"the function {name}()", "A query may call functions of Spark that compute a value")
+
+
+def _check_relations(spark: SparkSession, found: Tree) -> None:
+    """Every name is that of a temporary view, as the source's views are, or of a query that a WITH names."""
+    sessions: Any = spark._jsparkSession
+    catalog = sessions.sessionState().catalog()
+    named = {name for each in found.of_class("UnresolvedWith") for name in _names(each)}
+    for relation in found.of_class("UnresolvedRelation"):
+        parts = relation.multipartIdentifier()
+        name = str(parts.head())
+        is_view = parts.size() == 1 and catalog.getTempView(name).isDefined()
+        # A name of a WITH counts only inside of it, and outside it would be a table's.
+        is_named = parts.size() == 1 and name.lower() in named and not spark.catalog.tableExists(_quoted(name))
+        if not (is_view or is_named):
+            raise _refused(
+                f"the relation {_dotted(parts)}",
+                'A query reads what the source\'s views name: query("SELECT … FROM rows", rows=files(…)), and no file '
+                "by its path and no table of a catalog",
+            )
+
+
+def _names(query_with: Any) -> list[str]:
+    relations = query_with.cteRelations()
+    return [str(relations.apply(index).productElement(0)).lower() for index in range(relations.size())]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _dotted(parts: Any) -> str:
+    return str(parts.mkString("."))
+
+
+def _in_words(kind: str) -> str:
+    return {
+        "ScriptTransformation": "TRANSFORM … USING, which runs a program",
+        "PlanWithUnresolvedIdentifier": "IDENTIFIER()",
+        "ExpressionWithUnresolvedIdentifier": "IDENTIFIER()",
+    }.get(kind, kind)
+
+
+def _refused(what: str, why: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"The source's SQL holds {what}, which is refused. {why}. Where all of the text is yours, and no template puts "
+        'another person\'s text into it, allow it by unrestricted=["query"]. Nothing was read.',
+        argument="source",
+    )

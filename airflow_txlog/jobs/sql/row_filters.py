@@ -1,0 +1,53 @@
+"""Sieves for scans: what the engine has read out of a condition, as far as a worker may drop rows by it.
+
+The invariant: a leaf becomes part of a sieve only where the column's type has one order and one equality for everybody
+(no floats, no decimals), and a leaf that does not become part of it lets every row pass. Source: soundness A4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, Sieve
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.exact import value_array
+from airflow_txlog.engine.table.predicate.tree import And, Comparison, Membership, Node, NullTest, Or
+from airflow_txlog.engine.table.schema.types import Primitive
+
+_PLAIN = frozenset(
+    (
+        Primitive.BOOLEAN,
+        Primitive.BYTE,
+        Primitive.SHORT,
+        Primitive.INTEGER,
+        Primitive.LONG,
+        Primitive.DATE,
+        Primitive.TIMESTAMP,
+        Primitive.TIMESTAMP_NTZ,
+        Primitive.STRING,
+    )
+)
+
+
+def sieve_of(predicate: Predicate, scanned: Collection[str]) -> Sieve | None:
+    """What the predicate says of the `scanned` columns, or None where it says nothing that a worker may go by."""
+    return _sieve(predicate.tree, frozenset(scanned))
+
+
+def _sieve(node: Node, scanned: frozenset[str]) -> Sieve | None:
+    match node:
+        case And(children):
+            parts = [part for part in (_sieve(child, scanned) for child in children) if part is not None]
+            return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+        case Or(children):
+            branches = [_sieve(child, scanned) for child in children]
+            known = tuple(branch for branch in branches if branch is not None)
+            return AnyOf(known) if len(known) == len(branches) else None
+        case Comparison(column, operator, value) if column.type in _PLAIN and column.name in scanned:
+            array = value_array((value,), column.type)
+            return Compared(column=column.name, operator=operator.value, value=array)
+        case Membership(column, values, negated) if column.type in _PLAIN and column.name in scanned:
+            return OneOf(column=column.name, values=value_array(values, column.type), negated=negated)
+        case NullTest(column, is_null) if column.name in scanned:
+            return IsNull(column=column.name, negated=not is_null)
+    return None

@@ -1,0 +1,89 @@
+"""Schema evolution of a job: the columns and types that its rows bring become the table's, in the job's own commit.
+
+What may change is the engine's to say (`engine/table/schema/evolution`); here the rows' schema is put before it,
+columns that a rule of the table reads keep their type, and the names that column mapping asks for are the same in every
+round and try of the job, because files that were staged under them are kept. The invariant: the table that rows are
+staged for is the table as the commit leaves it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.rules import read_rules
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.sql.gate import columns_named
+from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, without_metadata
+
+_NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
+
+
+def evolved_metadata(context: JobContext, tx: Transaction, rows: StructType) -> Metadata:
+    """The table's metadata as the transaction leaves it, so that rows with these columns can be stored.
+
+    Without `schema_evolution` among the job's arguments it is what it was. Raises SchemaMismatch, UnsupportedFeature.
+    """
+    assert tx.snapshot is not None
+    if not context.arguments["schema_evolution"]:
+        return tx.snapshot.metadata
+    check_distinct(rows.names, "The source")
+    check_names_are_free(rows.names, "The source")
+    schema = parse_schema(without_metadata(rows, nullable=True).json())
+    fixed = _columns_of_rules(tx.snapshot)
+    evolution = tx.evolve_schema(schema, fixed=fixed, new_name=lambda number: _name(context, number))
+    if evolution.added:
+        context.log(f"the table gets the columns {', '.join(evolution.added)}")
+    if evolution.widened:
+        context.log(f"the table's types are widened: {', '.join(evolution.widened)}")
+    assert tx.metadata is not None
+    return tx.metadata
+
+
+def evolved_by_source(context: JobContext, tx: Transaction, source: StructType | None) -> Metadata:
+    """As `evolved_metadata` for all columns of the source; None: those of the source whose rows are staged already."""
+    assert tx.snapshot is not None
+    if not context.arguments["schema_evolution"]:
+        return tx.snapshot.metadata
+    if source is None:
+        source = StructType.fromJson(context.pinned_inputs["source_schema"])
+    context.pinned_inputs["source_schema"] = source.jsonValue()
+    return evolved_metadata(context, tx, source)
+
+
+def assigned_columns(source: StructType, clauses: Sequence[Mapping[str, Any]], target_alias: str) -> StructType:
+    """The source's columns that a MERGE stores under their own name: those that `*` or an assignment speaks of."""
+    names: set[str] = set()
+    for clause in clauses:
+        assigned = clause.get("set") or clause.get("values") or {}
+        if assigned == "*":
+            return source
+        for name in assigned:
+            bare = name.strip().strip("`").lower()
+            names |= {bare, bare.removeprefix(target_alias.lower() + ".").strip("`")}
+    return StructType([field for field in source if field.name.lower() in names])
+
+
+def _columns_of_rules(snapshot: Snapshot) -> frozenset[str]:
+    """The columns whose values a rule of the table reads: under another type it might judge them in another way."""
+    rules = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
+    texts = [check.sql for check in rules.checks] + list(rules.generated.values())
+    found = frozenset(rules.generated) | frozenset(rules.identities)
+    for text in texts:
+        named = columns_named(text, snapshot.delta_schema)
+        found |= frozenset(snapshot.delta_schema.names) if named is None else named
+    return found
+
+
+def _name(context: JobContext, number: int) -> str:
+    """A physical name that no other column ever had, and that this piece of work gives its column every time."""
+    application = context.spec.application
+    work = context.job_id if application is None else f"{application.app_id} {application.version}"
+    unique = uuid.uuid5(_NAMES, f"{context.root} {work} {number}")
+    return f"col-{unique}"

@@ -1,0 +1,346 @@
+"""Rows of a source made to fit the table: columns by name, types by Spark's casts where they lose nothing unnoticed.
+
+Which casts happen by themselves is one table below: those that keep every value, and those that fail on a value they
+cannot keep (Spark's ANSI mode makes a narrowing cast raise). Whatever would round, cut or guess is refused, and the
+author writes the cast. The invariant: a frame made here has exactly the table's columns, in its order and its types.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, may_break_rules
+from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
+from airflow_txlog.jobs.sql.gate import quoted
+
+_INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+_FLOATS: tuple[type[DataType], ...] = (FloatType, DoubleType)
+_NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
+_TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
+_CONTAINERS = (ArrayType, MapType, StructType)
+_WITHOUT_TEXT = (BinaryType, *_CONTAINERS)
+# The name of a type without members: words, and numbers in parentheses.
+_PLAIN_TYPE = re.compile(r"\w+(?: \w+)*(?:\(\d+(?:, ?\d+)?\))?", re.ASCII)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark types of an Arrow schema: a zone makes a TIMESTAMP, none a TIMESTAMP_NTZ; all columns nullable."""
+    found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    for field in found:
+        field.nullable = True
+    return found
+
+
+def check_names_are_free(names: Sequence[str], what: str) -> None:
+    """Raises SchemaMismatch for a column that bears a name of ours."""
+    taken = [name for name in names if name.lower().startswith("_txlog_")]
+    if taken:
+        raise SchemaMismatch(
+            f"{what} has columns {taken}; names that begin with _txlog_ are used by the job itself. Rename them.",
+            columns=taken,
+        )
+
+
+def compared_as_char(frame: DataFrame, marks: Mapping[str, str]) -> DataFrame:
+    """The frame with the columns of these names marked as `char(n)`, so that Spark compares them as in its own tables.
+
+    A char is stored padded, and `= 'ab'` is true of it all the same (soundness A4). Source: Spark,
+    ApplyCharTypePadding, which goes by this mark of a column.
+    """
+    if not any(mark.lower().startswith("char") for mark in marks.values()):
+        return frame
+    return frame.select(
+        *(
+            frame[quoted(name)].alias(name, metadata={CHAR_VARCHAR_KEY: marks[name]})
+            if name in marks
+            else frame[quoted(name)]
+            for name in frame.schema.names
+        )
+    )
+
+
+def spark_table_schema(snapshot: Snapshot) -> StructType:
+    """The snapshot's columns as Spark's, NOT NULL included and field metadata left out."""
+    return as_spark_schema(snapshot.delta_schema)
+
+
+def as_spark_schema(schema: delta.StructType) -> StructType:
+    """A table's columns as Spark's, NOT NULL included and field metadata left out.
+
+    The schema of the log is Spark's own JSON, but never given to Spark as it is: a user-defined type in it names a
+    class, which Spark imports. The engine's schema holds the protocol's types alone.
+    """
+    return without_metadata(StructType.fromJson(json.loads(schema_to_json(schema))))
+
+
+def check_takes_new_rows(snapshot: Snapshot) -> None:
+    """Raises UnsupportedFeature for a table whose rows must keep rules, on behalf of whoever does not keep them."""
+    if may_break_rules(snapshot.metadata, snapshot.delta_schema):
+        raise UnsupportedFeature(
+            f"Table {snapshot.uri} has rules for its rows (constraints, generated or identity columns, char or "
+            "varchar), which this operation does not keep. Rows can be deleted and written. Nothing was staged.",
+            table=snapshot.uri,
+            feature="rules of the table",
+            needed_to="write",
+        )
+
+
+def without_metadata(schema: StructType, *, nullable: bool = False) -> StructType:
+    """The columns without field metadata; with `nullable`, every column and member may be null."""
+    return StructType(
+        [StructField(field.name, _bare(field.dataType, nullable), nullable or field.nullable) for field in schema]
+    )
+
+
+def is_ansi(spark: SparkSession) -> bool:
+    """Whether a cast that does not fit fails, rather than giving null or wrapping."""
+    return spark.conf.get("spark.sql.ansi.enabled", "true") == "true"
+
+
+def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
+    """Whether values of type `found` may be stored as `wanted` without the author's own cast.
+
+    - Anything as itself; nothing (void) as anything; whole numbers as decimals, floats and doubles; decimals as wider
+      decimals (no fewer digits after the point), floats and doubles; float as double; date as either timestamp, and
+      either timestamp as the other (by the session's zone).
+    - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
+    - Any single value but bytes as text. Never text as something else, a double as a decimal or a whole number, a
+      timestamp as a date, or one kind of container as another.
+    - Arrays, maps and structs where what is in them may be stored so, members of structs by name: one that `found`
+      lacks is null where it may be, and one that `wanted` lacks is refused.
+    """
+    if _same(found, wanted) or isinstance(found, NullType):
+        return True
+    if isinstance(wanted, StringType):
+        return not isinstance(found, _WITHOUT_TEXT)
+    if isinstance(found, _CONTAINERS):
+        return _can_store_within(found, wanted, ansi=ansi)
+    if isinstance(found, _INTEGERS):
+        if isinstance(wanted, _INTEGERS):
+            return ansi or _INTEGERS.index(type(found)) <= _INTEGERS.index(type(wanted))
+        return isinstance(wanted, _FLOATS) or (isinstance(wanted, DecimalType) and ansi)
+    if isinstance(found, DecimalType):
+        if isinstance(wanted, DecimalType):
+            is_wider = wanted.precision - wanted.scale >= found.precision - found.scale
+            return wanted.scale >= found.scale and (is_wider or ansi)
+        return isinstance(wanted, _FLOATS)
+    if isinstance(found, FloatType):
+        return isinstance(wanted, DoubleType)
+    if isinstance(found, DateType):
+        return isinstance(wanted, _TIMES)
+    return isinstance(found, _TIMES) and isinstance(wanted, _TIMES)
+
+
+def fit_rows(
+    frame: DataFrame, table: StructType, *, ansi: bool, table_uri: str, filled: Collection[str] = ()
+) -> DataFrame:
+    """The frame with exactly the table's columns and types; a nullable column that it lacks is null.
+
+    So is one of `filled`, NOT NULL or not, to which the table gives a value later. Raises SchemaMismatch, showing both
+    schemas side by side, and ConstraintViolation for any other NOT NULL column that the frame lacks.
+    """
+    check_distinct(frame.schema.names, "The source")
+    have = {field.name.lower(): field for field in frame.schema}
+    wanted = {field.name.lower() for field in table}
+    problems = [
+        f"{field.name}: the table has no such column" for field in frame.schema if field.name.lower() not in wanted
+    ]
+    columns = []
+    for field in table:
+        found = have.get(field.name.lower())
+        if found is None:
+            if not field.nullable and field.name not in filled:
+                raise ConstraintViolation(
+                    f"{table_uri}: column {field.name!r} is NOT NULL, and the source has no such column. Nothing was "
+                    "staged.",
+                    constraint="NOT NULL",
+                    column=field.name,
+                )
+            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+        elif not can_store(found.dataType, field.dataType, ansi=ansi):
+            problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
+        else:
+            columns.append(_stored(frame, found.name, found.dataType, field.dataType).alias(field.name))
+    if problems:
+        raise mismatch(problems, frame.schema, table, table_uri)
+    return frame.select(*columns)
+
+
+def mismatch(problems: Sequence[str], found: StructType, table: StructType, table_uri: str) -> SchemaMismatch:
+    """The error that names every column that does not fit, and shows both schemas side by side."""
+    return SchemaMismatch(
+        # The first line is all that a retry policy logs: it names the columns.
+        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + side_by_side(found, table) + "\n"
+        "Cast, rename or leave out columns in the source's SQL. Nothing was staged.",
+        table=table_uri,
+        columns=[problem.split(":", 1)[0] for problem in problems],
+    )
+
+
+def side_by_side(found: StructType, table: StructType) -> str:
+    """Two schemas as lines: the table's columns in order, then those that only the source has."""
+    have = {field.name.lower(): field for field in found}
+    lines = [("column", "table", "source")]
+    for field in table:
+        other = have.pop(field.name.lower(), None)
+        own = field.dataType.simpleString() + ("" if field.nullable else " not null")
+        lines.append((field.name, own, "-" if other is None else other.dataType.simpleString()))
+    lines += [(field.name, "-", field.dataType.simpleString()) for field in have.values()]
+    widths = [max(len(line[index]) for line in lines) for index in range(3)]
+    return "\n".join(
+        "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def check_distinct(names: Sequence[str], what: str) -> None:
+    """Raises SchemaMismatch where two columns differ in nothing but case, or not at all."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise SchemaMismatch(
+                f"{what} has two columns named {name!r} (case does not count). Give one another name. Nothing was "
+                "staged.",
+                columns=[name],
+            )
+        seen.add(name.lower())
+
+
+def is_same_type(found: DataType, wanted: DataType) -> bool:
+    """Whether a value needs no cast at all, nullability inside aside."""
+    return _same(found, wanted)
+
+
+def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0) -> str:
+    """SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
+
+    A member that a struct lacks is an untyped NULL in it: whoever selects the value casts it to the column's type.
+    """
+    # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
+    if _same(found, wanted) or isinstance(found, NullType):
+        return sql
+    one = f"txlog_{depth}"
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        have = {field.name.lower(): field for field in found}
+        members = []
+        for field in wanted:
+            other = have.get(field.name.lower())
+            value = "NULL"
+            if other is not None:
+                value = stored_sql(f"({sql}).{quoted(other.name)}", other.dataType, field.dataType, depth)
+            members += [_text_literal(field.name), value]
+        return f"IF(({sql}) IS NULL, NULL, named_struct({', '.join(members)}))"
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        element = stored_sql(one, found.elementType, wanted.elementType, depth + 1)
+        return f"transform({sql}, {one} -> {element})"
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        key = stored_sql(f"{one}.key", found.keyType, wanted.keyType, depth + 1)
+        value = stored_sql(f"{one}.value", found.valueType, wanted.valueType, depth + 1)
+        return f"map_from_entries(transform(map_entries({sql}), {one} -> struct({key} AS key, {value} AS value)))"
+    return f"CAST({sql} AS {type_sql(wanted)})"
+
+
+def type_sql(kind: DataType) -> str:
+    """A type as SQL reads it back, whatever its members are called. Raises UnsupportedFeature for one it cannot say."""
+    if isinstance(kind, StructType):
+        members = ", ".join(f"{quoted(field.name)}: {type_sql(field.dataType)}" for field in kind)
+        return f"STRUCT<{members}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{type_sql(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{type_sql(kind.keyType)}, {type_sql(kind.valueType)}>"
+    name = kind.simpleString()
+    if _PLAIN_TYPE.fullmatch(name) is None:
+        raise UnsupportedFeature(
+            f"The type {name!r} cannot be written in SQL. Nothing was staged.", feature=name, needed_to="write"
+        )
+    return name
+
+
+def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
+    """What `stored_sql` made, with the types that its untyped NULLs left open."""
+    return column if _same(found, wanted) else column.cast(wanted)
+
+
+def _text_literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
+    if _same(found, wanted):
+        return frame[quoted(name)]
+    return F.expr(stored_sql(quoted(name), found, wanted)).cast(wanted)
+
+
+def _can_store_within(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        have = {field.name.lower(): field for field in found}
+        names = {field.name.lower() for field in wanted}
+        return have.keys() <= names and all(
+            field.nullable
+            if field.name.lower() not in have
+            else can_store(have[field.name.lower()].dataType, field.dataType, ansi=ansi)
+            for field in wanted
+        )
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        return can_store(found.elementType, wanted.elementType, ansi=ansi)
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        return can_store(found.keyType, wanted.keyType, ansi=ansi) and can_store(
+            found.valueType, wanted.valueType, ansi=ansi
+        )
+    return False
+
+
+def _bare(kind: DataType, nullable: bool) -> DataType:
+    if isinstance(kind, StructType):
+        return without_metadata(kind, nullable=nullable)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_bare(kind.elementType, nullable), nullable or kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = _bare(kind.keyType, nullable), _bare(kind.valueType, nullable)
+        return MapType(key, value, nullable or kind.valueContainsNull)
+    return kind
+
+
+def _same(found: DataType, wanted: DataType) -> bool:
+    """Equal types: members of structs by name and order, nullability and field metadata aside."""
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        return len(found) == len(wanted) and all(
+            one.name.lower() == other.name.lower() and _same(one.dataType, other.dataType)
+            for one, other in zip(found, wanted, strict=True)
+        )
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        return _same(found.elementType, wanted.elementType)
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        return _same(found.keyType, wanted.keyType) and _same(found.valueType, wanted.valueType)
+    return found == wanted

@@ -1,0 +1,251 @@
+"""The rules of a table, kept on every new row: checked, computed, padded, all in one Spark expression beside the rows.
+
+A generated column that a row lacks is computed, and one that it brings is verified; a default fills a column that
+nobody named; char(n) is padded, and what is too long is refused; CHECK constraints and invariants must be true, and
+null is not true. What a row breaks travels beside it (`datafiles/tasks/violations`) and becomes an error where it is
+written. The invariant: whatever leaves `enforce` carries the verdict on each of its rows, and the writer takes no
+others where a rule can be broken. NOT NULL is the writer's own check. Source: protocol, "Column Invariants", "CHECK
+Constraints", "Generated Columns", "Identity Columns", "Default Columns"; delta-spark, CheckDeltaInvariant; Spark,
+CharVarcharUtils.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, NullType, StructType
+
+from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.rules import Check, Length, TableRules, read_rules
+from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, type_sql, without_metadata
+
+# So many of the columns that a rule reads are named in an error. Their values are not shown (soundness C8).
+SHOWN_COLUMNS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules of one table whose every text Spark has accepted. Made by `accepted_rules`."""
+
+    table: TableRules
+    schema: delta.StructType
+    spark_schema: StructType
+    uri: str
+
+    @property
+    def fills(self) -> frozenset[str]:
+        """The columns that a new row may lack, because the table gives them a value."""
+        return self.table.fills
+
+    @property
+    def must_check(self) -> bool:
+        """Whether a row can break a rule: `Layout.must_check`."""
+        return self.table.must_check
+
+    def check_identities(self, given: Collection[str]) -> None:
+        """Raises UnsupportedFeature for an identity column that new rows lack, whose values we do not hand out.
+
+        Raises ConstraintViolation for one whose values the table alone may give. `given`: the columns of the rows.
+        """
+        names = {name.lower() for name in given}
+        for column, takes_values in self.table.identities.items():
+            if column.lower() not in names:
+                raise UnsupportedFeature(
+                    f"{self.uri}: the identity column {column!r} has no value in the new rows, and this engine hands "
+                    "none out. Give every row its own value, or write with the engine that made the table. Nothing "
+                    "was staged.",
+                    table=self.uri,
+                    feature="identityColumns",
+                    needed_to="write",
+                )
+            if not takes_values:
+                raise ConstraintViolation(
+                    f"{self.uri}: column {column!r} is GENERATED ALWAYS AS IDENTITY, so a row may not bring a value "
+                    "for it. Nothing was staged.",
+                    table=self.uri,
+                    constraint="GENERATED ALWAYS AS IDENTITY",
+                    column=column,
+                )
+
+    def check_update(self, assigned: Collection[str]) -> None:
+        """Raises UnsupportedFeature where an update assigns an identity column, as the reference refuses it too."""
+        for column in self.table.identities:
+            if column in assigned:
+                raise UnsupportedFeature(
+                    f"{self.uri}: an update may not assign the identity column {column!r}. Nothing was staged.",
+                    table=self.uri,
+                    feature="identityColumns",
+                    needed_to="write",
+                )
+
+    def default_sql(self, column: str) -> str:
+        """SQL for what a new row holds in a column that nobody gave it a value for."""
+        text = self.table.defaults.get(column)
+        return "NULL" if text is None else f"CAST((\n{text}\n) AS {type_sql(self.spark_schema[column].dataType)})"
+
+    def with_defaults(self, rows: DataFrame, absent: Collection[str]) -> DataFrame:
+        """The rows with the defaults of these columns in the place of their nulls."""
+        filled = {name: F.expr(self.default_sql(name)) for name in self.table.defaults if name in absent}
+        return rows.withColumns(filled) if filled else rows
+
+    def with_generated(self, rows: DataFrame, absent: Mapping[str, Column | None]) -> DataFrame:
+        """The rows with these generated columns computed: in every row, or (a condition) in those that lack them."""
+        computed = {}
+        for name, lacks in absent.items():
+            if name in self.table.generated:
+                value = F.expr(self._generated_sql(name))
+                computed[name] = value if lacks is None else F.when(lacks, value).otherwise(rows[quoted(name)])
+        return rows.withColumns(computed) if computed else rows
+
+    def enforce(self, rows: DataFrame, *, are_inserts: bool = True) -> DataFrame:
+        """The rows, texts padded or cut to their length, and VIOLATION_COLUMN where a row can break a rule.
+
+        `rows` have the table's columns, complete, and perhaps others of ours, which stay. `are_inserts`: an identity
+        column without a value is a violation; the image of an old row may hold null there.
+        """
+        if not self.must_check:
+            return rows
+        verdicts = [self._too_long(name, length) for name, length in self.table.lengths.items()]
+        verdicts += [self._miscomputed(name) for name in self.table.generated]
+        verdicts += [self._false(check) for check in self.table.checks]
+        if are_inserts:
+            verdicts += [self._without_identity(name) for name in self.table.identities]
+        # First the verdict on a length, because afterwards every text fits.
+        too_long, others = verdicts[: len(self.table.lengths)], verdicts[len(self.table.lengths) :]
+        if too_long:
+            rows = rows.withColumn(VIOLATION_COLUMN, F.coalesce(*too_long))
+            rows = rows.withColumns({name: _fitted(name, length) for name, length in self.table.lengths.items()})
+            others = [F.col(VIOLATION_COLUMN), *others]
+        return rows.withColumn(VIOLATION_COLUMN, F.coalesce(*others) if others else F.lit(None).cast("string"))
+
+    def _generated_sql(self, name: str) -> str:
+        return f"CAST((\n{self.table.generated[name]}\n) AS {type_sql(self.spark_schema[name].dataType)})"
+
+    def _too_long(self, name: str, length: Length) -> Column:
+        # Spaces beyond the limit are cut, as Spark cuts them; anything else there is too long.
+        beyond = f"rtrim(substring({quoted(name)}, {length.limit + 1}))"
+        return self._verdict(f"{beyond} <> ''", str(length), f"{length} of column {name!r}", [name], column=name)
+
+    def _miscomputed(self, name: str) -> Column:
+        text = self.table.generated[name]
+        broken = f"NOT ({quoted(name)} <=> {self._generated_sql(name)})"
+        what = f"the generated column {name!r}, which must be {text}"
+        return self._verdict(broken, "GENERATED", what, [name, *self._named(text)], column=name)
+
+    def _false(self, check: Check) -> Column:
+        what = f"{'the CHECK constraint' if check.kind == 'CHECK' else 'the invariant of column'} {check.name!r}"
+        return self._verdict(
+            f"NOT coalesce((\n{check.sql}\n), FALSE)",
+            check.name if check.kind == "CHECK" else check.kind,
+            f"{what} ({check.sql})",
+            self._named(check.sql),
+            column=None if check.kind == "CHECK" else check.name,
+        )
+
+    def _without_identity(self, name: str) -> Column:
+        what = f"the identity column {name!r}, for which every row needs a value"
+        return self._verdict(f"{quoted(name)} IS NULL", "IDENTITY", what, [], column=name)
+
+    def _named(self, sql: str) -> list[str]:
+        named = columns_named(sql, self.schema)
+        return [name for name in self.schema.names if named is None or name in named]
+
+    def _verdict(self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None) -> Column:
+        """JSON where the SQL `broken` is true, else null; see `datafiles/tasks/violations`."""
+        columns = list(dict.fromkeys(shown))[:SHOWN_COLUMNS]
+        told = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
+        told += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
+        return F.when(F.expr(broken), F.to_json(F.struct(*told), {"ignoreNullFields": "false"}))
+
+
+def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
+    """A source's rows as new rows of the table: its columns and types, what it fills in filled in, and enforced.
+
+    Raises SchemaMismatch, ConstraintViolation and UnsupportedFeature for rows that can never be right.
+    """
+    rules.check_identities(frame.schema.names)
+    have = {name.lower() for name in frame.schema.names}
+    absent = [name for name in rules.spark_schema.names if name.lower() not in have]
+    rows = fit_rows(frame, rules.spark_schema, ansi=ansi, table_uri=rules.uri, filled=rules.fills)
+    rows = rules.with_defaults(rows, absent)
+    return rules.enforce(rules.with_generated(rows, dict.fromkeys(absent)))
+
+
+def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
+    """The rules that the metadata states, every text of them judged by Spark before anything is read or staged.
+
+    Raises UnsupportedFeature, naming the rule, for a text that Spark does not accept as one expression over the columns
+    of one row; and what `read_rules` raises.
+    """
+    schema = table_schema(metadata, context.root)
+    rules = Rules(
+        table=read_rules(metadata, schema, context.root),
+        schema=schema,
+        spark_schema=as_spark_schema(schema),
+        uri=context.root,
+    )
+    if rules.must_check or rules.table.defaults:
+        _check_texts(context, rules)
+    return rules
+
+
+def _check_texts(context: JobContext, rules: Rules) -> None:
+    has_sql = bool(rules.table.checks or rules.table.generated or rules.table.defaults)
+    if has_sql and not is_classic(context.spark):
+        raise UnsupportedFeature(
+            f"{rules.uri}: the table has rules in SQL (constraints, generated columns or defaults), and what they call "
+            "can be checked only where Spark's plans are in reach, which Spark Connect does not give. Run the job in a "
+            "local Spark. Nothing was staged.",
+            table=rules.uri,
+            feature="rules of the table",
+            needed_to="write",
+        )
+    gate = SqlGate(context, {})
+    relation = aliased(gate.shape(without_metadata(rules.spark_schema, nullable=True)))
+    no_columns = aliased(gate.shape(StructType([])))
+    for check in rules.table.checks:
+        feature = "checkConstraints" if check.kind == "CHECK" else "invariants"
+        _accept(rules, feature, check.name, check.sql, lambda sql: _accept_boolean(gate, sql, relation))
+    for name, text in rules.table.generated.items():
+        _accept(rules, "generatedColumns", name, text, lambda sql: gate.value(sql, relation))
+    for name, text in rules.table.defaults.items():
+        # It is evaluated beside rows of a source, whose columns it must not mean.
+        _accept(rules, "allowColumnDefaults", name, text, lambda sql: gate.value(sql, no_columns))
+
+
+def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:
+    # Judged once for each row, in the stage that writes it: a clock or a chance in it does no harm.
+    found = gate.value(text, relation)
+    if not isinstance(found, BooleanType | NullType):
+        raise InvalidPredicate(f"The text {text!r} is {found.simpleString()} and not BOOLEAN.", predicate=text)
+
+
+def _accept(rules: Rules, feature: str, name: str, text: str, judge: Callable[[str], object]) -> None:
+    try:
+        judge(text)
+    except InvalidPredicate as error:
+        raise UnsupportedFeature(
+            f'{rules.uri}: the rule {name!r} ({text}) needs the feature "{feature}" in a way that this engine cannot '
+            f"keep: {error.message} Rows can be deleted. Nothing was staged.",
+            table=rules.uri,
+            feature=feature,
+            needed_to="write",
+        ) from error
+
+
+def _fitted(name: str, length: Length) -> Column:
+    """A text as char(n) or varchar(n) holds it; one that is too long is cut, and its row has a violation."""
+    cut = f"substring({quoted(name)}, 1, {length.limit})"
+    if length.is_padded:
+        return F.expr(f"rpad({cut}, {length.limit}, ' ')")
+    return F.expr(cut)
