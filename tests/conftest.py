@@ -15,6 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.helpers.depth import LONG
+from tests.helpers.paths import GOLDEN, SHARED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,9 +82,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{total:8.1f} s {tests[folder]:5d} tests  {folder}")
 
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-
-
 class ManualClock:
     """A clock whose hands move only when they are told to, and whose chances and names are a plain sequence."""
 
@@ -131,7 +129,7 @@ def shared_folder() -> Path:
 @pytest.fixture(scope="session")
 def golden_folder() -> Path:
     """Golden Delta tables: TXLOG_GOLDEN, or ../shared/golden."""
-    folder = Path(os.environ.get("TXLOG_GOLDEN", SHARED / "golden"))
+    folder = GOLDEN
     if not folder.is_dir():
         pytest.skip(f"no golden tables at {folder} (set TXLOG_GOLDEN)")
     return folder

@@ -17,8 +17,8 @@ from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema import features
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import UnsupportedFeature
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
+from tests.helpers.paths import ROOT
 from tools.mutants import DoesNotFit, Run, outcome_of, with_fault
 from tools.mutants_list import FAULTS, Fault
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_there_are_at_least_25_faults_and_no_two_of_one_name() -> None:

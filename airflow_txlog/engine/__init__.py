@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from airflow_txlog.engine.commit.transaction import CommitOutcome, Transaction
 from airflow_txlog.engine.delta_table import Table
+from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 
-__all__ = ["CommitOutcome", "Snapshot", "Table", "Transaction"]
+__all__ = ["CommitOutcome", "Snapshot", "Table", "Transaction", "changes_since"]

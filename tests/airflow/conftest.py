@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.paths import ROOT
+
 EXAMPLES = ROOT / "example_dags"
 DAGS = Path(__file__).resolve().parent / "dags"
 

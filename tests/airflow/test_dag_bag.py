@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.paths import ROOT
+
 pytestmark = pytest.mark.airflow
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
+EXAMPLES = ROOT / "example_dags"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 

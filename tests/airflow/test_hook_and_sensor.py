@@ -15,6 +15,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.sensors.table_version import TableVersionSensor
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.airflow
 
@@ -206,4 +207,4 @@ def test_the_sensor_needs_no_spark() -> None:
         "assert TableVersionSensor(task_id='a', table_uri='memory://x/t', version=0).poke({}).is_done\n"
         "assert not {'pyspark', 'py4j'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.timing import Line, measure
+from tests.helpers.paths import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.helpers.delta_spark import DeltaSpark
 
-ROOT = Path(__file__).resolve().parents[2]
 CASES = (
     "delete",
     "update",

@@ -35,11 +35,11 @@ from tests.benchmarks.row_cases import (
     RowSide,
     our_merge,
 )
+from tests.helpers.paths import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = 80
 WARM_UP_FILES = 4
 COMPARED = ["event_id", "customer_id", "amount"]

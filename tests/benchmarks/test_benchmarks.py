@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.delta_spark import jars
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.paths import ROOT
 
 
 def run_benchmarks(folder: Path, *cases: str) -> list[dict[str, object]]:

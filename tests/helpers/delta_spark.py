@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tests.helpers.paths import ROOT
 from tests.interop.reference.plain import plain_rows, plain_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 
 # The jars of io.delta:delta-spark_4.2_2.13:4.4.0 and of what it needs beside Spark: `tools/ensure_delta_spark.sh`.
 DEFAULT_JARS = ROOT / ".venv" / "delta-jars"

@@ -22,10 +22,9 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from tests.conftest import REPORTED
+from tests.helpers.paths import GOLDEN
 from tests.helpers.readers import holds_int96, rows_by_delta_rs, rows_by_files
 from tests.helpers.rows import bag
-
-GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).resolve().parents[3] / "shared" / "golden"))
 
 # Tables that this release refuses, and by which error; the text must hold the second.
 REFUSED: dict[str, tuple[type[errors.TxlogError], str]] = {

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, changes_since
 from airflow_txlog.engine.log.names import MAX_VERSION, checkpoint_name, commit_name
 from airflow_txlog.errors import CorruptDataFile, CorruptTable, InvalidJobSpec, VersionNotFound
 from airflow_txlog.parameters import encode_parameters
@@ -106,7 +106,7 @@ def test_changes_of_a_log_that_claims_a_far_version_are_refused_at_once(root: Pa
     Table.open(root).checkpoint()
     shutil.copy(root / checkpoint_name(0), root / checkpoint_name(MAX_VERSION))
     with pytest.raises(VersionNotFound):
-        Table.open(root).snapshot().changes_since(0)
+        changes_since(Table.open(root).snapshot(), 0)
 
 
 def test_a_file_of_the_log_with_a_number_beyond_all_versions_is_another_programs(root: Path) -> None:

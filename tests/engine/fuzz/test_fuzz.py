@@ -10,14 +10,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.engine.fuzz.cases import KINDS
 from tests.helpers.depth import LONG, depth
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 CASES = {
     "commit-bytes": 3000,
     "commit-lines": 3500,

@@ -42,8 +42,8 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
 from airflow_txlog.errors import CorruptCheckpoint
 from tests.engine.log.log_strategies import ADDS, MAPS, REMOVES, TEXT
+from tests.helpers.paths import GOLDEN
 
-GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden"
 CHECKPOINT = "_delta_log/00000000000000000010.checkpoint.parquet"
 
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)

@@ -6,7 +6,6 @@ import datetime
 import io
 import json
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +17,8 @@ from airflow_txlog.engine.log.columns import TOMBSTONES
 from airflow_txlog.engine.log.listing import CheckpointFiles, list_checkpoints
 from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
 from airflow_txlog.errors import CorruptCheckpoint
+from tests.helpers.paths import GOLDEN
 
-GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden"
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 PREFIX = f"_delta_log/{10:020d}.checkpoint"
 SIDECARS = "_delta_log/_sidecars"

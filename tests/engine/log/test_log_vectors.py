@@ -19,9 +19,9 @@ from airflow_txlog.engine.log.vectors import decode_vector, read_vector, read_ve
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, TxlogError
+from tests.helpers.paths import GOLDEN
 from tests.helpers.vectors import bitmap, file_of, inline, stored, z85
 
-GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden"
 ROOT = "file:///lake/t"
 # The example of the protocol, "Deletion Vector Descriptor Schema".
 EXAMPLE = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"

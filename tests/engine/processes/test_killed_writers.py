@@ -16,8 +16,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from tests.engine.processes.writer import ROWS
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 WRITERS = ["w0", "w1", "w2", "w3"]
 PIECES = 24
 KILLS = 12

@@ -18,6 +18,7 @@ from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.errors import RetentionTooShort
+from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, sorted_rows
 from tests.helpers.vectors import bitmap, file_of
 
@@ -74,7 +75,7 @@ def test_the_default_retention_deletes_nothing_young(tmp_path: Path) -> None:
     assert people_on_disk(tmp_path / "t") == {"ann", "bob", "cid"}
 
 
-REFERENCE = Path(__file__).resolve().parents[2] / "interop" / "reference"
+REFERENCE = ROOT / "tests" / "interop" / "reference"
 
 
 def files_on_disk(root: Path) -> set[str]:

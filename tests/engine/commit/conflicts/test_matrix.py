@@ -13,7 +13,6 @@ import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +20,9 @@ import pytest
 
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitConflict, ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead
+from tests.helpers.paths import ROOT
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "concurrency.md"
+DOCUMENT = ROOT / "docs" / "concurrency.md"
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 LETTERS = {ConcurrentAppend: "A", ConcurrentDeleteRead: "R", ConcurrentDeleteDelete: "D"}
 

@@ -1,8 +1,9 @@
 """Alone in showing that what real jobs read and write is what the engine's concurrency matrix takes for granted.
 
-`tests/engine/commit/test_matrix.py` decides every pair of operations over made-up transactions. Here the transactions
-are those of jobs: what they register as read is compared with the matrix's, and a few pairs of jobs show that a loser
-commits what it would have made of the winner's rows (at WriteSerializable a blind append counts as the later one).
+`tests/engine/commit/conflicts/test_matrix.py` decides every pair of operations over made-up transactions. Here the
+transactions are those of jobs: what they register as read is compared with the matrix's, and a few pairs of jobs show
+that a loser commits what it would have made of the winner's rows (at WriteSerializable a blind append counts as the
+later one).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table, Transaction
-from tests.engine.commit import test_matrix as matrix
+from tests.engine.commit.conflicts import test_matrix as matrix
 from tests.helpers.jobs import by_id, committed, delete, insert, live_files, run, update
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, stage

@@ -14,9 +14,9 @@ import pytest
 from airflow_txlog.contract import JobSpec, read_result, write_document
 from airflow_txlog.engine import Table
 from tests.helpers.jobs import files_on_disk, live_files, rows
+from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
 
-ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"spark.ui.enabled": "false", "spark.master": "local[2]"}
 
 
@@ -99,7 +99,7 @@ def test_a_job_dies_when_its_standard_input_ends(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.long("the child starts a Spark of its own")
 def test_a_job_dies_when_its_standard_input_ends_in_the_middle_of_a_spark_job(tmp_path: Path) -> None:
-    """What SIGTERM does is in tests/airflow/test_real_children.py."""
+    """What SIGTERM does is in tests/airflow/runners/test_real_children.py."""
     table = make_table(tmp_path / "t", rows(10))
     # Long enough to be still at it: a row takes a millisecond, and there are many.
     slow = "length(repeat(name, 1000000)) > 0 AND aggregate(sequence(1, 200000000), 0L, (a, x) -> a + x) < 0"

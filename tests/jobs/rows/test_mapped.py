@@ -30,6 +30,7 @@ from tests.helpers.jobs import (
     run,
     update,
 )
+from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, bag
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ FIRST = pa.schema(
         ("gone", pa.int64()),
     ]
 )
-MASKED = Path(__file__).parents[1] / "interop" / "reference" / "mapping_with_vectors" / "table"
-WIDENED = Path(__file__).parents[1] / "interop" / "mapped" / "widened"
+MASKED = ROOT / "tests" / "interop" / "reference" / "mapping_with_vectors" / "table"
+WIDENED = ROOT / "tests" / "interop" / "mapped" / "widened"
 
 
 def mapped(folder: Path, mode: str) -> Table:

@@ -111,7 +111,7 @@ def test_a_rule_of_the_table_that_we_do_not_enforce_makes_it_read_only(feature: 
     ],
 )
 def test_a_table_with_rules_for_rows_is_writable(feature: str, what: Metadata) -> None:
-    """Whoever writes rows keeps the rules (tests/jobs/test_rules.py); a table without rows to write is no danger."""
+    """What writes rows keeps the rules (tests/jobs/sql/test_table_rules.py); a table without rows is no danger."""
     writable(LEGACY, what)
     writable(features(feature), what)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, changes_since
 from airflow_txlog.engine.log.columns import table_to_adds
 from tests.helpers.rows import append, stage, stage_changes
 from tests.helpers.vectors import inline, stored
@@ -138,7 +138,7 @@ def test_the_moment_of_a_change_is_that_of_its_version(table: Table) -> None:
     append(table, rows(5))
     moments = table.changes(1).select(["_commit_version", "_commit_timestamp"]).to_pylist()
     found = {row["_commit_version"]: int(row["_commit_timestamp"].timestamp() * 1000) for row in moments}
-    assert found == {each.version: each.timestamp_ms for each in table.snapshot().changes_since(0)}
+    assert found == {each.version: each.timestamp_ms for each in changes_since(table.snapshot(), 0)}
     assert found[2] == table.snapshot().timestamp_ms
 
 

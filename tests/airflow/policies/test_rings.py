@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,9 @@ from airflow_txlog import errors
 from airflow_txlog.errors import JobLost, SourceNotFound, TxlogError
 from airflow_txlog.policies.retry import TxlogRetryPolicy
 from airflow_txlog.policies.rings import RETRIED, Ring, markdown, ring_of
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.airflow
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def raised_classes() -> set[type[TxlogError]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute
@@ -27,8 +25,8 @@ from airflow_txlog.engine.table.schema.schema import (
 )
 from airflow_txlog.errors import CorruptTable, UnknownColumn
 from airflow_txlog.jobs.sql.current_time import instants_of
+from tests.helpers.paths import GOLDEN
 
-GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).parents[4] / "shared" / "golden"))
 UNKNOWN = object()
 
 

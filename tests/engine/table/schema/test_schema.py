@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,8 +22,7 @@ from airflow_txlog.engine.table.schema.schema import (
     to_arrow,
 )
 from airflow_txlog.errors import CorruptTable, SchemaMismatch, UnsupportedFeature
-
-GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).parents[4] / "shared" / "golden"))
+from tests.helpers.paths import GOLDEN
 
 
 def schema_json(type_json: object, name: str = "c") -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.contract import JobSpec, read_result, write_document
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.paths import ROOT
 
 
 def error_beside(folder: Path, tmp_path: Path) -> dict[str, object]:

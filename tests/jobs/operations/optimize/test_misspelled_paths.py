@@ -8,7 +8,7 @@ import pytest
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.paths import misspelled
 from airflow_txlog.jobs.operations.optimize.bins import compaction_bins
-from tests.jobs.optimize.test_bins import add, paths
+from tests.jobs.operations.optimize.test_bins import add, paths
 
 
 @pytest.mark.parametrize(

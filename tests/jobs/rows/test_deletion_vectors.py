@@ -34,7 +34,7 @@ from tests.helpers.jobs import (
 )
 from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, bag, make_table
-from tests.jobs.dml.test_masked_rows import last_commit
+from tests.jobs.rows.test_masked_rows import last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

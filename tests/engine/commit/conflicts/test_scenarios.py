@@ -39,8 +39,9 @@ from airflow_txlog.engine.table.schema.column_mapping import partition_keys, tab
 from airflow_txlog.engine.table.schema.features import READABLE, protocol_for, reader_features, writer_features
 from airflow_txlog.engine.table.schema.schema import StructField, StructType, schema_to_json
 from airflow_txlog.engine.table.schema.types import Primitive
+from tests.helpers.paths import SHARED
 
-_DEFAULT_FILE = Path(__file__).resolve().parents[4] / "shared" / "reference" / "conflict_scenarios.json"
+_DEFAULT_FILE = SHARED / "reference" / "conflict_scenarios.json"
 SCENARIOS_FILE = Path(os.environ.get("TXLOG_SCENARIOS", _DEFAULT_FILE))
 
 # Cases in which one of our two documented refinements lets a commit through that the reference implementation refuses.

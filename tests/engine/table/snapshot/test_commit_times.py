@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, changes_since
 from airflow_txlog.engine.log.names import commit_name
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -81,7 +81,7 @@ def test_every_way_to_ask_for_a_version_s_time_gives_the_same(
         assert table.snapshot(version).timestamp_ms == times[version]
         assert table.snapshot(timestamp=times[version]).version == version
         for start in range(-1, version):
-            changes = Table.open(uri).snapshot(version).changes_since(start)
+            changes = changes_since(Table.open(uri).snapshot(version), start)
             assert [each.timestamp_ms for each in changes] == times[start + 1 : version + 1]
 
 

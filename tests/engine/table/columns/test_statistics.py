@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +27,8 @@ from airflow_txlog.engine.table.schema.schema import (
     parse_schema,
 )
 from airflow_txlog.errors import UnknownColumn
+from tests.helpers.paths import GOLDEN
 
-GOLDEN = Path(os.environ.get("TXLOG_GOLDEN", Path(__file__).parents[4] / "shared" / "golden"))
 NAN, INFINITY = float("nan"), float("inf")
 VECTOR = pa.struct([("storage_type", pa.string())])
 

@@ -23,6 +23,7 @@ from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileVerdicts
 from airflow_txlog.jobs.rows import staging
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
+from tests.helpers.paths import ROOT
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, make_table, stage
 
@@ -34,7 +35,6 @@ pytestmark = [
     pytest.mark.slow("several attempts over many files, and a child with a Spark of its own"),
 ]
 
-ROOT = Path(__file__).resolve().parents[3]
 # Images of so many files are staged together: five groups of the table's files.
 GROUP = 5
 FILES, ROWS = 24, 4

@@ -2,7 +2,7 @@
 
 One Spark `local-cluster` runs all scenarios, one after the other, each on a table of its own. Trouble is ordered for
 one task attempt (`executors/faults`); a file that it had written is an orphan, and must be in no commit. Speculation
-needs executors on two hosts; what two attempts of one task do is in tests/datafiles/test_attempts.py.
+needs executors on two hosts; what two attempts of one task do is in tests/datafiles/tasks/test_attempts.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 from airflow_txlog.engine import Table
 from tests.helpers.depth import LONG
 from tests.helpers.jobs import files_on_disk, live_files, rows
+from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
 
 pytestmark = [
@@ -29,7 +30,6 @@ pytestmark = [
     pytest.mark.slow("a Spark local-cluster, whose executors are killed and started again"),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 DAYS = (dt.date(2024, 1, 1), dt.date(2024, 1, 2))
 
 # What each operation is asked, and which ids with which names it leaves of 0 to 79.

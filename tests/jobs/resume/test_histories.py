@@ -17,7 +17,7 @@ from airflow_txlog.jobs.resume import saved_work
 from airflow_txlog.jobs.resume.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from tests.helpers.depth import depth
-from tests.jobs.dml.histories import History, one_by_one, play
+from tests.jobs.resume.histories import History, one_by_one, play
 
 ONE = os.environ.get("TXLOG_SEED")
 SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(2000, 20_000))

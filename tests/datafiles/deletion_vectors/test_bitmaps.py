@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference, encode_bitmap, union
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.errors import CorruptDeletionVector
-from tests.datafiles.test_masks import SHAPES
+from tests.datafiles.deletion_vectors.test_rows import SHAPES
 from tests.helpers.vectors import Kind, bitmap
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine import Table
+from airflow_txlog.engine import Table, changes_since
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import TableReplaced, VersionNotFound
 from tests.helpers.counting import CountingStore
@@ -41,7 +41,7 @@ def test_changes_with_in_commit_timestamps_list_from_the_first_version_that_is_w
     store, table = table_of(memory_uri, clock, TIMED)
     snapshot = table.snapshot()
     store.take()
-    found = list(snapshot.changes_since(4))
+    found = list(changes_since(snapshot, 4))
     assert store.take() == [f"list {log(5)}", f"read {commit_name(5)}", f"read {commit_name(6)}"]
     assert [each.timestamp_ms for each in found] == [table.snapshot(each).timestamp_ms for each in (5, 6)]
 
@@ -60,7 +60,7 @@ def test_changes_before_the_first_in_commit_timestamp_have_the_times_of_the_whol
     snapshot = table.snapshot()
     store.take()
     for start in range(-1, 7):
-        moments = [each.timestamp_ms for each in snapshot.changes_since(start)]
+        moments = [each.timestamp_ms for each in changes_since(snapshot, start)]
         lists = [request for request in store.take() if request.startswith("list")]
         assert lists == [f"list {log(start + 1 if start == 6 else 0)}"][: 7 - start]
         assert moments == [table.snapshot(version).timestamp_ms for version in range(start + 1, 8)]
@@ -75,7 +75,7 @@ def test_a_commit_that_owes_its_in_commit_timestamp_has_the_time_of_its_file(mem
     clock.time_ms -= 50_000
     store.put(commit_name(6), "\n".join(map(json.dumps, lines)).encode())
     snapshot = Table.open(store, clock=clock).snapshot()
-    [last] = snapshot.changes_since(5)
+    [last] = changes_since(snapshot, 5)
     assert last.timestamp_ms == snapshot.timestamp_ms
 
 
@@ -84,9 +84,9 @@ def test_changes_of_a_log_that_was_cleaned_or_replaced_are_errors_all_the_same(m
     snapshot = table.snapshot()
     store.delete(commit_name(4))
     with pytest.raises(VersionNotFound) as caught:
-        snapshot.changes_since(3)
+        changes_since(snapshot, 3)
     assert caught.value.earliest == 5
     clock.time_ms += 1
     store.put(commit_name(6), store.read(commit_name(5)))
     with pytest.raises(TableReplaced):
-        snapshot.changes_since(4)
+        changes_since(snapshot, 4)

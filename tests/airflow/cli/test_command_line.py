@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, sorted_rows
 from tests.helpers.vectors import mask
 
 pytestmark = pytest.mark.airflow
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
