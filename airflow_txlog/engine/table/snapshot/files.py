@@ -7,6 +7,7 @@ same file exactly when their keys are equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -100,11 +101,14 @@ def live_rows(records: int | None, vector: DeletionVector | None) -> int | None:
 
 
 class _Stats(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
+    num_records: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
 def record_count(stats: str | None) -> int | None:
-    """numRecords of a statistics string: rows in the file before any deletion vector. None where it is not known."""
+    """numRecords of a statistics string: rows in the file before any deletion vector.
+
+    None where it is not known, or is no number of rows: negative, or larger than a Parquet file can hold.
+    """
     if not stats:
         return None
     try:

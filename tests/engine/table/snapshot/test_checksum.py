@@ -50,7 +50,7 @@ def checksum_of(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def put(snapshot: Snapshot, content: bytes) -> None:
-    snapshot._store.put(checksum_name(snapshot.version), content)
+    snapshot.store.put(checksum_name(snapshot.version), content)
 
 
 def test_a_version_without_a_checksum_says_so(snapshot: Snapshot) -> None:
@@ -91,4 +91,4 @@ def test_garbage_is_an_error_for_whoever_asks_and_for_nobody_else(snapshot: Snap
     with pytest.raises(CorruptTable) as caught:
         snapshot.verify_checksum()
     assert caught.value.path == checksum_name(snapshot.version)
-    assert load_snapshot(snapshot._store).num_files == 2
+    assert load_snapshot(snapshot.store).num_files == 2
