@@ -21,7 +21,7 @@ from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
-from airflow_txlog.saved_work import work_folder
+from airflow_txlog.saved_work import restore_note, work_folder
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
 # a log of a million commits; beyond it the result says `at_or_before`.
@@ -197,6 +197,15 @@ def forget_saved_work(spec: JobSpec) -> None:
     folder = work_folder(store.root, spec.application, spec.saved_work_key)
     if folder is not None:
         remove_saved_work(store, folder)
+    if spec.operation == "restore" and spec.application is not None:
+        remove_restore_note(store, spec.application)
+
+
+def remove_restore_note(store: Store, application: ApplicationTransaction) -> None:
+    """Delete the note of the version that the first try of a RESTORE met, and its folder where it is empty then."""
+    path = restore_note(application)
+    store.delete(path)
+    store.delete_empty_directory(path.rpartition("/")[0])
 
 
 def remove_saved_work(store: Store, folder: str) -> None:

@@ -11,11 +11,10 @@ may have written it: so it names no file, and one that cannot be read forbids th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from typing import Any
 
-from airflow_txlog.application import done_in, how_to_repeat
+from airflow_txlog.application import done_in, how_to_repeat, remove_restore_note
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.clock import SYSTEM_CLOCK
@@ -28,7 +27,7 @@ from airflow_txlog.errors import ConcurrentWrite, TableReplaced
 from airflow_txlog.jobs.context import LogContext, plural
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.rounds import Outcome
-from airflow_txlog.saved_work import folder_named
+from airflow_txlog.saved_work import restore_note
 
 _EXAMPLES = 5
 
@@ -108,18 +107,6 @@ _KNOWN_FOR_MS = ORPHAN_RETENTION_FLOOR_MS // 2
 _LARGEST_NOTE_BYTES = 1024
 
 
-def _head_folder(context: LogContext) -> str:
-    """The folder of the note, which all tries of this work find, with a key or without."""
-    application = context.spec.application
-    assert application is not None
-    identity = f"{application.app_id}\0{application.version}"
-    return folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])
-
-
-def _head_path(context: LogContext) -> str:
-    return f"{_head_folder(context)}/restore-head"
-
-
 def _noted(store: Store, path: str) -> dict[str, Any] | None:
     """What a note says; None for what is no note. Raises FileNotFoundError."""
     info = store.stat(path)
@@ -141,7 +128,7 @@ def _check_head(context: LogContext, application: ApplicationTransaction, store:
     Raises ConcurrentWrite, not retryable, where commits have landed since, or may have: a try that was killed cannot
     tell. TableReplaced where the table was made again.
     """
-    path = _head_path(context)
+    path = restore_note(application)
     try:
         first = _noted(store, path)
     except FileNotFoundError:
@@ -174,7 +161,7 @@ def _note_of_other_copy(
     context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot
 ) -> dict[str, Any] | None:
     try:
-        return _noted(store, _head_path(context))
+        return _noted(store, restore_note(application))
     except FileNotFoundError:
         # A copy deletes it when the work is done; the caller looks for its commit.
         what = "was tried at the same time by another copy of it, which has ended"
@@ -199,8 +186,7 @@ def _forget_head(context: LogContext, store: Store) -> None:
     """The work is done. What cannot be deleted is left to a VACUUM."""
     if context.spec.application is not None:
         with contextlib.suppress(Exception):
-            store.delete(_head_path(context))
-            store.delete_empty_directory(_head_folder(context))
+            remove_restore_note(store, context.spec.application)
 
 
 def _told(before: Snapshot, restored: Restored) -> Change:

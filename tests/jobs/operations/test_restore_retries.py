@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.store.local import LocalStore
 from airflow_txlog.jobs.run import run_job
-from tests.helpers.jobs import application, committed, error_of, ids, rows
+from tests.helpers.jobs import KEY, application, committed, error_of, ids, rows
 from tests.helpers.rows import append, make_table
 
 
@@ -67,6 +68,29 @@ def test_a_restore_that_was_killed_is_done_by_its_retry_where_nothing_has_landed
     assert committed(restore(table, identity)).version == 4
     assert ids(table) == list(range(10))
     assert saved(table) == []
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["without a key", "with a key"])
+def test_the_note_of_a_restore_that_has_failed_for_good_goes_with_its_saved_work(table: Table, key: str | None) -> None:
+    identity, other = application(), application()
+    with pytest.raises(Killed):
+        restore(table, other, kill)
+    kept = saved(table)
+    with pytest.raises(Killed):
+        restore(table, identity, kill)
+    assert len(saved(table)) == 2
+    # What the operator's callback does where no retry comes; see tests/airflow/test_forgotten_work.py.
+    for _ in range(2):
+        forget_saved_work(
+            JobSpec(
+                operation="restore",
+                table_uri=table.uri,
+                arguments={"version": 1},
+                application=identity,
+                saved_work_key=key,
+            )
+        )
+    assert saved(table) == kept
 
 
 def test_a_restore_that_lost_to_a_commit_is_not_won_by_another_try(table: Table) -> None:
