@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_txlog.engine.store import FileInfo, MemoryStore
@@ -30,7 +30,7 @@ class CountingStore(MemoryStore):
         self.requests.append(("list", directory if start_from is None else f"{directory}/{start_from}"))
         return super().list(directory, start_from=start_from)
 
-    def walk(self) -> Iterator[FileInfo]:
+    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
         self.requests.append(("walk", ""))
         return super().walk()
 

@@ -7,7 +7,7 @@ calls the object. Only this package touches a file of the log; data files are op
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,8 +48,12 @@ class Store(Protocol):
         and reading it raises OutsideTable; so does listing a directory that is one.
         """
 
-    def walk(self) -> Iterator[FileInfo]:
-        """Every file under the root, at any depth, in no order. Directories are not yielded."""
+    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
+        """Every file under the root, at any depth, in no order. Directories are not yielded.
+
+        A directory below the root that this user may not read is passed to `on_unreadable` and left out; without it,
+        PermissionError is raised.
+        """
 
     def stat(self, path: str) -> FileInfo | None:
         """Size and time of one object, or None where there is none."""
@@ -83,7 +87,10 @@ class Store(Protocol):
         """Delete a directory if it is empty; False where the store has no directories or it is not empty."""
 
     def list_directories(self) -> builtins.list[str]:
-        """Every directory under the root, deepest first; empty where the store has no directories."""
+        """Every directory under the root that this user may read, deepest first.
+
+        Empty where the store has no directories.
+        """
 
     def now_ms(self) -> int:
         """The store's own clock: what `modified_ms` of an object written now would be."""

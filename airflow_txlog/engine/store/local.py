@@ -16,7 +16,7 @@ import builtins
 import errno
 import os
 import stat as stat_bits
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -74,8 +74,8 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def walk(self) -> Iterator[FileInfo]:
-        for _, files in self._directories(with_files=True):
+    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
+        for _, files in self._directories(with_files=True, on_unreadable=on_unreadable):
             yield from files
 
     def stat(self, path: str) -> FileInfo | None:
@@ -132,7 +132,8 @@ class LocalStore:
         return True
 
     def list_directories(self) -> builtins.list[str]:
-        found = [prefix.removesuffix("/") for prefix, _ in self._directories(with_files=False) if prefix]
+        directories = self._directories(with_files=False, on_unreadable=lambda path: None)
+        found = [prefix.removesuffix("/") for prefix, _ in directories if prefix]
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
     def now_ms(self) -> int:
@@ -157,10 +158,12 @@ class LocalStore:
             return locations.location_of(self._root, path)
         return self.location(path)
 
-    def _directories(self, *, with_files: bool) -> Iterator[tuple[str, builtins.list[FileInfo]]]:
+    def _directories(
+        self, *, with_files: bool, on_unreadable: Callable[[str], object] | None
+    ) -> Iterator[tuple[str, builtins.list[FileInfo]]]:
         """Every directory under the root: its prefix (ending in "/" or empty) and, where asked, the files in it.
 
-        A symlink is neither a file of the table nor a way to more of them.
+        A symlink is neither a file of the table nor a way to more of them. `on_unreadable` as in `Store.walk`.
         """
         pending = [""]
         while pending:
@@ -175,6 +178,11 @@ class LocalStore:
                             files.append(_info_in(base, prefix, entry.name))
             except (FileNotFoundError, NotADirectoryError, OutsideTable):
                 continue  # deleted or replaced while we walk, or the root does not exist
+            except PermissionError:
+                if on_unreadable is None or not prefix:
+                    raise
+                on_unreadable(prefix.removesuffix("/"))
+                continue
             yield prefix, [info for info in files if info is not None]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -73,7 +73,7 @@ class MemoryStore:
                 found.append(key)
         return [info for info in map(self._info, sorted(found)) if info is not None]
 
-    def walk(self) -> Iterator[FileInfo]:
+    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
         for key in tuple(self._files):
             if key.startswith(self._prefix):
                 info = self._info(key)

@@ -65,6 +65,8 @@ MAX_PARALLELISM = 256
 # How far the clocks of writers and of the store may be apart before a commit's age is misjudged.
 _CLOCK_SLACK_MS = 24 * HOUR_MS
 
+_SHOWN_FOLDERS = 10
+
 # Called with the parameters and the metrics of the commit that the history will show.
 Callback = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 OnProgress = Callable[[Progress], object]
@@ -222,10 +224,11 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
 
 def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times, clock: Clock) -> VacuumPlan:
     visibility = Visibility(state.partition_columns)
+    unreadable: list[str] = []
     if request.inventory is None:
         # Directories first: what a writer makes from here on is not on the list.
         directories = store.list_directories()
-        listed = list(_walked(store, clock))
+        listed = list(_walked(store, clock, unreadable))
     else:
         inventory = read_inventory(request.inventory, store.root)
         directories, listed = inventory.directories, inventory.files
@@ -234,11 +237,14 @@ def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
             store.root, len(listed), inventory.outside,
         )  # fmt: skip
     directories = [path for path in directories if visibility.is_visible(path)]
+    unreadable = [path for path in unreadable if visibility.is_visible(path)]
     visible = [info for info in listed if visibility.is_visible(info.path) or is_leftover(info.path)]
     named = files_named(state.live, state.tombstones, store.root, times.delete_before_ms)
     since_ms = min(_unclear_since(visible, named, times), _forgotten_since(state, request, times))
     if since_ms < times.now_ms:
         named = _named(store, state, times, removes_since(store, since_ms))
+    if unreadable:
+        visible += _removed_in_unreadable(store.root, unreadable, named, times)
     plan = plan_vacuum(visible, named, times.orphan_before_ms, directories, [info.path for info in listed])
     return plan if request.inventory is None else _looked_up(store, plan, named, times, request.parallelism)
 
@@ -278,16 +284,37 @@ def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times,
     return replace(plan, files=[info for info in found if may_go(info, named, times.orphan_before_ms)])
 
 
-def _walked(store: Store, clock: Clock) -> Iterator[FileInfo]:
-    """Every file under the root; how far the listing is, is logged now and then."""
+def _walked(store: Store, clock: Clock, unreadable: list[str]) -> Iterator[FileInfo]:
+    """Every file under the root; how far the listing is, is logged now and then.
+
+    Directories that this user may not read are added to `unreadable`.
+    """
     next_ms = clock.now_ms() + PROGRESS_MS
     number = 0
-    for number, info in enumerate(store.walk(), start=1):
+    for number, info in enumerate(store.walk(unreadable.append), start=1):
         yield info
         if number % 1000 == 0 and clock.now_ms() >= next_ms:
             next_ms = clock.now_ms() + PROGRESS_MS
             log.info("vacuum of %s: %d files listed so far", store.root, number)
     log.info("vacuum of %s: %d files listed", store.root, number)
+
+
+def _removed_in_unreadable(table: str, unreadable: Sequence[str], named: NamedFiles, times: _Times) -> list[FileInfo]:
+    """The files that the log has removed from folders which could not be listed; those folders are logged, once.
+
+    Such a file is not passed over: deleting it succeeds, or fails by name. All else in such a folder stays, as in the
+    private one in which another user's job keeps its work.
+    """
+    log.warning(
+        "vacuum of %s: this user cannot list %d folders; what no commit has removed from them is left alone: %s",
+        table, len(unreadable), ", ".join(sorted(unreadable)[:_SHOWN_FOLDERS]),
+    )  # fmt: skip
+    folders = tuple(f"{path}/" for path in unreadable)
+    return [
+        FileInfo(path=path, size_bytes=0, modified_ms=times.now_ms)
+        for path in named.expired
+        if path.startswith(folders)
+    ]
 
 
 def _unclear_since(files: Iterable[FileInfo], named: NamedFiles, times: _Times) -> int:

@@ -193,3 +193,40 @@ def test_temporary_names_are_hidden_in_the_log_and_swept_elsewhere(tmp_path: Pat
     log.discard()
     data.discard()
     assert list(store.walk()) == []
+
+
+def forbid_listing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As for a user who may not list folders of this name, and may pass through them."""
+    real = os.open
+
+    def opened(path: str, flags: int, *arguments: Any, **more: Any) -> int:
+        if os.path.basename(path) == name and not flags & os.O_PATH:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, flags, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+def test_a_folder_that_may_not_be_read_is_left_out_of_a_walk_that_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(str(tmp_path / "t"))
+    store.put("a/f", b"1")
+    store.put("private/inner/f", b"1")
+    forbid_listing(monkeypatch, "private")
+    unreadable: list[str] = []
+    assert [info.path for info in store.walk(unreadable.append)] == ["a/f"]
+    assert unreadable == ["private"]
+    assert store.list_directories() == ["a"]
+    with pytest.raises(PermissionError):
+        list(store.walk())
+
+
+def test_a_table_whose_folder_may_not_be_read_is_not_listed_as_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(str(tmp_path / "t"))
+    store.put("a/f", b"1")
+    forbid_listing(monkeypatch, "t")
+    with pytest.raises(PermissionError):
+        list(store.walk([].append))

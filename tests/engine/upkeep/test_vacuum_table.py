@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -155,3 +159,66 @@ def test_what_a_killed_writer_left_in_the_log_goes_once_it_is_old(tmp_path: Path
     table.vacuum(timedelta(0), check_retention=False)
     assert not (log / name).exists()
     assert all(path.exists() for path in strangers)
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter, as none of pytest's own can be."""
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        os.mkdir(f"{folder}/t")
+        os.chown(f"{folder}/t", NOBODY, NOBODY)
+        with another_user():
+            if not os.access(f"{folder}/t", os.W_OK, effective_ids=True):
+                pytest.skip(f"other users cannot enter {folder}")
+        yield Path(folder)
+
+
+def test_a_vacuum_leaves_the_private_folder_of_another_users_job_and_goes_on_with_the_rest(
+    open_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = open_folder / "t"
+    with another_user():
+        table = table_with_a_forgotten_person(path)
+        (path / "day=1" / "orphan.parquet").write_bytes(b"")
+    for folder in ("txlog-inputs-0", "_hidden"):
+        (path / folder).mkdir(mode=0o700)
+        (path / folder / "keys").write_bytes(b"keys")
+    for old in (path / "day=1" / "orphan.parquet", path / "txlog-inputs-0" / "keys"):
+        os.utime(old, (0, 0))
+    caplog.set_level(logging.WARNING)
+    with another_user():
+        assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 2
+    assert people_on_disk(path) == {"bob", "cid"}
+    assert (path / "txlog-inputs-0" / "keys").exists()
+    (told,) = [record.message for record in caplog.records]
+    assert told.endswith("what no commit has removed from them is left alone: txlog-inputs-0")
+
+
+def test_a_removed_file_in_a_folder_of_another_user_is_no_success(open_folder: Path) -> None:
+    path = open_folder / "t"
+    with another_user():
+        table = table_with_a_forgotten_person(path)
+    os.chown(path / "day=1", 0, 0)
+    os.chmod(path / "day=1", 0o700)
+    (path / "day=2" / "orphan.parquet").write_bytes(b"")
+    os.utime(path / "day=2" / "orphan.parquet", (0, 0))
+    with another_user(), pytest.raises(PermissionError) as caught:
+        table.vacuum(timedelta(0), check_retention=False)
+    assert "day=1/" in caught.value.__notes__[0]
+    # The rest is gone all the same.
+    assert not (path / "day=2" / "orphan.parquet").exists()
