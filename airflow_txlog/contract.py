@@ -340,12 +340,14 @@ def write_document(uri: str, text: str) -> None:
     """Put a spec or a result at a URI: whole or not at all, readable by its owner only (mode 0600).
 
     A local path or a `file:` URI; any other scheme raises UnsupportedStore. Missing directories are made. A path in
-    OPEN_FILES is a file that its reader made and holds open: a process that dies in the middle leaves a part.
+    OPEN_FILES is a file that its reader made and holds open: a process that dies in the middle leaves a part, and what
+    the file held before is overwritten and not cut first, so that room which was taken for it stays taken.
     """
     path = _local_path(uri)
     if path.startswith(OPEN_FILES):
-        with open(path, "w", encoding="utf-8") as f:
+        with open(path, "r+", encoding="utf-8") as f:
             f.write(text)
+            f.truncate()
         return
     directory = os.path.dirname(path) or "."
     os.makedirs(directory, exist_ok=True)

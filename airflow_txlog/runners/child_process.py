@@ -9,6 +9,7 @@ file has a name: both are gone with the two processes, however they end.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -16,17 +17,23 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import airflow_txlog
 from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result
-from airflow_txlog.errors import JobLost
+from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.errors import JobError, JobLost
+from airflow_txlog.jobs.spark.installation import DISK_FULL
 from airflow_txlog.runners.base import Log, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 
 TERMINATION_GRACE_S = 5.0
 STOP_POLL_S = 0.05
+# More than nearly every result takes.
+RESULT_BYTES = 65_536
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ChildProcessRunner:
@@ -39,11 +46,16 @@ class ChildProcessRunner:
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
-        with tempfile.TemporaryFile() as spec_file, tempfile.TemporaryFile() as result_file:
-            result_uri = spec.result_uri or _path_of(result_file)
-            spec_file.write(spec.replace(result_uri=result_uri).to_json(with_key=True).encode())
-            # The child may get the same open file, and not one of its own.
-            spec_file.seek(0)
+        with contextlib.ExitStack() as files:
+            try:
+                spec_file, result_file = (files.enter_context(_temporary_file()) for _ in range(2))
+                result_uri = spec.result_uri or _path_of(result_file)
+                spec_file.write(spec.replace(result_uri=result_uri).to_json(with_key=True).encode())
+                # The child may get the same open file, and not one of its own.
+                spec_file.seek(0)
+                _take_room(result_file)
+            except OSError as error:
+                raise _not_started(spec, error) from error
             exit_code, tail = self._run_child(spec_file, result_file, log)
             result = read_result(result_uri)
         if result is not None:
@@ -101,6 +113,39 @@ class ChildProcessRunner:
 def _path_of(file: IO[bytes]) -> str:
     """The path by which this process and a child that inherits the file open it."""
     return f"{OPEN_FILES}{file.fileno()}"
+
+
+@contextlib.contextmanager
+def _temporary_file() -> Iterator[IO[bytes]]:
+    """A file without a name, which is gone at the end."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, whatever that says
+    try:
+        yield file
+    finally:
+        # Closing flushes, and a full disk says so again.
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+def _take_room(result_file: IO[bytes]) -> None:
+    """Take room on the disk for a result, so that none is lost, after the commit, for want of it. Raises OSError."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(result_file.fileno(), 0, RESULT_BYTES)
+        except OSError as error:
+            # Some file systems cannot take room in advance.
+            if error.errno in _NO_SPACE:
+                raise
+
+
+def _not_started(spec: JobSpec, error: OSError) -> JobError:
+    # Where a new file can be written nowhere, Python names neither the folders nor why.
+    is_nowhere = isinstance(error, FileNotFoundError) and error.filename is None
+    cause = "no folder for temporary files (TMPDIR) can be written" if is_nowhere else text_of(error)
+    advice = f" {DISK_FULL}" if error.errno in _NO_SPACE else ""
+    return JobError(
+        f"Cannot run the {spec.operation} job: {cause}.{advice} Nothing was started.", cause_type=type(error).__name__
+    )
 
 
 def _how_it_ended(exit_code: int) -> str:

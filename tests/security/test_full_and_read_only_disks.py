@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,16 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
+from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.launch import _properties_file
+from airflow_txlog.runners.child_process import ChildProcessRunner
+from tests.helpers.jobs import error_of, rows, run
+from tests.helpers.rows import make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -143,3 +153,93 @@ def test_a_job_on_a_full_disk_fails_with_that_in_the_first_line(table: Table, di
     assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 28] No space left on device")
     assert "The disk is full" in first
     assert Table.open(table.uri).snapshot().version == (3 if operation == "truncate" else 2)
+
+
+# 13 MB of texts that do not compress, and 26 MB of them.
+TEXTS = "SELECT id, sha2(string(id), 512) AS name FROM range({count})"
+STAGED = "Cannot write the data files: "
+PINNED = "Cannot write down the source's rows: "
+WRITE = {"source": {"sql": TEXTS.format(count=100_000)}}
+MERGE = {**WRITE, "on": "t.id = s.id", "clauses": [{"when": "matched", "then": "update", "set": {"name": "s.name"}}]}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("operation", "arguments", "what"), [("write", WRITE, STAGED), ("merge", MERGE, PINNED)], ids=["write", "merge"]
+)
+def test_a_disk_that_fills_while_rows_are_staged_leaves_no_commit_and_no_files(
+    disk: Path, spark: SparkSession, operation: str, arguments: dict[str, Any], what: str
+) -> None:
+    table = make_table(disk / "t", rows(3).select(["id", "name"]))
+    before = sorted((disk / "t").rglob("*"))
+    error = error_of(run(spark, operation, table, **arguments))
+    assert (error["type"], error["retryable"]) == ("JobError", False)
+    assert error["message"].startswith(f"{what}{NO_ROOM} The disk is full: the table's")
+    assert sorted((disk / "t").rglob("*")) == before
+
+
+@pytest.mark.spark
+@pytest.mark.long("starts a Spark of its own, whose local disk is full")
+def test_a_local_disk_of_spark_that_fills_while_rows_are_shuffled_leaves_no_commit(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _mount("-o", "remount,size=8m", str(disk))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
+    table = make_table(tmp_path / "t", rows(3).select(["id", "name"]))
+    before = sorted((tmp_path / "t").rglob("*"))
+    query = f"{TEXTS.format(count=200_000)} DISTRIBUTE BY name"
+    spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": query}})
+    with pytest.raises(JobError) as caught:
+        ChildProcessRunner().run(spec, log=lambda line: None)
+    first = caught.value.message.splitlines()[0]
+    assert first.startswith(STAGED)
+    assert "No space left on device. The disk is full: the table's, or the one that spark.local.dir names" in first
+    assert sorted((tmp_path / "t").rglob("*")) == before
+
+
+# --- the disk of temporary files --------------------------------------------------------------------------------------
+
+NO_ROOM = "OSError: [Errno 28] No space left on device."
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def temporary(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A full disk, on which this process makes its temporary files."""
+    _fill(disk)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    return disk
+
+
+@pytest.mark.parametrize("pages", [0, 1], ids=["for the description", "for the result"])
+def test_a_job_that_finds_no_room_for_its_temporary_files_is_not_started(
+    temporary: Path, tmp_path: Path, pages: int
+) -> None:
+    """Rather than that it commits and then cannot say so."""
+    table = Table.create(tmp_path / "t", SCHEMA)
+    os.truncate(temporary / "ballast", (temporary / "ballast").stat().st_size // PAGE * PAGE - pages * PAGE)
+    spec = JobSpec(operation="truncate", table_uri=table.uri, arguments={})
+    with pytest.raises(JobError) as caught:
+        ChildProcessRunner(("false",)).run(spec, log=lambda line: None)
+    first = caught.value.message.splitlines()[0]
+    assert first.startswith(f"Cannot run the truncate job: {NO_ROOM} The disk is full")
+    assert not caught.value.retryable
+    assert Table.open(table.uri).snapshot().version == 0
+
+
+def test_a_job_without_any_folder_for_temporary_files_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    spec = JobSpec(operation="truncate", table_uri=str(tmp_path / "t"), arguments={})
+    with pytest.raises(JobError, match=r"no folder for temporary files \(TMPDIR\) can be written"):
+        ChildProcessRunner(("false",)).run(spec, log=lambda line: None)
+
+
+def test_a_spark_that_finds_no_room_for_its_settings_is_told_from_one_without_java(temporary: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, _properties_file({"spark.x": "1" * PAGE}):
+        pass
+    message = not_started(caught.value).message
+    assert message.startswith(f"Spark could not be started: {NO_ROOM} The disk is full")
+    assert "Java" not in message

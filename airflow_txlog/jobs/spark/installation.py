@@ -6,11 +6,14 @@ other, and a job dies deep inside Spark. Invariant: nothing of PySpark is import
 
 from __future__ import annotations
 
+import errno
 import os
 from importlib import metadata
 
 from airflow_txlog.errors import JobError, TxlogError
 
+# Spark keeps its own temporary files there too, unless it is given another folder.
+DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, or spark.local.dir)."
 INSTALL = "pip install 'airflow-provider-txlog[spark]'"
 
 
@@ -46,7 +49,9 @@ def not_started(error: Exception) -> TxlogError:
     else:
         from airflow_txlog.jobs.spark.causes import describe  # noqa: PLC0415 - needs the PySpark that may be broken
 
-        message = f"Spark could not be started: {describe(error)}. Is Java 17 or newer there (JAVA_HOME)?"
+        cause = describe(error)
+        advice = DISK_FULL if os.strerror(errno.ENOSPC) in cause else "Is Java 17 or newer there (JAVA_HOME)?"
+        message = f"Spark could not be started: {cause}. {advice}"
     return JobError(message, cause_type=type(error).__name__)
 
 
