@@ -47,12 +47,12 @@ _OF_QUERIES = words(
     tuple_sketch_agg_double tuple_sketch_agg_integer tuple_sketch_estimate_double tuple_sketch_estimate_integer
     tuple_sketch_summary_double tuple_sketch_summary_integer tuple_sketch_theta_double tuple_sketch_theta_integer
     tuple_union_agg_double tuple_union_agg_integer tuple_union_double tuple_union_integer tuple_union_theta_double
-    tuple_union_theta_integer user var_pop var_samp variance vector_avg vector_sum version window window_time xpath
-    xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string
+    tuple_union_theta_integer user var_pop var_samp variance vector_avg vector_sum version window window_time
     """
 )
 # Not there, and so refused: reflect, java_method, try_reflect (any static method of Java); from_avro, to_avro,
-# schema_of_avro, from_protobuf, to_protobuf (they read the file, or load the class, that an argument names).
+# schema_of_avro, from_protobuf, to_protobuf (they read the file, or load the class, that an argument names); xpath and
+# its kin (they read the file, or ask the server, that the document names as its type: `<!DOCTYPE a SYSTEM "http://…">`).
 QUERY_FUNCTIONS = FUNCTIONS | _OF_QUERIES
 # By the number of arguments from which on the last one is a map of options; one of them names a schema's file.
 _OPTIONS_FROM = {"from_xml": 3, "schema_of_xml": 2}
