@@ -20,7 +20,14 @@ from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.jobs.spark.session import default_parallelism
-from airflow_txlog.jobs.sql.current_time import PinnedTexts, instants_of, pin_clocks
+from airflow_txlog.jobs.sql.current_time import (
+    PinnedTexts,
+    clocks_from_saved,
+    instants_of,
+    pin_clocks,
+    read_clocks,
+    saved_clocks,
+)
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 
 Log = Callable[[str], None]
@@ -87,6 +94,7 @@ class JobContext(LogContext):
     """What was evaluated once for all rounds and tries of this work, JSON-plain; the manifest keeps it."""
     _parallelism: int | None = None
     _pinned: PinnedTexts | None = None
+    _clocks: dict[str, Any] | None = None
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -94,19 +102,30 @@ class JobContext(LogContext):
         with super().step(name), watched(self.spark, name, self.log):
             yield
 
-    def pin_clocks(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Read the clocks that the author's texts name, once for the job; `saved` are `pinned.saved` of an earlier try.
+    def clocks(self) -> dict[str, Any]:
+        """The job's current time, by the names in `jobs.clocks`; read once for all its rounds and tries.
 
-        From here on `arguments` and `parameters` have them. Raises InvalidJobSpec for a parameter with a name of ours.
+        The session must be in the job's time zone.
         """
-        self._pinned = pin_clocks(self.spark, self.spec, saved)
+        if self._clocks is None:
+            self._clocks = read_clocks(self.spark)
+        return self._clocks
+
+    @property
+    def saved_clocks(self) -> dict[str, Any]:
+        """The job's current time for another try of it, JSON-plain; empty where nothing has asked for it yet."""
+        return saved_clocks(self._clocks or {})
+
+    def set_clocks(self, saved: Mapping[str, Any]) -> None:
+        """Go by the current time of an earlier try: its `saved_clocks`."""
+        self._clocks = clocks_from_saved(saved) or None
+        self._pinned = None
 
     @property
     def pinned(self) -> PinnedTexts:
-        """The job's texts with their clocks pinned."""
+        """The job's texts with their clocks pinned. Raises InvalidJobSpec for a parameter with a name of ours."""
         if self._pinned is None:
-            self.pin_clocks()
-        assert self._pinned is not None
+            self._pinned = pin_clocks(self.spec, self.clocks)
         return self._pinned
 
     @property

@@ -98,7 +98,7 @@ class Manifest:
                 break
             memory = found.memory
             self._context.pinned_inputs.update(found.header["pinned"])
-            self._context.pin_clocks(found.header["clocks"])
+            self._context.set_clocks(found.header["clocks"])
             self.is_published = True
             self._saved.append(path)
             self._context.log(
@@ -116,7 +116,7 @@ class Manifest:
             "format": _FORMAT,
             "identity": self._identity(),
             "pinned": self._context.pinned_inputs,
-            "clocks": self._context.pinned.saved,
+            "clocks": self._context.saved_clocks,
             "rules": None if memory.rules is None else memory.rules.to_plain(),
             "segments": [_plain_segment(segment) for segment in memory.segments],
             "dropped": [to_saved(file) for file in memory.dropped],

@@ -3,17 +3,18 @@
 A job evaluates a condition when it finds rows, when it looks again after a conflict, and when a retry resumes; the
 engine evaluates it once more to judge conflicts. A clock would answer each of them differently: a row deleted by one
 round would be too young for the next. The author's text is kept letter by letter; only the tokens that read a clock are
-replaced by `:_txlog_…`, found by Spark's own rules of cutting a text. The invariant: a condition that is evaluated
-reads no clock. What cannot be replaced (a text that our lexer cannot cut, the special date 'today') is refused by name,
-as Spark's analysis shows it. Source: soundness A2.
+replaced by `:_txlog_…`, found by Spark's own rules of cutting a text. In the table's own rules, which take no
+parameters, literals replace them. The invariant: a condition that is evaluated reads no clock. What cannot be replaced
+(a text that our lexer cannot cut, the special date 'today') is refused by name, as Spark's analysis shows it.
+Source: soundness A2.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -61,20 +62,18 @@ _OF_THE_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentPath",
 class PinnedTexts:
     """A job's arguments without clocks, and the parameters of their texts.
 
-    `saved` are the values of the clocks, JSON-plain, for another try of the same job; empty where no text has one.
     `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
     """
 
     arguments: dict[str, Any]
     parameters: dict[str, Any]
-    saved: dict[str, Any] = field(default_factory=dict)
     bare: frozenset[str] = frozenset()
 
 
-def pin_clocks(spark: SparkSession, spec: JobSpec, saved: Mapping[str, Any] | None = None) -> PinnedTexts:
-    """The job's texts with their clocks replaced by parameters, which have `saved`'s values or those of this moment.
+def pin_clocks(spec: JobSpec, clocks: Callable[[], Mapping[str, Any]]) -> PinnedTexts:
+    """The job's texts with their clocks replaced by parameters. `clocks` gives their values, and is called for one.
 
-    The session must be in the job's time zone. Raises InvalidJobSpec for an author's parameter that has a name of ours.
+    Raises InvalidJobSpec for an author's parameter that has a name of ours.
     """
     parameters = spec.bound_parameters
     taken = sorted(name for name in parameters if name.lower().startswith(_RESERVED))
@@ -97,21 +96,44 @@ def pin_clocks(spark: SparkSession, spec: JobSpec, saved: Mapping[str, Any] | No
     names = sorted(used & {NOW, TODAY, WALL})
     if not names:
         return PinnedTexts(arguments=spec.arguments, parameters=parameters)
-    values = {name: decode_parameter(value) for name, value in (saved or {}).items()}
-    if not set(names) <= set(values):
-        values = read_clocks(spark)
+    values = clocks()
     return PinnedTexts(
         arguments=arguments,
         parameters=parameters | {name: values[name] for name in names},
-        saved={name: encode_parameter(value) for name, value in values.items()},
         bare=frozenset(bare),
     )
 
 
-def replace_clocks(text: str) -> tuple[str, frozenset[str]]:
-    """The text with each clock replaced by a parameter of ours, and the names that stood there without parentheses.
+def with_literal_clocks(text: str, clocks: Callable[[], Mapping[str, Any]], columns: Collection[str]) -> str:
+    """The text with each clock replaced by a literal of its value among `clocks`, which is called where there is one.
 
-    A text that cannot be cut into Spark's tokens is given back as it is.
+    A name without parentheses that is one of `columns` is that column. Otherwise as `replace_clocks`.
+    """
+    if replace_clocks(text, columns=columns)[0] == text:
+        return text
+    values = clocks()
+    literals = {
+        f":{NOW}": f"TIMESTAMP_LTZ '{values[NOW].isoformat()}'",
+        f":{TODAY}": f"DATE '{values[TODAY].isoformat()}'",
+        f":{WALL}": f"'{values[WALL]}'",
+    }
+    calls = {name: _replace_each(call, literals) for name, call in _CALLS.items()}
+    return replace_clocks(text, calls, columns)[0]
+
+
+def _replace_each(text: str, replacements: Mapping[str, str]) -> str:
+    for old, new in replacements.items():
+        text = text.replace(old, new)
+    return text
+
+
+def replace_clocks(
+    text: str, calls: Mapping[str, str] = _CALLS, columns: Collection[str] = ()
+) -> tuple[str, frozenset[str]]:
+    """The text with each clock replaced by what `calls` has for it, and the names that stood there without parentheses.
+
+    Such a name is left where it is one of `columns`. A text that cannot be cut into Spark's tokens is given back as it
+    is.
     """
     try:
         lexed = lex(text)
@@ -120,12 +142,26 @@ def replace_clocks(text: str) -> tuple[str, frozenset[str]]:
     pieces: list[str] = []
     bare: set[str] = set()
     done = 0
-    for first, last, replacement in _clocks(lexed):
+    taken = {name.lower() for name in columns}
+    for first, last, name in _clocks(lexed):
+        if first == last and name in taken:
+            continue
+        replacement = calls[name]
         pieces += [text[done : lexed.spans[first][0]], replacement]
         done = lexed.spans[last][1]
         if first == last:
-            bare.add(lexed.tokens[first].text.lower())
+            bare.add(name)
     return "".join([*pieces, text[done:]]), frozenset(bare)
+
+
+def saved_clocks(clocks: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the clocks, JSON-plain, for another try of the same job."""
+    return {name: encode_parameter(value) for name, value in clocks.items()}
+
+
+def clocks_from_saved(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What `saved_clocks` was given."""
+    return {name: decode_parameter(value) for name, value in saved.items()}
 
 
 def read_clocks(spark: SparkSession) -> dict[str, Any]:
@@ -223,7 +259,7 @@ def _with_text(name: str, value: Any, pinned: Callable[[str], str]) -> Any:
 
 
 def _clocks(lexed: Lexed) -> list[tuple[int, int, str]]:
-    """First and last token of each clock, and what stands in for it."""
+    """First and last token of each clock, and its name."""
     found = []
     tokens = lexed.tokens
     for index, token in enumerate(tokens):
@@ -231,9 +267,9 @@ def _clocks(lexed: Lexed) -> list[tuple[int, int, str]]:
         if token.kind not in ("word", "name") or name not in _CALLS or _is_no_expression(tokens, index):
             continue
         if tokens[index + 1 : index + 3] == [_OPEN, _CLOSE]:
-            found.append((index, index + 2, _CALLS[name]))
+            found.append((index, index + 2, name))
         elif token.kind == "word" and name in _BARE and tokens[index + 1 : index + 2] not in ([_OPEN], [_DOT]):
-            found.append((index, index, _CALLS[name]))
+            found.append((index, index, name))
     return found
 
 

@@ -12,7 +12,7 @@ CharVarcharUtils.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,6 +26,7 @@ from airflow_txlog.engine.table.schema.rules import Check, Length, TableRules, r
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.sql.current_time import with_literal_clocks
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, type_sql, without_metadata
 
@@ -38,6 +39,8 @@ class Rules:
     """The rules of one table whose every text Spark has accepted. Made by `accepted_rules`."""
 
     table: TableRules
+    evaluated: TableRules
+    """The same, each text with the job's current time in it (soundness A2)."""
     schema: delta.StructType
     spark_schema: StructType
     uri: str
@@ -90,7 +93,7 @@ class Rules:
 
     def default_sql(self, column: str) -> str:
         """SQL for what a new row holds in a column that nobody gave it a value for."""
-        text = self.table.defaults.get(column)
+        text = self.evaluated.defaults.get(column)
         return "NULL" if text is None else f"CAST((\n{text}\n) AS {type_sql(self.spark_schema[column].dataType)})"
 
     def with_defaults(self, rows: DataFrame, absent: Collection[str]) -> DataFrame:
@@ -117,7 +120,8 @@ class Rules:
             return rows
         verdicts = [self._too_long(name, length) for name, length in self.table.lengths.items()]
         verdicts += [self._miscomputed(name) for name in self.table.generated]
-        verdicts += [self._false(check) for check in self.table.checks]
+        checks = zip(self.table.checks, self.evaluated.checks, strict=True)
+        verdicts += [self._false(check, evaluated.sql) for check, evaluated in checks]
         if are_inserts:
             verdicts += [self._without_identity(name) for name in self.table.identities]
         # First the verdict on a length, because afterwards every text fits.
@@ -129,7 +133,7 @@ class Rules:
         return rows.withColumn(VIOLATION_COLUMN, F.coalesce(*others) if others else F.lit(None).cast("string"))
 
     def _generated_sql(self, name: str) -> str:
-        return f"CAST((\n{self.table.generated[name]}\n) AS {type_sql(self.spark_schema[name].dataType)})"
+        return f"CAST((\n{self.evaluated.generated[name]}\n) AS {type_sql(self.spark_schema[name].dataType)})"
 
     def _too_long(self, name: str, length: Length) -> Column:
         # Spaces beyond the limit are cut, as Spark cuts them; anything else there is too long.
@@ -142,10 +146,10 @@ class Rules:
         what = f"the generated column {name!r}, which must be {text}"
         return self._verdict(broken, "GENERATED", what, [name, *self._named(text)], column=name)
 
-    def _false(self, check: Check) -> Column:
+    def _false(self, check: Check, sql: str) -> Column:
         what = f"{'the CHECK constraint' if check.kind == 'CHECK' else 'the invariant of column'} {check.name!r}"
         return self._verdict(
-            f"NOT coalesce((\n{check.sql}\n), FALSE)",
+            f"NOT coalesce((\n{sql}\n), FALSE)",
             check.name if check.kind == "CHECK" else check.kind,
             f"{what} ({check.sql})",
             self._named(check.sql),
@@ -188,8 +192,10 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     of one row; and what `read_rules` raises.
     """
     schema = table_schema(metadata, context.root)
+    table = read_rules(metadata, schema, context.root)
     rules = Rules(
-        table=read_rules(metadata, schema, context.root),
+        table=table,
+        evaluated=_with_literal_clocks(context, table, schema.names),
         schema=schema,
         spark_schema=as_spark_schema(schema),
         uri=context.root,
@@ -197,6 +203,21 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     if rules.must_check or rules.table.defaults:
         _check_texts(context, rules)
     return rules
+
+
+def _with_literal_clocks(context: JobContext, rules: TableRules, columns: Collection[str]) -> TableRules:
+    """The rules with the job's current time in their texts, so that all that the job writes has the same."""
+
+    def at_one_time(sql: str) -> str:
+        return with_literal_clocks(sql, context.clocks, columns)
+
+    return replace(
+        rules,
+        checks=tuple(replace(check, sql=at_one_time(check.sql)) for check in rules.checks),
+        generated={name: at_one_time(sql) for name, sql in rules.generated.items()},
+        # A default means no column.
+        defaults={name: with_literal_clocks(sql, context.clocks, ()) for name, sql in rules.defaults.items()},
+    )
 
 
 def _check_texts(context: JobContext, rules: Rules) -> None:
@@ -213,26 +234,30 @@ def _check_texts(context: JobContext, rules: Rules) -> None:
     gate = SqlGate(context, {})
     relation = aliased(gate.shape(without_metadata(rules.spark_schema, nullable=True)))
     no_columns = aliased(gate.shape(StructType([])))
-    for check in rules.table.checks:
+    # What is judged is what is evaluated, letter by letter.
+    evaluated = rules.evaluated
+    for check, judged in zip(rules.table.checks, evaluated.checks, strict=True):
         feature = "checkConstraints" if check.kind == "CHECK" else "invariants"
-        _accept(rules, feature, check.name, check.sql, lambda sql: _accept_boolean(gate, sql, relation))
+        _accept(rules, feature, check.name, check.sql, judged.sql, lambda sql: _accept_boolean(gate, sql, relation))
     for name, text in rules.table.generated.items():
-        _accept(rules, "generatedColumns", name, text, lambda sql: gate.value(sql, relation))
+        _accept(rules, "generatedColumns", name, text, evaluated.generated[name], lambda sql: gate.value(sql, relation))
     for name, text in rules.table.defaults.items():
         # It is evaluated beside rows of a source, whose columns it must not mean.
-        _accept(rules, "allowColumnDefaults", name, text, lambda sql: gate.value(sql, no_columns))
+        sql = evaluated.defaults[name]
+        _accept(rules, "allowColumnDefaults", name, text, sql, lambda sql: gate.value(sql, no_columns))
 
 
 def _accept_boolean(gate: SqlGate, text: str, relation: str) -> None:
-    # Judged once for each row, in the stage that writes it: a clock or a chance in it does no harm.
+    # Judged once for each row, in the stage that writes it: a chance in it does no harm.
     found = gate.value(text, relation)
     if not isinstance(found, BooleanType | NullType):
         raise InvalidPredicate(f"The text {text!r} is {found.simpleString()} and not BOOLEAN.", predicate=text)
 
 
-def _accept(rules: Rules, feature: str, name: str, text: str, judge: Callable[[str], object]) -> None:
+def _accept(rules: Rules, feature: str, name: str, text: str, sql: str, judge: Callable[[str], object]) -> None:
+    """`text` is the table's own, for the error; `sql` the same as it is evaluated."""
     try:
-        judge(text)
+        judge(sql)
     except InvalidPredicate as error:
         raise UnsupportedFeature(
             f'{rules.uri}: the rule {name!r} ({text}) needs the feature "{feature}" in a way that this engine cannot '

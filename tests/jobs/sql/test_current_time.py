@@ -6,15 +6,20 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from tests.helpers.jobs import SCHEMA, committed, ids, live_files, rows, run
+from airflow_txlog.errors import JobError
+from airflow_txlog.jobs.resume import rounds
+from airflow_txlog.jobs.sql.current_time import NOW, TODAY, WALL, with_literal_clocks
+from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, live_files, rows, run
 from tests.helpers.rows import append, make_table
+from tests.jobs.sql.test_table_rules import table_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TODAY = "day > date_sub(current_date(), 2) AND day < now() + INTERVAL 2 DAYS"
+SINCE_YESTERDAY = "day > date_sub(current_date(), 2) AND day < now() + INTERVAL 2 DAYS"
 MERGE: dict[str, Any] = {
     "source": {"sql": "SELECT 1L AS id, 'm' AS name"},
     "on": "t.id = s.id",
@@ -43,5 +48,60 @@ def test_a2_every_operation_takes_a_scope_that_names_the_current_time(tmp_path: 
         append(table, rows(1, start=key, day=today))
     (old,) = (path for path in live_files(table) if "2000-01-01" in path)
     for operation, arguments, left in OPERATIONS:
-        committed(run(spark, operation, table, partition_predicate=TODAY, **arguments))
+        committed(run(spark, operation, table, partition_predicate=SINCE_YESTERDAY, **arguments))
         assert (ids(table), old in live_files(table)) == (left, True), operation
+
+
+@pytest.mark.spark
+def test_a2_a_retry_fills_in_the_current_time_of_the_first_try(tmp_path: Path, spark: SparkSession) -> None:
+    """A default, a generated column and a CHECK of the table, as the author's own texts."""
+    schema = pa.schema(
+        [("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("also", pa.timestamp("us", tz="UTC"))]
+    )
+    marks = {"at": {"CURRENT_DEFAULT": "now()"}, "also": {"delta.generationExpression": "current_timestamp"}}
+    properties = {"delta.constraints.same": "at = localtimestamp() AND unix_timestamp() = unix_timestamp(also)"}
+    table, who = table_with(tmp_path / "t", schema, marks, properties), application()
+    job: dict[str, Any] = {
+        "source": {"sql": "SELECT id FROM range(10)"},
+        "on": "t.id = s.id",
+        "clauses": [{"when": "not_matched", "then": "insert", "values": {"id": "s.id"}}],
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "commit_change", fail)
+        assert error_of(run(spark, "merge", table, application=who, **job))["type"] == "JobError"
+    between = dt.datetime.now(dt.UTC)
+    # What the first try has staged cannot be kept: a row that it inserts is there now.
+    old = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+    append(table, pa.table({"id": [0], "at": [old], "also": [old]}, schema))
+    committed(run(spark, "merge", table, application=who, **job))
+    found = table.to_arrow().sort_by("id")
+    assert found.column("id").to_pylist() == list(range(10))
+    (at,) = set(found.column("at").to_pylist()[1:])
+    assert old < at < between
+    assert set(found.column("also").to_pylist()[1:]) == {at}
+
+
+def fail(*arguments: Any) -> bool:
+    raise JobError("the store does not answer")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "expected"),
+    [
+        ("now()", (), "TIMESTAMP_LTZ '2024-02-29T12:00:00.000001+00:00'"),
+        ("current_date", (), "DATE '2024-02-29'"),
+        ("current_date", ("Current_Date",), "current_date"),
+        ("current_date()", ("current_date",), "DATE '2024-02-29'"),
+        ("localtimestamp()", (), "CAST('2024-02-29 13:00:00.000001' AS TIMESTAMP_NTZ)"),
+        ("unix_timestamp( /* now() */ )", (), "unix_timestamp(TIMESTAMP_LTZ '2024-02-29T12:00:00.000001+00:00')"),
+        ("'now()' || `now`", (), "'now()' || `now`"),
+        ("'it", (), "'it"),
+    ],
+)
+def test_a_clock_in_a_rule_of_the_table_becomes_a_literal(text: str, columns: tuple[str, ...], expected: str) -> None:
+    clocks = {
+        NOW: dt.datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=dt.UTC),
+        TODAY: dt.date(2024, 2, 29),
+        WALL: "2024-02-29 13:00:00.000001",
+    }
+    assert with_literal_clocks(text, lambda: clocks, columns) == expected

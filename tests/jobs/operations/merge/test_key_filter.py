@@ -75,7 +75,13 @@ def sides_of(source: PinnedSource) -> Sides:
         source_shape="",
         ansi=True,
         table_uri="",
-        rules=Rules(table=TableRules(), schema=parse_schema(target.json()), spark_schema=target, uri=""),
+        rules=Rules(
+            table=TableRules(),
+            evaluated=TableRules(),
+            schema=parse_schema(target.json()),
+            spark_schema=target,
+            uri="",
+        ),
     )
 
 
