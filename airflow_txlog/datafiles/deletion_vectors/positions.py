@@ -43,6 +43,11 @@ def addresses(file_index: int, start: int, length: int) -> pa.Array:
     return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), length), start=pa.scalar(base - 1, pa.int64()))
 
 
+def addresses_of(file_index: int, positions: pa.Array) -> pa.Array:
+    """The addresses of the rows at these positions (int64)."""
+    return pc.add(positions, pa.scalar(file_index << POSITION_BITS, pa.int64()))
+
+
 def packed_by_file(found: pa.Array) -> Iterator[tuple[int, bytes]]:
     """Distinct addresses, in any order, as the index of each file and the bitmap of its positions; files ascend."""
     if len(found) > 1 and not pc.all(pc.less(found[:-1], found[1:])).as_py():

@@ -117,9 +117,16 @@ class MaskedRows:
         for container in self._containers[first:]:
             if end is not None and container.base >= end:
                 break
-            parts.append(pc.add(self._values(container).cast(pa.int64()), pa.scalar(container.base, pa.int64())))
+            parts.append(self._positions(container))
         found = pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
         return _between(found, start, end)
+
+    def parts(self) -> Iterator[tuple[int, pa.Array]]:
+        """All positions (int64), at most 65,536 at once, each time with how many came before."""
+        before = 0
+        for container in self._containers:
+            yield before, self._positions(container)
+            before += container.count
 
     def keep(self, start: int, length: int) -> pa.BooleanArray | None:
         """Which of the `length` rows from `start` on are not masked; None where all of them are kept."""
@@ -165,6 +172,9 @@ class MaskedRows:
         # A batch of rows ends where it ends, and the next one begins in the same container.
         self._latest = container, kept
         return kept
+
+    def _positions(self, container: _Container) -> pa.Array:
+        return pc.add(self._values(container).cast(pa.int64()), pa.scalar(container.base, pa.int64()))
 
     def _values(self, container: _Container) -> pa.Array:
         """The container's positions, counted from its base."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.positions import addresses, named_rows, unpack
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, masked_rows
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.locations import inside, readable
@@ -101,8 +101,8 @@ class ScanTask:
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
     the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all
     that no deletion vector masks, or only those at the plan's positions. An address counts the rows as the file has
-    them, masked ones too. `sieve`, where all rows are read, drops rows that are of no interest; it looks at columns of
-    `schema`.
+    them, masked ones too. Rows come in the order of the bin's files, and in each in the file's. `sieve`, where all rows
+    are read, drops rows that are of no interest; it looks at columns of `schema`.
     """
 
     bins: Bins
@@ -137,12 +137,13 @@ class ScanTask:
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file of the plan. Raises TxlogError."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
+        asked = unpack(planned.positions)
         if self.rows == "only" and not in_file:
             # Nothing of the file is wanted but which rows there are, and those are known.
-            count = unpack(planned.positions).num_rows
-            yield self._output(planned, _rows_without_columns(count), None, (0, count))
+            for first, positions in asked.parts():
+                rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
+                yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
-        asked = unpack(planned.positions)
         with open_data_file(planned.file) as parquet:
             groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
             if self.rows == "only":
@@ -153,10 +154,16 @@ class ScanTask:
                 if self.rows == "only":
                     chosen, first, end = named_rows(asked, start, batch)
                     if end > first:
-                        yield self._output(planned, chosen, None, (first, end))
+                        numbers = None
+                        if self.with_address:
+                            positions = asked.positions(start, start + batch.num_rows)
+                            numbers = addresses_of(planned.index, positions)
+                        yield self._output(planned, chosen, numbers, (first, end))
                 else:
+                    # Numbered as the file has its rows, and only then filtered (soundness A19).
+                    numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
                     keep = None if masked is None else masked.keep(start, batch.num_rows)
-                    yield from self._sieved(self._output(planned, batch, start, None, keep))
+                    yield from self._sieved(self._output(planned, batch, numbers, None, keep))
 
     def _sieved(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows that pass the sieve; no batch where none does."""
@@ -172,7 +179,7 @@ class ScanTask:
         self,
         planned: PlannedFile,
         batch: pa.RecordBatch,
-        start: int | None,
+        numbers: pa.Array | None,
         chosen: tuple[int, int] | None,
         keep: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
@@ -181,9 +188,7 @@ class ScanTask:
             columns = columns_of_file(rows, self.schema, planned.constants)
         except ColumnMismatch as error:
             raise corrupt_column(planned.file, error) from error
-        if self.with_address and start is not None:
-            # Numbered as the file has its rows, and only then filtered (soundness A19).
-            numbers = addresses(planned.index, start, batch.num_rows)
+        if self.with_address and numbers is not None:
             columns.append(numbers if keep is None else numbers.filter(keep))
         if chosen is not None and self.with_row_id:
             columns.append(_slice(planned.row_ids, pa.int64(), chosen))

@@ -149,6 +149,20 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False) ->
     return sent_bins(context, plan, pack_bins(sizes, task_count(context.parallelism, sizes)))
 
 
+def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[int, ...]]:
+    """The plan cut into the work of each task, each of its segments in one, and the index of each bin's first file."""
+    segments: dict[int, list[int]] = {}
+    for row, segment in enumerate(plan.table.column("segment").to_pylist()):
+        segments.setdefault(segment, []).append(row)
+    file_sizes = plan.table.column("size_bytes").to_pylist()
+    sizes = [sum(file_sizes[row] or 0 for row in rows) for rows in segments.values()]
+    groups = list(segments.values())
+    packed = pack_bins(sizes, task_count(context.parallelism, sizes))
+    rows_of_bins = [[row for number in numbers for row in groups[number]] for numbers in packed]
+    indexes = plan.table.column("index")
+    return sent_bins(context, plan, rows_of_bins), tuple(indexes[rows[0]].as_py() for rows in rows_of_bins)
+
+
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
     """The work of each task, told by the plan's rows, sent along or, where it is large, left in the inputs folder."""
     encoded = encode_bins(plan.table, packed)

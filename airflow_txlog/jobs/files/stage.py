@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from airflow_txlog.datafiles.image_tasks import ImageTask
 from airflow_txlog.datafiles.locations import delete, exists
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     RECORD_COLUMN,
     RECORD_SCHEMA,
@@ -74,12 +77,27 @@ def _spelled(metadata: Metadata, schema: StructType) -> tuple[str, ...]:
     return tuple(name if field is None else field.name for field, name in found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComputedColumns:
+    """New images of rows, of which Spark computes some columns and the files hold the others: see `ImageTask`.
+
+    `frame`: the computed columns, the rows' addresses and violations, from a scan of `bins`, neither shuffled nor
+    reordered.
+    """
+
+    frame: DataFrame
+    bins: Bins
+    first_files: tuple[int, ...]
+    change_type: str | None = None
+
+
 def stage(
     context: JobContext,
     layout: Layout,
     *,
     copies: FilePlan | None,
     rows: DataFrame | None,
+    images: ComputedColumns | None = None,
     leaving: FilePlan | None = None,
     updates: frozenset[int] = frozenset(),
 ) -> list[StagedFile]:
@@ -94,6 +112,8 @@ def stage(
         frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout)))
     if rows is not None:
         frames.append(new_files_frame(context, layout, rows))
+    if images is not None:
+        frames.append(_images_frame(layout, images))
     if leaving is not None and leaving.num_files:
         frames.append(
             changes_frame(
@@ -116,10 +136,25 @@ def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> Dat
 
 def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -> DataFrame:
     """Records of the files that `WriteTask` makes of these rows, as a frame. To be collected once, and nothing else."""
-    names = rows.schema.names
-    task = WriteTask(layout=layout, names=tuple(names), numbers_rows=numbers_rows)
+    return _written(rows, WriteTask(layout=layout, names=tuple(rows.schema.names), numbers_rows=numbers_rows))
+
+
+def _images_frame(layout: Layout, images: ComputedColumns) -> DataFrame:
+    """Records of the files that hold these images, as a frame. To be collected once, and nothing else."""
+    task = ImageTask(
+        bins=images.bins,
+        first_files=images.first_files,
+        layout=layout,
+        names=tuple(images.frame.schema.names),
+        change_type=images.change_type,
+    )
+    return _written(images.frame, task)
+
+
+def _written(rows: DataFrame, task: WriteTask | ImageTask) -> DataFrame:
     # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
-    return rows.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(task, spark_schema(RECORD_SCHEMA))
+    numbers = [f"c{number}" for number in range(len(rows.schema.names))]
+    return rows.toDF(*numbers).mapInArrow(task, spark_schema(RECORD_SCHEMA))
 
 
 def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.delete.job import check_rows_matched, told_condition
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, assigned_values
-from airflow_txlog.jobs.operations.merge.images import updated_images
+from airflow_txlog.jobs.operations.merge.images import updated_columns
 from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.rounds import Outcome
@@ -88,11 +88,11 @@ class _Update(RowOperation):
         """Raises MatchNotFound where a row must match and none does."""
         check_rows_matched(self._context, prepared, self._condition, found.updated.num_rows)
 
-    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
-        """The rows with their new values."""
+    def images(self, prepared: Prepared, updated: FilePlan) -> ComputedColumns:
+        """The rows' new values."""
         assert isinstance(prepared, _Prepared)
         schema = prepared.snapshot.delta_schema
-        return updated_images(self._context, self._gate, updated, schema, prepared.sides, prepared.clauses, None)
+        return updated_columns(self._context, self._gate, updated, schema, prepared.sides, prepared.clauses)
 
     def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
         """The commit, as delta-spark has it."""

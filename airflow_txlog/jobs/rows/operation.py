@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles
@@ -79,8 +80,8 @@ class RowOperation(ABC):
     def check(self, prepared: Prepared, found: Found) -> None:  # noqa: B027 (most operations forbid nothing)
         """Raises what the verdicts of all live files together forbid."""
 
-    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
-        """New images of the rows at the plan's positions: the table's columns and SEGMENT_COLUMN."""
+    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame | ComputedColumns:
+        """New images of the rows at the plan's positions: the table's columns and SEGMENT_COLUMN, or what changes."""
         raise NotImplementedError(f"{type(self).__name__} updates nothing")
 
     def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:

@@ -9,7 +9,7 @@ input files, so that a later round drops little; inserts are segments by bucket 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext, plural
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.stage import layout_of, stage, unstage
+from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
 from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles, is_masking, mask_rows
@@ -153,11 +153,13 @@ def _stage(
     context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
 ) -> list[StagedFile]:
     copies = found.removed.plan(found.plan, missing.copies) if missing.copies else None
+    rows, images = _new_rows(operation, prepared, found, missing)
     staged = stage(
         context,
         layout_of(context, prepared.snapshot),
         copies=copies,
-        rows=_new_rows(operation, prepared, found, missing),
+        rows=rows,
+        images=images,
         leaving=_untold(missing),
         updates=prepared.updates,
     )
@@ -171,9 +173,11 @@ def _stage(
     return staged
 
 
-def _new_rows(operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing) -> DataFrame | None:
-    """New images and inserted rows; None where there is neither."""
-    frames = []
+def _new_rows(
+    operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
+) -> tuple[DataFrame | None, ComputedColumns | None]:
+    """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
+    frames, columns = [], None
     if missing.inserts:
         inserts = operation.inserts(prepared, found.verdicts, list(missing.inserts))
         frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
@@ -182,10 +186,13 @@ def _new_rows(operation: RowOperation, prepared: Prepared, found: Found, missing
         plan = found.updated.plan_with_clauses(found.plan, segment_of)
         numbers = [segment_of[row] for row in sorted(segment_of)]
         images = operation.images(prepared, plan.with_column("segment", numbers))
-        frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
+        if isinstance(images, ComputedColumns):
+            columns = images if missing.leaving is None else replace(images, change_type=UPDATE_POSTIMAGE)
+        else:
+            frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
     if not frames:
-        return None
-    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+        return None, columns
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]), columns
 
 
 def _untold(missing: _Missing) -> FilePlan | None:

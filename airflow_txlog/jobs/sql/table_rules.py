@@ -91,6 +91,13 @@ class Rules:
                     needed_to="write",
                 )
 
+    @property
+    def enforced_columns(self) -> frozenset[str]:
+        """The columns that `enforce` looks at, or more of them."""
+        texts = [*(check.sql for check in self.table.checks), *self.table.generated.values()]
+        named = (name for text in texts for name in self._named(text))
+        return frozenset([*self.table.generated, *self.table.lengths, *self.table.identities, *named])
+
     def default_sql(self, column: str) -> str:
         """SQL for what a new row holds in a column that nobody gave it a value for."""
         text = self.evaluated.defaults.get(column)
@@ -113,8 +120,8 @@ class Rules:
     def enforce(self, rows: DataFrame, *, are_inserts: bool = True) -> DataFrame:
         """The rows, texts padded or cut to their length, and VIOLATION_COLUMN where a row can break a rule.
 
-        `rows` have the table's columns, complete, and perhaps others of ours, which stay. `are_inserts`: an identity
-        column without a value is a violation; the image of an old row may hold null there.
+        `rows` have the table's columns, at least `enforced_columns`, and perhaps others of ours, which stay.
+        `are_inserts`: an identity column without a value is a violation; the image of an old row may hold null there.
         """
         if not self.must_check:
             return rows

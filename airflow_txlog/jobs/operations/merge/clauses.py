@@ -151,14 +151,24 @@ def deciding_sql(clauses: Sequence[Clause]) -> str:
     return f"CAST(CASE {branches} END AS INT)" if branches else "CAST(NULL AS INT)"
 
 
-def image_sql(sides: Sides, clauses: Sequence[Clause], number_of_row: str, *, is_update: bool) -> list[str]:
-    """SQL for each column of the target's new rows, in its order; `number_of_row` is SQL for the acting clause.
+def image_sql(
+    sides: Sides,
+    clauses: Sequence[Clause],
+    number_of_row: str,
+    *,
+    is_update: bool,
+    names: frozenset[str] | None = None,
+) -> list[str]:
+    """SQL for the columns `names` (None: all) of the target's new rows, in its order; `number_of_row` is SQL for the
+    acting clause.
 
     A column that a clause does not assign keeps the target row's value in an update, and has its default, or is NULL,
     in an insert. What the table generates is computed afterwards: see `generated_by`.
     """
     columns = []
     for field in sides.target:
+        if names is not None and field.name not in names:
+            continue
         kept = (
             f"{quoted(sides.target_alias)}.{quoted(field.name)}" if is_update else sides.rules.default_sql(field.name)
         )
@@ -183,14 +193,17 @@ def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset
     return {name: numbers for name, numbers in lacking.items() if numbers}
 
 
-def columns_for_images(clauses: Sequence[Clause], schema: delta.StructType, source_alias: str) -> frozenset[str] | None:
-    """The target's columns that updates need: those that some clause keeps, and those that a text names.
+def columns_for_images(
+    clauses: Sequence[Clause], schema: delta.StructType, source_alias: str, names: frozenset[str]
+) -> frozenset[str] | None:
+    """The target's columns that are needed to compute `names` of the updates' images: those that some clause keeps,
+    and those that a text names.
 
     None where a text may name any of them. A name behind `source_alias` is the source's.
     """
     needed: frozenset[str] = frozenset()
     for clause in clauses:
-        needed |= frozenset(name for name in schema.names if name not in clause.values)
+        needed |= frozenset(name for name in names if name not in clause.values)
         for text in clause.values.values():
             named = columns_named(text, schema, source_alias)
             if named is None:

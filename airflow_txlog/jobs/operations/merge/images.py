@@ -17,11 +17,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
+from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
 from airflow_txlog.jobs.files.source import PinnedSource, hashed_bytes
+from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import (
     Clause,
     Clauses,
@@ -37,6 +38,31 @@ from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type
 
 
+def updated_columns(
+    context: JobContext, gate: SqlGate, updated: FilePlan, schema: delta.StructType, sides: Sides, clauses: Clauses
+) -> ComputedColumns:
+    """The columns that the clause of an UPDATE, or the table's rules, change in the rows at the plan's positions.
+
+    What no clause and no rule looks at never leaves Arrow.
+    """
+    (clause,) = clauses.matched
+    generated = generated_by(sides, clauses.matched)
+    computed = frozenset([*clause.values, *generated, *sides.rules.table.lengths])
+    names = computed | sides.rules.enforced_columns
+    needed = columns_for_images([clause], schema, sides.source_alias, names)
+    read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
+    bins, first_files = bins_by_segment(context, updated)
+    view = context.view_name()
+    task = ScanTask(bins=bins, schema=read, rows="only", with_address=True)
+    scan_frame(context, updated, task).createOrReplaceTempView(view)
+    columns = image_sql(sides, [clause], str(clause.number), is_update=True, names=names)
+    columns.append(f"{quoted(sides.target_alias)}.{ADDRESS_COLUMN}")
+    rows = _typed(gate.run(f"SELECT {', '.join(columns)} FROM {_from(view, sides)}"), sides.target)
+    rows = sides.rules.enforce(sides.rules.with_generated(rows, dict.fromkeys(generated)), are_inserts=False)
+    sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
+    return ComputedColumns(frame=rows.select(*sent), bins=bins, first_files=first_files)
+
+
 def updated_images(
     context: JobContext,
     gate: SqlGate,
@@ -44,13 +70,10 @@ def updated_images(
     schema: delta.StructType,
     sides: Sides,
     clauses: Clauses,
-    source: PinnedSource | None,
+    source: PinnedSource,
 ) -> DataFrame:
-    """The new images of the rows at the plan's positions (of a table with this schema), with the segments of the files.
-
-    Without a source the clauses speak of the target alone.
-    """
-    needed = columns_for_images(clauses.updates, schema, sides.source_alias)
+    """New images of the rows at the plan's positions (of a table with this schema), with the segments of the files."""
+    needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
     read = pa.schema([field for field in updated.schema if needed is None or field.name in needed])
     task = ScanTask(
         bins=bins_for(context, updated), schema=read, rows="only", with_row_id=True, with_clause=True, with_segment=True
@@ -61,12 +84,11 @@ def updated_images(
     by_source = tuple(clause for clause in clauses.not_matched_by_source if clause.action == "update")
     # Each kind in a query of its own: without a match a bare name can mean nothing but the target's column.
     frames = []
-    if source is None or by_source:
-        alone = by_source or matched
-        numbers = ", ".join(str(clause.number) for clause in alone)
+    if by_source:
+        numbers = ", ".join(str(clause.number) for clause in by_source)
         relation = f"{_from(target_view, sides)} WHERE {clause_of_row(sides.target_alias)} IN ({numbers})"
-        frames.append(_images(gate, sides, alone, relation, ""))
-    if source is not None and matched:
+        frames.append(_images(gate, sides, by_source, relation, ""))
+    if matched:
         frames.append(_matched_images(context, gate, target_view, sides, matched, source))
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
@@ -144,14 +166,14 @@ def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause],
 def _typed(frame: DataFrame, target: StructType) -> DataFrame:
     """The frame with a type for whatever is only NULL in it: a union or a shuffle takes nothing without one.
 
-    Its segments and clauses stay.
+    Columns that are not the table's stay.
     """
-    have = {field.name: field.dataType for field in frame.schema}
+    types = {field.name: field.dataType for field in target}
     return frame.select(
         *(
-            as_column_type(frame[quoted(field.name)], have[field.name], field.dataType).alias(field.name)
-            for field in target
-        ),
-        frame[SEGMENT_COLUMN],
-        frame[CLAUSE_COLUMN],
+            as_column_type(frame[quoted(field.name)], field.dataType, types[field.name]).alias(field.name)
+            if field.name in types
+            else frame[quoted(field.name)]
+            for field in frame.schema
+        )
     )

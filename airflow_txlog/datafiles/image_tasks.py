@@ -1,0 +1,126 @@
+"""What Spark's Python workers run to write new images of rows: computed columns from Spark, all others from the file.
+
+Only the columns that an update computes go through the JVM; the rest of each row is read by the task that writes it.
+The invariants are those of `tasks`, and: each computed row comes with its address, and is put beside the row of the
+file that has this address; a row that is missing, or in another order than the plan's, fails the task.
+Source: docs/decisions/positions-not-rows.md; soundness A17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
+from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
+    ScanTask,
+    error_record,
+    records,
+    use_one_thread,
+    without_values,
+)
+from airflow_txlog.datafiles.tasks.violations import without_violations
+from airflow_txlog.errors import JobError, TxlogError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTask:
+    """New images of the rows at the plan's positions, of which Spark sends some columns; one record a file.
+
+    The batches are the rows of a scan of the same `bins`, in the same tasks and order: columns `names`, in order,
+    ADDRESS_COLUMN among them, with the violations where the layout must check. `first_files` are the indexes of each
+    bin's first file. Files never mix segments of the plan. `change_type`: the images are change rows of it too.
+    """
+
+    bins: Bins
+    first_files: tuple[int, ...]
+    layout: Layout
+    names: tuple[str, ...]
+    change_type: str | None = None
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
+        use_one_thread()
+        writer = PartitionedWriter(self.layout)
+        try:
+            computed = _Rows(self._checked(batch) for batch in batches)
+            while (address := computed.next_address()) is not None:
+                self._write_bin(self.first_files.index(address >> POSITION_BITS), computed, writer)
+            staged = writer.finish()
+        except TxlogError as error:
+            writer.abandon()
+            # Spark goes on sending; a worker that stops listening would look like one that died.
+            for _ in batches:
+                pass
+            yield error_record(error)
+            return
+        except BaseException:
+            writer.abandon()
+            raise
+        if staged:
+            yield records(staged)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return without_violations(batch.rename_columns(self.names), must_check=self.layout.must_check)
+
+    def _write_bin(self, number: int, computed: _Rows, writer: PartitionedWriter) -> None:
+        kept = pa.schema([field for field in self.layout.schema if field.name not in self.names])
+        scan = ScanTask(bins=self.bins, schema=kept, rows="only", with_address=True, with_segment=True)
+        for planned in self.bins.files(number):
+            for rows in scan.rows_of(planned):
+                for values in computed.take(rows.num_rows):
+                    writer.write(self._image(rows.slice(0, values.num_rows), values))
+                    rows = rows.slice(values.num_rows)
+
+    def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the file with the computed values of the same addresses."""
+        if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
+            raise JobError(
+                "Rows came back from Spark in another order than they were sent in, or not all of them. Nothing was "
+                "committed. Report this as a bug."
+            )
+        image = values.drop_columns([ADDRESS_COLUMN])
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if name != ADDRESS_COLUMN:
+                image = image.append_column(name, column)
+        if self.change_type is None:
+            return image
+        return image.append_column(CHANGE_TYPE_FIELD, pa.repeat(self.change_type, image.num_rows))
+
+
+class _Rows:
+    """Batches as one stream of rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._waiting: pa.RecordBatch | None = None
+
+    def next_address(self) -> int | None:
+        """The address of the next row; None at the end."""
+        waiting = self._next()
+        return None if waiting is None else int(waiting.column(ADDRESS_COLUMN)[0].as_py())
+
+    def take(self, count: int) -> Iterator[pa.RecordBatch]:
+        """The next `count` rows. Raises JobError where there are fewer."""
+        while count:
+            waiting = self._next()
+            if waiting is None:
+                raise JobError(f"Spark gave {count} rows too few back. Nothing was committed. Report this as a bug.")
+            taken = waiting.slice(0, count)
+            self._waiting = waiting.slice(taken.num_rows)
+            count -= taken.num_rows
+            yield taken
+
+    def _next(self) -> pa.RecordBatch | None:
+        while self._waiting is None or not self._waiting.num_rows:
+            self._waiting = next(self._batches, None)
+            if self._waiting is None:
+                return None
+        return self._waiting
