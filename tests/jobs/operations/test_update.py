@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.jobs.files.scan import scan_frame
+from airflow_txlog.jobs.operations.merge import images
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
@@ -54,6 +56,29 @@ def test_an_update_touches_only_the_files_it_must_and_may_move_rows(tmp_path: Pa
     moved = table.to_arrow(predicate="day = '2024-05-05'").to_pylist()
     assert [row["id"] for row in moved] == [105]
     assert table.history(limit=1)[0]["operation"] == "UPDATE"
+
+
+def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns: list[list[str]] = []
+
+    def scanned(context: Any, plan: Any, task: Any) -> Any:
+        columns.append(task.schema.names)
+        return scan_frame(context, plan, task)
+
+    monkeypatch.setattr(images, "scan_frame", scanned)
+    data = rows(6, start=1).append_column("wide", pa.array(["x" * 1000] * 6))
+    plain = make_table(tmp_path / "plain", data, partition_by=["day"])
+    checked = make_table(tmp_path / "checked", data, properties={"delta.constraints.small": "amount < 1000"})
+    for table in (plain, checked):
+        committed(run(spark, "update", table, predicate="id > 3", set={"wide": "'new'"}))
+        committed(run(spark, "update", table, predicate="id > 3", set={"amount": "id * 2"}))
+        expected = [
+            row | ({"wide": "new", "amount": 2.0 * row["id"]} if row["id"] > 3 else {}) for row in data.to_pylist()
+        ]
+        assert bag(table) == bag(pa.Table.from_pylist(expected, data.schema))
+    assert columns == [[], ["id"], ["amount"], ["id"]]
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [

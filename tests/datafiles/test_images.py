@@ -1,0 +1,130 @@
+"""New images of rows: computed columns come from Spark, all others from the row's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
+from airflow_txlog.datafiles.image_tasks import ImageTask
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, staged_or_error
+from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
+from airflow_txlog.errors import ConstraintViolation, JobError, TxlogError
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("day", pa.string())])
+POSITIONS = [[1, 2, 9], [0], [4, 5]]
+
+
+@pytest.fixture
+def bins(tmp_path: Path) -> Bins:
+    """Three files of ten rows in one bin, the first two of one segment; files count from 7, and 1000 rows apart."""
+    rows = []
+    for number, positions in enumerate(POSITIONS):
+        start = number * 1000
+        stored = pa.table({"id": range(start, start + 10), "name": [f"old {start + row}" for row in range(10)]})
+        pq.write_table(stored, tmp_path / f"{number}.parquet", row_group_size=4)
+        location = str(tmp_path / f"{number}.parquet")
+        rows.append({"index": 7 + number, "location": location, "positions": pack(positions), "segment": number // 2})
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
+    days = pa.array(["mon", "tue", None])
+    plan = pa.table([*arrays, days], schema=pa.schema([*PLAN_FIELDS, pa.field(f"{CONSTANT_PREFIX}day", pa.string())]))
+    return Bins(inline=tuple(encode_bins(plan, [[0, 1, 2]])))
+
+
+def task(root: Path, bins: Bins, *computed: str, **options: Any) -> ImageTask:
+    folder = root / "table"
+    folder.mkdir(exist_ok=True)
+    must_check = options.pop("must_check", False)
+    layout = Layout(root=str(folder), schema=SCHEMA, partition_columns=("day",), job_id="job", must_check=must_check)
+    return ImageTask(bins=bins, first_files=(7,), layout=layout, names=(*computed, ADDRESS_COLUMN), **options)
+
+
+def all_addresses() -> pa.Array:
+    of_files = [addresses_of(7 + number, pa.array(rows, pa.int64())) for number, rows in enumerate(POSITIONS)]
+    return pa.concat_arrays(of_files)
+
+
+def batches(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    return iter([rows.slice(start, size) for start in range(0, rows.num_rows, size)])
+
+
+def ran(task: ImageTask, rows: pa.RecordBatch, size: int = 100) -> list[StagedFile | TxlogError]:
+    texts = [text for record in task(batches(rows, size)) for text in record.column(0).to_pylist()]
+    return [staged_or_error(text) for text in texts]
+
+
+def stored(found: list[StagedFile | TxlogError], *, is_change: bool = False) -> dict[int, tuple[Any, ...]]:
+    files = [file for file in found if isinstance(file, StagedFile) and file.is_change == is_change]
+    return {
+        row["id"]: (row["name"], row["score"], file.partition_values["day"], file.segment)
+        for file in files
+        for row in pq.ParquetFile(file.location).read().to_pylist()
+    }
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_computed_values_stand_beside_what_the_rows_file_holds(tmp_path: Path, bins: Bins, size: int) -> None:
+    scores = pa.array([0.5, 1.5, 2.5, 3.5, None, 5.5])
+    sent = pa.RecordBatch.from_arrays([scores, all_addresses()], names=["c0", "c1"])
+    found = ran(task(tmp_path, bins, "score"), sent, size)
+    # A column that the file lacks is computed, another comes from its partition.
+    assert stored(found) == {
+        1: ("old 1", 0.5, "mon", 0),
+        2: ("old 2", 1.5, "mon", 0),
+        9: ("old 9", 2.5, "mon", 0),
+        1000: ("old 1000", 3.5, "tue", 0),
+        2004: ("old 2004", None, None, 1),
+        2005: ("old 2005", 5.5, None, 1),
+    }
+
+
+def test_a_computed_partition_column_moves_the_row_and_images_may_be_change_rows_too(
+    tmp_path: Path, bins: Bins
+) -> None:
+    days = pa.array(["mon", "sun", "sun", "sun", "tue", None])
+    sent = pa.RecordBatch.from_arrays([days, all_addresses()], names=["c0", "c1"])
+    found = ran(task(tmp_path, bins, "day", change_type="update_postimage"), sent)
+    images = stored(found)
+    assert [images[key][2] for key in sorted(images)] == days.to_pylist()
+    assert stored(found, is_change=True) == images
+
+
+def test_all_columns_may_be_computed_and_then_no_file_is_opened(tmp_path: Path, bins: Bins) -> None:
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+    ids = pa.array(range(6), pa.int64())
+    columns = [ids, ids.cast(pa.string()), ids.cast(pa.float64()), all_addresses()]
+    sent = pa.RecordBatch.from_arrays(columns, names=["c0", "c1", "c2", "c3"])
+    assert sorted(stored(ran(task(tmp_path, bins, "id", "name", "score"), sent, 4))) == [0, 1, 2, 3, 4, 5]
+    numbers = iter([pa.RecordBatch.from_pydict({"id": [0]})])
+    scanned = ScanTask(bins=bins, schema=pa.schema([]), rows="only", with_address=True)(numbers)
+    assert pa.concat_arrays([batch.column(0) for batch in scanned]) == all_addresses()
+
+
+@pytest.mark.parametrize("order", [[0, 2, 1, 3, 4, 5], [0, 1, 2, 3, 4], [0, 1, 2, 4, 5]])
+def test_a_row_out_of_order_or_missing_fails_the_task_and_leaves_nothing(
+    tmp_path: Path, bins: Bins, order: list[int]
+) -> None:
+    sent = pa.RecordBatch.from_arrays([pa.array([0.0] * 6), all_addresses()], names=["c0", "c1"]).take(pa.array(order))
+    (error,) = ran(task(tmp_path, bins, "score"), sent, 2)
+    assert isinstance(error, JobError)
+    assert list((tmp_path / "table").rglob("*.parquet")) == []
+
+
+def test_an_image_that_breaks_a_rule_leaves_nothing(tmp_path: Path, bins: Bins) -> None:
+    told = '{"constraint": "small", "column": null, "what": "the CHECK constraint \'small\'", "columns": ["score"]}'
+    violations = pa.array([None] * 5 + [told])
+    columns = [pa.array([0.0] * 6), violations, all_addresses()]
+    sent = pa.RecordBatch.from_arrays(columns, names=["c0", "c1", "c2"])
+    checked = task(tmp_path, bins, "score", VIOLATION_COLUMN, must_check=True)
+    (error,) = ran(checked, sent, 2)
+    assert isinstance(error, ConstraintViolation)
+    assert list((tmp_path / "table").rglob("*.parquet")) == []
