@@ -1,6 +1,7 @@
 """What Spark's Python workers run to write new images of rows: computed columns from Spark, all others from the file.
 
-Only the columns that an update computes go through the JVM; the rest of each row is read by the task that writes it.
+Only the columns that an update computes go through the JVM; the rest of each row is read by the task that writes it,
+which copies the rows that stay while it reads.
 The invariants are those of `tasks`, and: each computed row comes with its address, and is put beside the row of the
 file that has this address; a row that is missing, or in another order than the plan's, fails the task.
 Source: docs/decisions/positions-not-rows.md; soundness A17.
@@ -8,17 +9,21 @@ Source: docs/decisions/positions-not-rows.md; soundness A17.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
+    RewriteTask,
     ScanTask,
     error_record,
     records,
@@ -35,7 +40,8 @@ class ImageTask:
 
     The batches are the rows of a scan of the same `bins`, in the same tasks and order: columns `names`, in order,
     ADDRESS_COLUMN among them, with the violations where the layout must check. `first_files` are the indexes of each
-    bin's first file. Files never mix segments of the plan. `change_type`: the images are change rows of it too.
+    bin's first file. Files never mix segments of the plan, and those that it says are copied. `change_type`: the images
+    are change rows of it too.
     """
 
     bins: Bins
@@ -49,10 +55,12 @@ class ImageTask:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()
         writer = PartitionedWriter(self.layout)
+        attempt = str(uuid.uuid4())
         try:
             computed = _Rows(self._checked(batch) for batch in batches)
             while (address := computed.next_address()) is not None:
-                self._write_bin(self.first_files.index(address >> POSITION_BITS), computed, writer)
+                number = self.first_files.index(address >> POSITION_BITS)
+                yield from self._write_bin(number, attempt, computed, writer)
             staged = writer.finish()
         except TxlogError as error:
             writer.abandon()
@@ -70,14 +78,33 @@ class ImageTask:
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return without_violations(batch.rename_columns(self.names), must_check=self.layout.must_check)
 
-    def _write_bin(self, number: int, computed: _Rows, writer: PartitionedWriter) -> None:
+    def _write_bin(
+        self, number: int, attempt: str, computed: _Rows, writer: PartitionedWriter
+    ) -> Iterator[pa.RecordBatch]:
+        """Writes the images of the bin's files. Records of the copies."""
         kept = pa.schema([field for field in self.layout.schema if field.name not in self.names])
         scan = ScanTask(bins=self.bins, schema=kept, rows="only", with_address=True, with_segment=True)
+        copies = RewriteTask(bins=self.bins, layout=self.layout)
+
         for planned in self.bins.files(number):
-            for rows in scan.rows_of(planned):
-                for values in computed.take(rows.num_rows):
-                    writer.write(self._image(rows.slice(0, values.num_rows), values))
-                    rows = rows.slice(values.num_rows)
+            if planned.is_copied:
+                # Each batch that the copy reads is looked at once more, for the rows that do not stay.
+                images = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
+                look = functools.partial(self._write, computed, writer, images)
+                staged = copies.copied(planned, attempt, look)
+                if staged is not None:
+                    yield records([staged])
+            else:
+                self._write(computed, writer, scan.rows_of, planned)
+
+    def _write(
+        self, computed: _Rows, writer: PartitionedWriter, rows_of: Callable[..., Iterator[pa.RecordBatch]], *of: Any
+    ) -> None:
+        for rows in rows_of(*of):
+            start = 0
+            for values in computed.take(rows.num_rows):
+                writer.write(self._image(rows.slice(start, values.num_rows), values))
+                start += values.num_rows
 
     def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the file with the computed values of the same addresses."""

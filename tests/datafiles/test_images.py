@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
 from airflow_txlog.datafiles.image_tasks import ImageTask
+from airflow_txlog.datafiles.parquet import rewriting
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
+from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks import scan_and_write
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, staged_or_error
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
-from airflow_txlog.errors import ConstraintViolation, JobError, TxlogError
+from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, JobError, TxlogError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("day", pa.string())])
 POSITIONS = [[1, 2, 9], [0], [4, 5]]
@@ -127,4 +132,48 @@ def test_an_image_that_breaks_a_rule_leaves_nothing(tmp_path: Path, bins: Bins) 
     checked = task(tmp_path, bins, "score", VIOLATION_COLUMN, must_check=True)
     (error,) = ran(checked, sent, 2)
     assert isinstance(error, ConstraintViolation)
+    assert list((tmp_path / "table").rglob("*.parquet")) == []
+
+
+def test_rows_that_stay_are_copied_by_the_same_reading(
+    tmp_path: Path, bins: Bins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def opening(file: DataFile, **options: Any) -> Any:
+        opened.append(Path(file.location).name)
+        return open_data_file(file, **options)
+
+    monkeypatch.setattr(scan_and_write, "open_data_file", opening)
+    monkeypatch.setattr(rewriting, "open_data_file", opening)
+    plan = pa.ipc.open_stream(bins.inline[0]).read_all()
+    number = plan.schema.get_field_index("is_copied")
+    plan = plan.set_column(number, plan.schema.field(number), pa.array([True, None, True]))
+    copying = task(tmp_path, Bins(inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
+    sent = pa.RecordBatch.from_arrays([pa.array([0.5] * 6), all_addresses()], names=["c0", "c1"])
+    found = ran(copying, sent, 4)
+    copies = {file.source: file for file in found if isinstance(file, StagedFile) and file.source is not None}
+    ids = {source: pq.read_table(file.location)["id"].to_pylist() for source, file in copies.items()}
+    assert ids == {7: [0, 3, 4, 5, 6, 7, 8], 9: [2000, 2001, 2002, 2003, 2006, 2007, 2008, 2009]}
+    # A copy has its file's own columns.
+    assert {tuple(pq.read_schema(file.location).names) for file in copies.values()} == {("id", "name")}
+    images = [file for file in found if isinstance(file, StagedFile) and file.source is None]
+    assert stored(list(images)) == stored(ran(task(tmp_path, bins, "score"), sent))
+    assert opened[:3] == ["0.parquet", "1.parquet", "2.parquet"]
+    assert len(opened) == 6
+
+
+def test_a_file_without_the_ids_that_columns_are_found_by_is_refused_where_it_is_copied_too(
+    tmp_path: Path, bins: Bins
+) -> None:
+    plan = pa.ipc.open_stream(bins.inline[0]).read_all()
+    number = plan.schema.get_field_index("is_copied")
+    plan = plan.set_column(number, plan.schema.field(number), pa.array([True] * 3))
+    copying = task(tmp_path, Bins(inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
+    marks = {PHYSICAL_NAME_KEY: b"col-1", FIELD_ID_KEY: b"7", MODE_KEY: b"id"}
+    schema = pa.schema([pa.field("id", pa.int64(), metadata=marks), *list(SCHEMA)[1:]])
+    copying = replace(copying, layout=replace(copying.layout, schema=schema))
+    sent = pa.RecordBatch.from_arrays([pa.array([0.5] * 6), all_addresses()], names=["c0", "c1"])
+    (error,) = ran(copying, sent)
+    assert isinstance(error, CorruptDataFile)
     assert list((tmp_path / "table").rglob("*.parquet")) == []

@@ -123,13 +123,13 @@ def read_batches(
             raise _corrupt(file, f"row group {group} ends at row {position}, and the footer says {expected}")
 
 
-def names_in_file(file: DataFile, parquet: pq.ParquetFile, wanted: Iterable[pa.Field]) -> list[str]:
+def names_in_file(file: DataFile, schema: pa.Schema, wanted: Iterable[pa.Field]) -> list[str]:
     """The file's own names of the table's fields `wanted`, as `columns` of `read_batches`; those it lacks left out.
 
-    Raises CorruptDataFile where fields are found by id and the file has none: it would read as nothing but null.
+    `schema` is the file's, as Arrow reads it. Raises CorruptDataFile where fields are found by id and the file has
+    none: it would read as nothing but null.
     Source: protocol, "Reader Requirements for Column Mapping".
     """
-    schema = parquet.schema_arrow
     fields = FileFields(schema)
     names = []
     for field in wanted:

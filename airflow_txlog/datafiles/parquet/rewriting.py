@@ -10,7 +10,7 @@ Source: soundness A7, A8, A19.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,18 +42,22 @@ def copy_without(
     writer: RowGroupWriter,
     masked: MaskedRows | None = None,
     row_groups: Sequence[int] | None = None,
+    look: Callable[[int, pa.RecordBatch], None] | None = None,
 ) -> int:
     """Write to `writer` the rows of the file, or of these row groups, that neither names; the number of rows left out.
 
     `positions` are as `positions.pack` gives them. `writer` must have been made with `copy_schema`
-    and `copy_options` of the same file. Raises what `read_batches` raises, and CorruptDataFile for a column that does
-    not fit.
+    and `copy_options` of the same file. `look` gets every batch as it was read, with the position of its first row: the
+    rows that leave need no reading of their own. Raises what `read_batches` raises, and CorruptDataFile for a column
+    that does not fit.
     """
     schema = writer.schema
     leaving = unpack(positions)
     group_ends = set(_row_group_ends(parquet))
     dropped = 0
     for start, batch in read_batches(file, parquet, row_groups=row_groups):
+        if look is not None:
+            look(start, batch)
         # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
         keep = leaving.keep(start, batch.num_rows)
         if masked is not None:

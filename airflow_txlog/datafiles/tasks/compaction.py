@@ -131,7 +131,7 @@ class CompactTask:
             with open_data_file(planned.file) as parquet:
                 output.follow(main_codec(parquet))
                 masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
-                names = names_in_file(planned.file, parquet, table)
+                names = names_in_file(planned.file, parquet.schema_arrow, table)
                 for start, batch in read_batches(planned.file, parquet, names):
                     keep = None if masked is None else masked.keep(start, batch.num_rows)
                     try:

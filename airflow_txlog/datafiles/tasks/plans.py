@@ -23,8 +23,9 @@ from airflow_txlog.errors import JobError
 # `deletion_vectors.rows.MaskedRows` reads it: spelled out, a billion masked rows would not fit a driver. `positions` is
 # `positions.pack`, of rows that are not masked. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them
 # one by one; one value alone belongs to them all, and where there are no `row_ids`, none of them met a source row.
-# `segment` is the number of the segment that new images of the file's rows belong to. Columns named `constant:<column>`
-# follow: the partition values, typed.
+# `segment` is the number of the segment that new images of the file's rows belong to; where `is_copied`, the task that
+# writes the images copies the file's other rows too. Columns named `constant:<column>` follow: the partition values,
+# typed.
 PLAN_FIELDS = [
     pa.field("index", pa.int64(), nullable=False),
     pa.field("location", pa.string(), nullable=False),
@@ -37,6 +38,7 @@ PLAN_FIELDS = [
     pa.field("row_ids", pa.large_binary()),
     pa.field("clauses", pa.large_binary()),
     pa.field("segment", pa.int32()),
+    pa.field("is_copied", pa.bool_()),
 ]
 CONSTANT_PREFIX = "constant:"
 # Beside a row of a bin where a large file is the work of several tasks: which part of how many this row is.
@@ -61,6 +63,7 @@ class PlannedFile:
     row_ids: bytes | None
     clauses: bytes | None
     segment: int | None
+    is_copied: bool
     constants: Mapping[str, pa.Scalar]
     part: int = 0
     parts: int = 1
@@ -121,6 +124,7 @@ def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
             row_ids=value["row_ids"],
             clauses=value["clauses"],
             segment=value["segment"],
+            is_copied=bool(value["is_copied"]),
             constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
             **{name: plan.column(name)[row].as_py() for name in parts},
         )

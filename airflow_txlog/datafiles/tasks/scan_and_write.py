@@ -149,21 +149,31 @@ class ScanTask:
             if self.rows == "only":
                 groups = _groups_with_positions(asked, parquet, groups)
             masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
-            names = names_in_file(planned.file, parquet, in_file)
+            names = names_in_file(planned.file, parquet.schema_arrow, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
-                    chosen, first, end = named_rows(asked, start, batch)
-                    if end > first:
-                        numbers = None
-                        if self.with_address:
-                            positions = asked.positions(start, start + batch.num_rows)
-                            numbers = addresses_of(planned.index, positions)
-                        yield self._output(planned, chosen, numbers, (first, end))
+                    yield from self.asked_rows(planned, asked, start, batch)
                 else:
                     # Numbered as the file has its rows, and only then filtered (soundness A19).
                     numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
                     keep = None if masked is None else masked.keep(start, batch.num_rows)
                     yield from self._sieved(self._output(planned, batch, numbers, None, keep))
+
+    def asked_rows(
+        self, planned: PlannedFile, asked: MaskedRows, start: int, batch: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows at the positions `asked` of one batch of the file, which begins at `start`; no batch for none.
+
+        The batch may have more columns than are wanted. Raises TxlogError.
+        """
+        in_file = [field for field in self.schema if field.name not in planned.constants]
+        names = names_in_file(planned.file, batch.schema, in_file)
+        chosen, first, end = named_rows(asked, start, batch.select(names) if names else batch)
+        if end > first:
+            numbers = None
+            if self.with_address:
+                numbers = addresses_of(planned.index, asked.positions(start, start + batch.num_rows))
+            yield self._output(planned, chosen, numbers, (first, end))
 
     def _sieved(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows that pass the sieve; no batch where none does."""
@@ -222,9 +232,18 @@ class RewriteTask:
                 yield error_record(error)
                 continue
             for planned in files:
-                yield from self._copy(planned, attempt)
+                try:
+                    staged = self.copied(planned, attempt)
+                except TxlogError as error:
+                    yield error_record(error)
+                    continue
+                if staged is not None:
+                    yield records([staged])
 
-    def _copy(self, planned: PlannedFile, attempt: str) -> Iterator[pa.RecordBatch]:
+    def copied(
+        self, planned: PlannedFile, attempt: str, look: Callable[[int, pa.RecordBatch], None] | None = None
+    ) -> StagedFile | None:
+        """The copy of one file, None where no row is left; a failed one leaves nothing. `look`: see `copy_without`."""
         writer: RowGroupWriter | None = None
         try:
             with open_for_copy(planned.file) as parquet:
@@ -240,30 +259,25 @@ class RewriteTask:
                     statistics=self.layout.statistics_for(schema),
                 )
                 groups = planned.row_groups(parquet.metadata.num_row_groups)
-                copy_without(planned.file, parquet, planned.positions or b"", writer, masked, groups)
+                copy_without(planned.file, parquet, planned.positions or b"", writer, masked, groups, look)
             closed = writer.close()
-        except TxlogError as error:
-            if writer is not None:
-                writer.abandon()
-            yield error_record(error)
-            return
         except BaseException:
             if writer is not None:
                 writer.abandon()
             raise
-        if closed is not None:
-            size_bytes, modification_time_ms, stats = closed
-            staged = StagedFile(
-                path=encode_add_path(path),
-                location=writer.location,
-                partition_values=planned.partition_values,
-                size_bytes=size_bytes,
-                modification_time_ms=modification_time_ms,
-                num_records=writer.num_records,
-                stats=stats,
-                source=planned.index,
-            )
-            yield records([staged])
+        if closed is None:
+            return None
+        size_bytes, modification_time_ms, stats = closed
+        return StagedFile(
+            path=encode_add_path(path),
+            location=writer.location,
+            partition_values=planned.partition_values,
+            size_bytes=size_bytes,
+            modification_time_ms=modification_time_ms,
+            num_records=writer.num_records,
+            stats=stats,
+            source=planned.index,
+        )
 
     def _path(self, planned: PlannedFile, attempt: str, compression: str | dict[str, str]) -> str:
         number = f"{planned.index:05d}" if planned.parts == 1 else f"{planned.index:05d}-{planned.part}"

@@ -68,7 +68,7 @@ class FilePlan:
         return FilePlan(table=self.table.take(pa.array(rows, pa.int64())), schema=self.schema)
 
     def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
-        """The plan with `positions`, `row_ids`, `clauses` or `segment` set, one value a file."""
+        """The plan with `positions`, `row_ids`, `clauses`, `segment` or `is_copied` set, one value a file."""
         index = self.table.schema.get_field_index(name)
         field = self.table.schema.field(index)
         column = pa.array(values, field.type)
@@ -100,6 +100,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
         "row_ids": [None] * len(rows),
         "clauses": [None] * len(rows),
         "segment": [None] * len(rows),
+        "is_copied": [None] * len(rows),
     }
     arrays = [pa.array(columns[field.name], field.type) for field in PLAN_FIELDS]
     constants = [column.for_rows(name) for name, column in typed.items()]

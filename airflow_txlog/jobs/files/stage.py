@@ -82,12 +82,14 @@ class ComputedColumns:
     """New images of rows, of which Spark computes some columns and the files hold the others: see `ImageTask`.
 
     `frame`: the computed columns, the rows' addresses and violations, from a scan of `bins`, neither shuffled nor
-    reordered.
+    reordered. `copied`: the files (by the plan's index) whose other rows are copied where they are read: in these no
+    row leaves without a new image.
     """
 
     frame: DataFrame
     bins: Bins
     first_files: tuple[int, ...]
+    copied: frozenset[int] = frozenset()
     change_type: str | None = None
 
 

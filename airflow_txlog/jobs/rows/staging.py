@@ -8,7 +8,7 @@ input files, so that a later round drops little; inserts are segments by bucket 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext, plural
-from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
@@ -138,7 +138,9 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
     """
     if not rows:
         return []
-    most = max(1, min(MAX_INPUTS, -(-len(rows) // context.parallelism)))
+    # As many for each task: a segment is the work of one.
+    rounds = -(-len(rows) // (MAX_INPUTS * context.parallelism))
+    most = -(-len(rows) // (rounds * context.parallelism))
     partitions = prepared.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
     groups: dict[tuple[str | None, ...], list[list[int]]] = {}
     for row, partition in zip(rows, partitions, strict=True):
@@ -152,12 +154,12 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
 def _stage(
     context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
 ) -> list[StagedFile]:
-    copies = found.removed.plan(found.plan, missing.copies) if missing.copies else None
-    rows, images = _new_rows(operation, prepared, found, missing)
+    rows, images = _new_rows(context, operation, prepared, found, missing)
+    copies = [row for row in missing.copies if images is None or row not in images.copied]
     staged = stage(
         context,
         layout_of(context, prepared.snapshot),
-        copies=copies,
+        copies=found.removed.plan(found.plan, copies) if copies else None,
         rows=rows,
         images=images,
         leaving=_untold(missing),
@@ -174,7 +176,7 @@ def _stage(
 
 
 def _new_rows(
-    operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
+    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
 ) -> tuple[DataFrame | None, ComputedColumns | None]:
     """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
     frames, columns = [], None
@@ -184,15 +186,28 @@ def _new_rows(
     if missing.images:
         segment_of = _numbered(missing.images, missing.first_image)
         plan = found.updated.plan_with_clauses(found.plan, segment_of)
-        numbers = [segment_of[row] for row in sorted(segment_of)]
-        images = operation.images(prepared, plan.with_column("segment", numbers))
+        rows = sorted(segment_of)
+        copied = _copied_with_images(context, found.plan, missing.copies, segment_of)
+        plan = plan.with_column("segment", [segment_of[row] for row in rows])
+        images = operation.images(prepared, plan.with_column("is_copied", [row in copied for row in rows]))
         if isinstance(images, ComputedColumns):
-            columns = images if missing.leaving is None else replace(images, change_type=UPDATE_POSTIMAGE)
+            change_type = None if missing.leaving is None else UPDATE_POSTIMAGE
+            columns = replace(images, copied=copied, change_type=change_type)
         else:
             frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
     if not frames:
         return None, columns
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]), columns
+
+
+def _copied_with_images(
+    context: JobContext, plan: FilePlan, copies: Sequence[int], imaged: Collection[int]
+) -> frozenset[int]:
+    """Of the files (rows of the plan) to copy, those that are to be read for images too; but no large one, which
+    several tasks copy."""
+    sizes = [plan.table.column("size_bytes")[row].as_py() or 0 for row in copies]
+    parts = parts_of(context.parallelism, sizes)
+    return frozenset(row for row, count in zip(copies, parts, strict=True) if count == 1 and row in imaged)
 
 
 def _untold(missing: _Missing) -> FilePlan | None:

@@ -35,8 +35,8 @@ pytestmark = [
     pytest.mark.slow("several attempts over many files, and a child with a Spark of its own"),
 ]
 
-# Images of so many files are staged together: five groups of the table's files.
-GROUP = 5
+# Images of so many files are staged together: eight groups of the table's files.
+GROUP = 3
 FILES, ROWS = 24, 4
 NEW = 10_000
 WINNERS = 3

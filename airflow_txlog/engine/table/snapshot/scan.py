@@ -105,7 +105,7 @@ def read_file(rows: FileRows, keep: Keep | None = None, masked: MaskedRows | Non
     with open_data_file(rows.file) as parquet:
         if masked is not None:
             masked.check_inside(parquet.metadata.num_rows)
-        for start, batch in read_batches(rows.file, parquet, names_in_file(rows.file, parquet, stored)):
+        for start, batch in read_batches(rows.file, parquet, names_in_file(rows.file, parquet.schema_arrow, stored)):
             # A deletion vector counts the rows as the file has them (soundness A19).
             wanted = None if keep is None else keep(start, batch.num_rows)
             yield _converted(batch if wanted is None else batch.filter(wanted), target, rows)
