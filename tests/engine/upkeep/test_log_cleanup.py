@@ -8,6 +8,7 @@ import os
 import random
 import uuid
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +40,15 @@ class History:
     """A table in memory with a commit a day, a checkpoint every five, and what each version held."""
 
     def __init__(self, days: int = 40, properties: dict[str, str] | None = None) -> None:
-        self.clock = ManualClock(1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS)
+        made = _made(days, tuple(sorted((NO_CLEANUP | (properties or {})).items())))
+        self.clock = ManualClock(made.clock.time_ms)
         self.store = MemoryStore(f"memory://cleanup-{uuid.uuid4().hex}", clock=self.clock)
-        self.table = Table.create(self.store, SCHEMA, properties=NO_CLEANUP | (properties or {}), clock=self.clock)
-        self.moments = {0: self.clock.time_ms}
-        for _ in range(days):
-            self.next_day()
-        self.held = {version: paths(self.table, version) for version in range(days + 1)}
+        self.restore(made.files)
+        self.table = Table(self.store, clock=self.clock)
+        self.moments, self.held = dict(made.moments), dict(made.held)
 
     def next_day(self) -> int:
-        """One more commit, a day later: a file comes, and every third day an earlier one goes."""
-        self.clock.time_ms += DAY_MS
-        tx = self.table.begin()
-        version = tx.read_version + 1
-        tx.add(path=f"f{version}", size=1)
-        if version % 3 == 0:
-            tx.remove(path=f"f{version - 1}")
-        tx.commit("WRITE", {"mode": "Append"})
+        version = next_day(self.table, self.clock)
         self.moments[version] = self.clock.time_ms
         return version
 
@@ -86,6 +79,38 @@ class History:
         self.store.delete(LAST_CHECKPOINT)
         assert paths(table, None) == self.held[max(self.held)]
         self.store.put(LAST_CHECKPOINT, hint)
+
+
+class _Made:
+    """What every history of these days starts from: its files, and what each version held."""
+
+    def __init__(self, days: int, properties: dict[str, str]) -> None:
+        self.clock = ManualClock(1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS)
+        store = MemoryStore(f"memory://cleanup-{uuid.uuid4().hex}", clock=self.clock)
+        table = Table.create(store, SCHEMA, properties=properties, clock=self.clock)
+        self.moments = {0: self.clock.time_ms}
+        for _ in range(days):
+            version = next_day(table, self.clock)
+            self.moments[version] = self.clock.time_ms
+        self.held = {version: paths(table, version) for version in range(days + 1)}
+        self.files = [(info, store.read(info.path)) for info in store.walk()]
+
+
+@cache
+def _made(days: int, properties: tuple[tuple[str, str], ...]) -> _Made:
+    return _Made(days, dict(properties))
+
+
+def next_day(table: Table, clock: ManualClock) -> int:
+    """One more commit, a day later: a file comes, and every third day an earlier one goes."""
+    clock.time_ms += DAY_MS
+    tx = table.begin()
+    version = tx.read_version + 1
+    tx.add(path=f"f{version}", size=1)
+    if version % 3 == 0:
+        tx.remove(path=f"f{version - 1}")
+    tx.commit("WRITE", {"mode": "Append"})
+    return version
 
 
 def paths(table: Table, version: int | None) -> list[str]:
