@@ -118,6 +118,15 @@ def memory_uri(request: pytest.FixtureRequest) -> str:
     return f"memory://{request.node.name.split('[')[0]}-{uuid.uuid4().hex}"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _empty_memory() -> Iterator[None]:
+    """Nothing of a module's tables in memory is left to the next: a listing looks through all that there is."""
+    yield
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    MemoryFileSystem.store.clear()
+
+
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """The folder of scenarios and golden tables beside the checkout."""
@@ -175,6 +184,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.python.daemon.module", "loaded_daemon")
+        .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent / "helpers" / "daemon"))
         .config(map=codegen)
         .getOrCreate()
     )
