@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Every JVM here, those of child processes too, lives for a few small queries: the second compiler would cost more than
+# it saves, and so would loading Spark's classes from their jars (`tools/ensure_spark_classes.sh`).
+SPARK_CLASSES = Path(
+    os.environ.get("TXLOG_SPARK_CLASSES", Path(__file__).resolve().parents[1] / ".venv" / "spark-classes.jsa")
+)
+_ARCHIVE = f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable" if SPARK_CLASSES.is_file() else ""
+os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1{_ARCHIVE}")
 
 # A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
 REPORTED = "reported"
