@@ -14,7 +14,7 @@ import pytest
 from tests.engine.simulation.schedule import play
 from tests.helpers.depth import depth
 
-SCHEDULES = depth(120, 2000)
+SCHEDULES = depth(60, 2000)
 BLOCKS = depth(1, 8)
 ONE_SEED = os.environ.get("TXLOG_SIMULATION_SEED")
 
@@ -35,5 +35,5 @@ def test_the_one_seed() -> None:
 
 @pytest.mark.skipif(ONE_SEED is not None, reason="one seed is replayed")
 def test_a_seed_replays_exactly() -> None:
-    for seed in range(depth(5, 20)):
+    for seed in range(depth(3, 20)):
         assert play(seed).commits == play(seed).commits

@@ -119,7 +119,7 @@ def legal(actions: list[Action]) -> list[Action]:
     return [each for each in seen.values() if not (isinstance(each, Remove) and each.path in added)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     commits=st.lists(st.lists(st.one_of(ADDS, REMOVES, OTHERS), max_size=4).map(legal), min_size=2, max_size=6),
     policy=st.sampled_from(POLICIES),

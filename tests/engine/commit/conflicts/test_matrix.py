@@ -7,19 +7,20 @@ do not, the letter is small, and one of our two refinements must be the reason.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitConflict, ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead
+from tests.conftest import ManualClock
 from tests.helpers.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "concurrency.md"
@@ -92,9 +93,9 @@ CURRENTS: dict[str, Work] = {
 # --- ours -----------------------------------------------------------------------------------------------------------
 
 
-def make_table(clock: Any, level: str) -> Table:
+def make_table(level: str) -> Table:
     table = Table.create(
-        f"memory://matrix-{uuid.uuid4().hex}", SCHEMA, ["day"], {"delta.isolationLevel": level}, clock=clock
+        f"memory://matrix-{uuid.uuid4().hex}", SCHEMA, ["day"], {"delta.isolationLevel": level}, clock=ManualClock()
     )
     tx = table.begin()
     add(tx, FILES)
@@ -133,8 +134,8 @@ def perform(tx: Transaction, work: Work) -> None:
     add(tx, work.adds, moves=work.moves)
 
 
-def ours(clock: Any, level: str, current: Work, landed: Work) -> str:
-    table = make_table(clock, level)
+def ours(level: str, current: Work, landed: Work) -> str:
+    table = make_table(level)
     tx = table.begin()
     perform(tx, current)
     first = table.begin()
@@ -181,9 +182,10 @@ def refinement(current: Work, landed: Work) -> str | None:
 # --- the matrix -----------------------------------------------------------------------------------------------------
 
 
-def cell(clock: Any, level: str, current: Work, landed: Work) -> str:
+@functools.cache
+def cell(level: str, current: Work, landed: Work) -> str:
     """What happens: `.` commits; A, R or D: the conflict; in small letters one that the reference alone has."""
-    told, found = reference(level, current, landed), ours(clock, level, current, landed)
+    told, found = reference(level, current, landed), ours(level, current, landed)
     if told == found:
         return found
     assert found == ".", f"{current} against {landed}: the reference says {told}, we say {found}"
@@ -191,15 +193,13 @@ def cell(clock: Any, level: str, current: Work, landed: Work) -> str:
     return told.lower()
 
 
-def matrix(clock: Any, level: str) -> list[str]:
+def matrix(level: str) -> list[str]:
     """The matrix of one level as lines of text: a group of six letters, one a winner, for each place."""
     head = " " * 26 + "  ".join(place.ljust(11) for place in PLACES)
     letters = " " * 26 + "  ".join([" ".join(kind[0] for kind in WINNERS)] * len(PLACES))
     lines = [head.rstrip(), letters]
     for name, current in CURRENTS.items():
-        groups = [
-            " ".join(cell(clock, level, current, winner(kind, file)) for kind in WINNERS) for file in PLACES.values()
-        ]
+        groups = [" ".join(cell(level, current, winner(kind, file)) for kind in WINNERS) for file in PLACES.values()]
         lines.append(name.ljust(26) + "  ".join(groups))
     return lines
 
@@ -211,20 +211,20 @@ def documented(level: str) -> list[str]:
 
 
 @pytest.mark.parametrize("level", ["Serializable", "WriteSerializable"])
-def test_the_matrix_is_what_the_document_says(clock: Any, level: str) -> None:
-    assert matrix(clock, level) == documented(level)
+def test_the_matrix_is_what_the_document_says(level: str) -> None:
+    assert matrix(level) == documented(level)
 
 
-def test_a_winner_that_touches_what_was_changed_always_conflicts(clock: Any) -> None:
+def test_a_winner_that_touches_what_was_changed_always_conflicts() -> None:
     """No refinement lets two changes of one file through, whatever the level."""
     rewriting: Sequence[Work] = [work for work in CURRENTS.values() if work.removes]
     kinds = [kind for kind in WINNERS if kind != "insert"]
     for level, current, kind in itertools.product(("Serializable", "WriteSerializable"), rewriting, kinds):
-        assert cell(clock, level, current, winner(kind, "a1")) in "ARD", (level, current, kind)
+        assert cell(level, current, winner(kind, "a1")) in "ARD", (level, current, kind)
 
 
-def test_the_order_does_not_matter_for_who_can_conflict_on_other_days(clock: Any) -> None:
+def test_the_order_does_not_matter_for_who_can_conflict_on_other_days() -> None:
     """Where each names its day, no pair of operations conflicts, and every commit is rebased."""
     named = ("insert", "delete, names the day", "update, names the day", "merge, names the day", "optimize")
     for level, name, kind in itertools.product(("Serializable", "WriteSerializable"), named, WINNERS):
-        assert cell(clock, level, CURRENTS[name], winner(kind, "b1")) == ".", (level, name, kind)
+        assert cell(level, CURRENTS[name], winner(kind, "b1")) == ".", (level, name, kind)

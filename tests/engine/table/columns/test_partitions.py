@@ -295,6 +295,8 @@ def test_what_is_known_is_what_spark_casts_the_string_to(spark, zone):
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
         for data_type, texts in SPARK_CASES.items():
+            if zone != "UTC" and data_type not in AS_INTEGERS:
+                continue  # which no zone changes
             # timestampdiff counts by the session's zone; what has no zone must not be shifted by it.
             spark.conf.set("spark.sql.session.timeZone", zone if data_type is Primitive.TIMESTAMP else "UTC")
             wrap, arrow = AS_INTEGERS.get(data_type, ("{}", arrow_type(data_type)))

@@ -135,7 +135,7 @@ def one_word_each(actions: list[Action]) -> list[Action]:
     return list(seen.values())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(CHANGES.map(one_word_each), min_size=8, max_size=8), st.lists(RANGES, max_size=4))
 def test_replay_through_compactions_equals_replay_without_them(
     commits: list[list[Action]], ranges: list[tuple[int, int]]
