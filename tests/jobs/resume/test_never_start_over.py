@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow("several attempts over many files, and a child with a Spark of its own"),
+    pytest.mark.slow("several attempts over many files"),
 ]
 
 # Images of so many files are staged together: eight groups of the table's files.
 GROUP = 3
 FILES, ROWS = 24, 4
 NEW = 10_000
-WINNERS = 3
+WINNERS = 2
 
 
 def file_rows(first: int, name: str = "old") -> pa.Table:
@@ -190,6 +190,7 @@ def test_each_attempt_looks_at_the_two_files_that_the_winner_brought_and_stages_
     assert files_on_disk(table) == ever_live(table), "a file is left that no commit names"
 
 
+@pytest.mark.long("a child with a Spark of its own; test_histories kills and resumes jobs in one process")
 def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     table: Table, tmp_path: Path, spark: SparkSession, counts: Counts
 ) -> None:

@@ -70,13 +70,14 @@ JOBS: dict[str, tuple[str, dict[str, Any], Callable[[Rows], Rows]]] = {
     "optimize": ("optimize", {}, lambda rows: rows),
 }
 # The second loses to the first; what an OPTIMIZE loses to is in test_optimize.
+LONG = pytest.mark.long("two Spark jobs more; the other pairs show each operation as the loser")
 PAIRS = [
     ("delete", "delete"),
-    ("delete", "optimize"),
+    pytest.param("delete", "optimize", marks=LONG),
     ("update", "delete"),
-    ("update", "update"),
+    pytest.param("update", "update", marks=LONG),
     ("merge", "insert"),
-    ("merge", "delete"),
+    pytest.param("merge", "delete", marks=LONG),
     ("merge", "merge"),
 ]
 

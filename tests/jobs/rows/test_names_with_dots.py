@@ -58,7 +58,15 @@ def clauses(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.spark
 # Without column mapping, a name may hold no space.
-@pytest.mark.parametrize(("name", "mapping"), [("first-name", "none"), ("first name", "name")])
+@pytest.mark.parametrize(
+    ("name", "mapping"),
+    [
+        ("first-name", "none"),
+        pytest.param(
+            "first name", "name", marks=pytest.mark.long("twelve jobs more, on files without dots in their names")
+        ),
+    ],
+)
 def test_every_job_takes_columns_whose_names_hold_dots_and_spaces(
     tmp_path: Path, spark: SparkSession, name: str, mapping: str
 ) -> None:
