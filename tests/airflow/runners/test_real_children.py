@@ -64,6 +64,7 @@ def test_a_child_that_is_killed_leaves_no_commit_and_no_process(users: Table) ->
     assert users.to_arrow().num_rows == 100
 
 
+@pytest.mark.long("a child with a Spark of its own; test_child_process reports the same loss from a child without one")
 def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
     """As out of memory does it: the child itself lives on, and reports what died."""
     spec = JobSpec(
