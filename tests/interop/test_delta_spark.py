@@ -20,6 +20,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from tests.helpers.delta_spark import DeltaSpark
+from tests.helpers.depth import LONG
 from tests.helpers.rows import append
 from tests.helpers.vectors import mask_by_us
 from tests.interop.reference.plain import plain_rows, plain_type
@@ -213,6 +214,7 @@ PREDICATES = [
 ]  # fmt: skip
 
 
+@pytest.mark.seeded
 def test_a6_a5_delta_spark_skips_no_file_of_ours_that_holds_a_row(delta: DeltaSpark, uri: str) -> None:
     """One row a file, so that a statistic which excludes a row loses it; every row is asked first, by no filter."""
     rows = [
@@ -227,20 +229,22 @@ def test_a6_a5_delta_spark_skips_no_file_of_ours_that_holds_a_row(delta: DeltaSp
         append(table, [row])
     stats = [json.loads(text) for text in table.snapshot().files()["stats"].to_pylist()]
     assert all(set(types) - {"id"} <= set(found["nullCount"]) and "id" in found["minValues"] for found in stats)
+    # Each is a scan of its own by delta-spark, half a second. The third part has every column.
+    predicates = PREDICATES if LONG else PREDICATES[1::3]
     query = " UNION ALL ".join(
-        f"SELECT {index} AS q, id FROM delta.`{uri}` WHERE {predicate}" for index, predicate in enumerate(PREDICATES)
+        f"SELECT {index} AS q, id FROM delta.`{uri}` WHERE {predicate}" for index, predicate in enumerate(predicates)
     )
-    answers = ", ".join(f"({predicate}) AS q{index}" for index, predicate in enumerate(PREDICATES))
+    answers = ", ".join(f"({predicate}) AS q{index}" for index, predicate in enumerate(predicates))
     asked = delta.sql(f"SELECT id, {answers} FROM delta.`{uri}`")
     without = plain_rows(
         pa.Table.from_pylist(
-            [{"q": index, "id": row["id"]} for index in range(len(PREDICATES)) for row in asked if row[f"q{index}"]]
+            [{"q": index, "id": row["id"]} for index in range(len(predicates)) for row in asked if row[f"q{index}"]]
         )
     )
     # By the dictionary of a Parquet column, Spark takes 0.0 and -0.0 apart, in files of its own too.
     pushdown = "SET spark.sql.parquet.filterPushdown ="
     found = {row["q"] for row in without}
-    assert len(found) > len(PREDICATES) * 0.8
+    assert len(found) > len(predicates) * 0.8
     assert delta.sql(f"{pushdown} false", query) == without
     delete_commits(uri, table.checkpoint())
     assert delta.sql(query) == without
