@@ -5,7 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=${TXLOG_SPARK_CLASSES:-$PWD/.venv/spark-classes.jsa}
-[[ -f "$archive" ]] && exit 0
+# Anew when another Spark is installed.
+jars=(.venv/lib/python*/site-packages/pyspark/jars)
+[[ "$archive" -nt "${jars[0]}" ]] && exit 0
 echo "archiving the classes of Spark, once" >&2
 .venv/bin/python - "$archive.making" >/dev/null 2>&1 <<'PYTHON' || { rm -f "$archive.making"; exit 0; }
 import sys

@@ -20,7 +20,7 @@ from tests.helpers.paths import ROOT
 
 WRITERS = ["w0", "w1", "w2", "w3"]
 PIECES = 24
-KILLS = 12
+KILLS = 6
 PATIENCE_S = 400
 
 SCHEMA = pa.schema([("writer", pa.string()), ("piece", pa.int64()), ("n", pa.int64())])
