@@ -61,13 +61,7 @@ def read_checkpoint(
     """
     found = Found(keep=keep)
     decoded = Decoded(checkpoint.path, store.root)
-    for info in checkpoint.files:
-        with corrupt_where_unreadable(store, info.path):
-            if info.path.endswith(".json"):
-                _gather_json(store.read(info.path), info.path, found)
-            else:
-                with store.open_input(info.path) as source:
-                    gather(source, found, decoded)
+    _gather_top_level(store, checkpoint, found, decoded, gather)
     check_top_level(store, checkpoint, found)
     for sidecar in found.sidecars:
         _read_sidecar(store, checkpoint, sidecar, found, decoded)
@@ -81,14 +75,7 @@ def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
     FileNotFoundError where it is gone.
     """
     found = Found()
-    decoded = Decoded(checkpoint.path, store.root)
-    for info in checkpoint.files:
-        with corrupt_where_unreadable(store, info.path):
-            if info.path.endswith(".json"):
-                _gather_json(store.read(info.path), info.path, found)
-            else:
-                with store.open_input(info.path) as source:
-                    gather_metadata(source, found, decoded)
+    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root), gather_metadata)
     check_top_level(store, checkpoint, found)
     return found.metadata[0]
 
@@ -101,16 +88,26 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
     cannot be read, FileNotFoundError where the checkpoint is gone.
     """
     found = Found()
-    decoded = Decoded(checkpoint.path, store.root)
+    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root), gather_sidecars)
+    with corrupt_where_unreadable(store, checkpoint.path):
+        return tuple(sidecar_path(each, store.root) for each in found.sidecars)
+
+
+def _gather_top_level(
+    store: Store,
+    checkpoint: CheckpointFiles,
+    found: Found,
+    decoded: Decoded,
+    gather_parquet: Callable[[pa.NativeFile, Found, Decoded], None],
+) -> None:
+    """Add to `found` what the files that listing gave hold: all of JSON, of Parquet what `gather_parquet` reads."""
     for info in checkpoint.files:
         with corrupt_where_unreadable(store, info.path):
             if info.path.endswith(".json"):
                 _gather_json(store.read(info.path), info.path, found)
             else:
                 with store.open_input(info.path) as source:
-                    gather_sidecars(source, found, decoded)
-    with corrupt_where_unreadable(store, checkpoint.path):
-        return tuple(sidecar_path(each, store.root) for each in found.sidecars)
+                    gather_parquet(source, found, decoded)
 
 
 def _gather_json(data: bytes, path: str, found: Found) -> None:
