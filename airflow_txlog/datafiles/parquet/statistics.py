@@ -141,8 +141,9 @@ class _Column:
     def update(self, values: pa.ChunkedArray | pa.Array) -> None:
         """Count and compare the leaf's values in these of its top-level column."""
         for name in self.path[1:]:
-            # A member is null where its struct is: struct_field sees to it.
-            values = pc.struct_field(values, name)
+            # A member is null where its struct is: struct_field sees to it. It takes a text that begins with a dot for
+            # a path, and a list of one for a name.
+            values = pc.struct_field(values, [name])
         self.null_count += values.null_count
         if self._comparable is None or values.null_count == len(values):
             return

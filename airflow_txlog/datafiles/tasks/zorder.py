@@ -85,7 +85,8 @@ def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):  # of no chunk
         column = pa.array([], column.type)
     for name in path[1:]:
-        column = pc.struct_field(column, name)
+        # A list: a text that begins with a dot is taken for a path.
+        column = pc.struct_field(column, [name])
     return column
 
 
