@@ -5,8 +5,10 @@ Alone in showing each way to forge; `test_saved_work` shows with whole jobs what
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +24,11 @@ from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.files.source import pinned_before
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.saved_work import Seal, work_folder
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, rows
@@ -253,6 +257,11 @@ def test_a_job_without_a_key_finds_no_memory(table: Table, spark: SparkSession) 
 
 # --- what the key signed, and no job of this release writes ---------------------------------------------------------
 
+CLASS_OF = "txlog_canary_of_a_saved_schema"
+_NAMED = {"type": "udt", "pyClass": f"{CLASS_OF}.Type", "serializedClass": "", "sqlType": "long"}
+_ARRAY = {"type": "array", "elementType": _NAMED, "containsNull": True}
+USER_DEFINED = {"type": "struct", "fields": [{"name": "a", "type": _ARRAY, "nullable": True, "metadata": {}}]}
+
 
 @pytest.mark.parametrize(
     "change",
@@ -266,6 +275,9 @@ def test_a_job_without_a_key_finds_no_memory(table: Table, spark: SparkSession) 
         lambda header: header.update(rules=[]),
         lambda header: header["pinned"].update(source=5),
         lambda header: header["pinned"].update(source={"files": [{"path": "../f"}]}),
+        lambda header: header["pinned"].update(source={"files": [], "schema": {"type": "struct"}}),
+        lambda header: header["pinned"].update(source_schema="long"),
+        lambda header: header["pinned"].update(source_schema=USER_DEFINED),
         lambda header: [header],
         lambda header: header["segments"][0]["files"][0].update(path=5),
         lambda header: header["segments"][0]["files"][0].update(path=f"../outside/{NAME}"),
@@ -280,6 +292,23 @@ def test_a_signed_memory_of_another_form_is_ignored_too(
     memory.unlink()
     put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
     assert Manifest(context_of(spark, table)).load() == Memory()
+
+
+def test_no_class_that_a_saved_schema_names_is_imported(
+    table: Table, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{CLASS_OF}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = {"files": [], "schema": USER_DEFINED, "parameters": []}
+    memory = save(context_of(spark, table), table)
+    data = with_header(memory.read_bytes(), lambda header: header["pinned"].update(source=source))
+    memory.unlink()
+    put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
+    context = context_of(spark, table)
+    Manifest(context).load()
+    with contextlib.suppress(Exception):
+        pinned_before(context, SqlGate(context, {}))
+    assert CLASS_OF not in sys.modules
 
 
 FORMS = [

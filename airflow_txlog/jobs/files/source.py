@@ -36,7 +36,7 @@ from airflow_txlog.jobs.files.source_files import canonical, reads_table
 from airflow_txlog.jobs.files.stage import collect_records, records_of
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, spark_schema
+from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, spark_schema
 
 # About what one bucket of a pinned source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
@@ -201,7 +201,7 @@ def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
         return None
     gate.used.update(told["parameters"])
     files = [from_saved(file, context.inputs_location) for file in told["files"]]
-    schema = StructType.fromJson(told["schema"])
+    schema = schema_of_json(told["schema"])
     typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
     return PinnedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)

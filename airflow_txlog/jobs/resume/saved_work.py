@@ -38,7 +38,7 @@ from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
 from airflow_txlog.jobs.files.stage import may_be_swept
 from airflow_txlog.jobs.resume.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
-from airflow_txlog.jobs.sql.schemas import is_ansi
+from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
 
 _FORMAT = 3
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
@@ -189,7 +189,11 @@ class Manifest:
             header, table = _decode(data)
             if header["format"] != _FORMAT or header["identity"] != self._identity():
                 return None
-            source = header["pinned"].get("source") or {"files": []}
+            pinned = header["pinned"]
+            source = pinned.get("source") or {"files": []}
+            for schema in (source.get("schema"), pinned.get("source_schema")):
+                if schema is not None:
+                    schema_of_json(schema)
             return _Saved(
                 header=header,
                 memory=_memory(header, table, self._context.root_location),

@@ -20,7 +20,7 @@ from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import columns_named
-from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, without_metadata
+from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, without_metadata
 
 _NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
 
@@ -52,7 +52,7 @@ def evolved_by_source(context: JobContext, tx: Transaction, source: StructType |
     if not context.arguments["schema_evolution"]:
         return tx.snapshot.metadata
     if source is None:
-        source = StructType.fromJson(context.pinned_inputs["source_schema"])
+        source = schema_of_json(context.pinned_inputs["source_schema"])
     context.pinned_inputs["source_schema"] = source.jsonValue()
     return evolved_metadata(context, tx, source)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -97,10 +98,21 @@ def spark_table_schema(snapshot: Snapshot) -> StructType:
 def as_spark_schema(schema: delta.StructType) -> StructType:
     """A table's columns as Spark's, NOT NULL included and field metadata left out.
 
-    The schema of the log is Spark's own JSON, but never given to Spark as it is: a user-defined type in it names a
-    class, which Spark imports. The engine's schema holds the protocol's types alone.
+    The schema of the log is Spark's own JSON, but never given to Spark as it is: the engine's schema holds the
+    protocol's types alone.
     """
-    return without_metadata(StructType.fromJson(json.loads(schema_to_json(schema))))
+    return without_metadata(schema_of_json(json.loads(schema_to_json(schema))))
+
+
+def schema_of_json(schema: Any) -> StructType:
+    """Spark's schema from its JSON form. The only place that gives Spark such a form to read.
+
+    Raises ValueError for a user-defined type, because Spark imports the class that it names, and one of ValueError,
+    TypeError, KeyError or AttributeError for what is no schema.
+    """
+    if _has_user_defined_type(schema):
+        raise ValueError("a column's type is user-defined")
+    return StructType.fromJson(schema)
 
 
 def check_takes_new_rows(snapshot: Snapshot) -> None:
@@ -289,6 +301,15 @@ def type_sql(kind: DataType) -> str:
 def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
     """What `stored_sql` made, with the types that its untyped NULLs left open."""
     return column if _same(found, wanted) else column.cast(wanted)
+
+
+def _has_user_defined_type(node: Any) -> bool:
+    if isinstance(node, list):
+        return any(_has_user_defined_type(member) for member in node)
+    if not isinstance(node, dict):
+        return False
+    members = [member for key, member in node.items() if key != "metadata"]
+    return node.get("type") == "udt" or _has_user_defined_type(members)
 
 
 def _text_literal(text: str) -> str:
