@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from airflow_txlog.datafiles.image_tasks import ImageTask
 from airflow_txlog.datafiles.locations import delete, exists
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.images import ImageTask
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     RECORD_COLUMN,

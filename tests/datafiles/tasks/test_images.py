@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses_of, pack
-from airflow_txlog.datafiles.image_tasks import ImageTask
 from airflow_txlog.datafiles.parquet import rewriting
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks import scan_and_write
+from airflow_txlog.datafiles.tasks.images import ImageTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, staged_or_error
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
