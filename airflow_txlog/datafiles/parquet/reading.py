@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.locations import open_input, readable
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
+from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.datafiles.parquet.physical import FileFields, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 
@@ -75,6 +76,7 @@ def open_data_file(
             source.seek(0)
         with _reading(file):
             parquet = pq.ParquetFile(source, **_OPTIONS)
+            check_footer(source, parquet)
             names = [] if dictionaries is None else dictionaries(parquet)
             if names:
                 parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **_OPTIONS)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.engine.limits import CHECKPOINT
 
 _BATCH_ROWS = 32_768
@@ -55,8 +56,10 @@ class Decoded:
 
 
 def open_parquet(source: Any) -> pq.ParquetFile:
-    """`source` is a seekable binary file object."""
-    return pq.ParquetFile(source, **_OPTIONS)
+    """`source` is a seekable binary file object. Raises ValueError for a footer that `check_footer` refuses."""
+    file = pq.ParquetFile(source, **_OPTIONS)
+    check_footer(source, file)
+    return file
 
 
 def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:

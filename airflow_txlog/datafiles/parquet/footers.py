@@ -1,0 +1,197 @@
+"""Whether the column chunks of a Parquet footer may be looked at.
+
+Arrow reads a footer as a whole and checks a column chunk only when it is asked for. Through pyarrow that question
+(`RowGroupMetaData.column`, and `compression` or `statistics` of what it gives) is a C++ call whose exceptions nothing
+catches: a histogram of the wrong length or an unknown codec ends the process, with all that runs in it. A footer is
+another writer's input, so what these calls check is checked here first. The invariant: of a file that passed, every
+chunk can be asked for anything. Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+
+# Types of the compact protocol of Thrift.
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_MOST_NESTED = 32
+# Numbers of fields in parquet.thrift.
+_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
+_TYPE, _ENCODINGS, _CODEC, _SIZE_STATISTICS = 1, 2, 4, 16
+_PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_CODECS, _KNOWN_ENCODINGS = range(8), range(10)
+
+
+def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
+    """`source` is the seekable binary file object that `parquet` was opened on.
+
+    Raises ValueError, without a value of the file, where a column chunk could not be asked for.
+    """
+    end = source.seek(-8, io.SEEK_END)
+    # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
+    start = end - int.from_bytes(source.read(4), "little")
+    source.seek(start)
+    footer = _Compact(source.read(end - start))
+    source.seek(0)
+    leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    try:
+        for number, kind in footer.fields():
+            if number == _ROW_GROUPS:
+                for _ in footer.items(kind):
+                    _check_row_group(footer, leaves)
+            else:
+                footer.skip(kind)
+    except IndexError as error:
+        raise ValueError("its footer ends within a field") from error
+
+
+def _check_row_group(footer: _Compact, leaves: list[Any]) -> None:
+    for number, kind in footer.fields():
+        if number != _COLUMNS:
+            footer.skip(kind)
+            continue
+        count = 0
+        for count, _ in enumerate(footer.items(kind), 1):
+            if count > len(leaves):
+                break
+            _check_chunk(footer, leaves[count - 1])
+        if count != len(leaves):
+            raise ValueError(f"a row group has {count} or more column chunks, and its schema {len(leaves)} columns")
+
+
+def _check_chunk(footer: _Compact, leaf: Any) -> None:
+    has_metadata = False
+    for number, kind in footer.fields():
+        if number == _META_DATA and kind == _STRUCT:
+            has_metadata = True
+            _check_metadata(footer, leaf)
+        else:
+            footer.skip(kind)
+    if not has_metadata:
+        raise ValueError("a column chunk has no metadata in the footer")
+
+
+def _check_metadata(footer: _Compact, leaf: Any) -> None:
+    for number, kind in footer.fields():
+        if number == _TYPE:
+            found = footer.signed()
+            if not 0 <= found < len(_PHYSICAL_TYPES) or _PHYSICAL_TYPES[found] != leaf.physical_type:
+                raise ValueError("a column chunk is of another physical type than its column")
+        elif number == _ENCODINGS:
+            if any(footer.signed() not in _KNOWN_ENCODINGS for _ in footer.items(kind)):
+                raise ValueError("a column chunk has an encoding that Parquet does not know")
+        elif number == _CODEC:
+            if footer.signed() not in _CODECS:
+                raise ValueError("a column chunk has a codec that Parquet does not know")
+        elif number == _SIZE_STATISTICS and kind == _STRUCT:
+            _check_size_statistics(footer, leaf)
+        else:
+            footer.skip(kind)
+
+
+def _check_size_statistics(footer: _Compact, leaf: Any) -> None:
+    levels = {2: leaf.max_repetition_level, 3: leaf.max_definition_level}
+    for number, kind in footer.fields():
+        if number in levels:
+            count = sum(1 for _ in footer.each_skipped(kind))
+            if count not in (0, levels[number] + 1):
+                raise ValueError("a histogram of levels in the footer has another length than its column has levels")
+        elif number == 1 and leaf.physical_type != "BYTE_ARRAY":
+            raise ValueError("the footer counts bytes of a column that has none")
+        else:
+            footer.skip(kind)
+
+
+class _Compact:
+    """A reader of Thrift's compact protocol: fields are named by number, and what is not wanted is skipped."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """The number and type of each field of a struct; the caller reads or skips it before the next."""
+        number = 0
+        while (head := self._byte()) & 0x0F:
+            number = number + (head >> 4) if head >> 4 else self.signed()
+            yield number, head & 0x0F
+
+    def items(self, kind: int) -> Iterator[int]:
+        """The type of each item of a list; the caller reads or skips it before the next."""
+        if kind not in (_LIST, _SET):
+            raise ValueError("its footer has a field of another type than Parquet says")
+        head = self._byte()
+        count = head >> 4 if head >> 4 < 15 else self._unsigned()
+        for _ in range(count):
+            yield head & 0x0F
+
+    def each_skipped(self, kind: int) -> Iterator[int]:
+        """The type of each item of a list, which is skipped."""
+        for item in self.items(kind):
+            self._skip_item(item, 0)
+            yield item
+
+    def signed(self) -> int:
+        """An integer of any width."""
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass over a field of this type."""
+        if depth > _MOST_NESTED:
+            raise ValueError("its footer is nested too deep")
+        if kind in (_TRUE, _FALSE):
+            return
+        if kind == _STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        elif kind in (_LIST, _SET):
+            for item in self.items(kind):
+                self._skip_item(item, depth + 1)
+        elif kind == _MAP:
+            self._skip_map(depth)
+        else:
+            self._skip_plain(kind)
+
+    def _skip_item(self, kind: int, depth: int) -> None:
+        # In a list a boolean is a byte; as a field it is its type.
+        self.skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)
+
+    def _skip_map(self, depth: int) -> None:
+        if count := self._unsigned():
+            kinds = self._byte()
+            for _ in range(count):
+                self._skip_item(kinds >> 4, depth + 1)
+                self._skip_item(kinds & 0x0F, depth + 1)
+
+    def _skip_plain(self, kind: int) -> None:
+        if kind == _BYTE:
+            self._at += 1
+        elif kind in (4, 5, 6):
+            self._unsigned()
+        elif kind == _DOUBLE:
+            self._at += 8
+        elif kind == _BINARY:
+            length = self._unsigned()
+            self._at += length
+        else:
+            raise ValueError("its footer has a field of no type that Thrift knows")
+
+    def _byte(self) -> int:
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("its footer has a number of more than 64 bits")
