@@ -437,9 +437,9 @@ FAULTS = (
     Fault(
         name="retry-has-a-current-time-of-its-own",
         breaks="`ts < now()` deletes rows that are younger than the first try",
-        file="airflow_txlog/jobs/context.py",
-        old="self._clocks = clocks_from_saved(saved) or None",
-        new="self._clocks = None",
+        file="airflow_txlog/jobs/resume/saved_work.py",
+        old='CurrentTime(self._context.spark, found.header["clocks"])',
+        new="CurrentTime(self._context.spark)",
         tests=(f"{CURRENT_TIME}::test_b1_a_retry_that_resumes_has_the_now_of_the_first_try",),
         needs_spark=True,
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +18,8 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import inside, outer_location
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.store import open_store
+from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.progress import watched
-from airflow_txlog.jobs.spark.session import default_parallelism
-from airflow_txlog.jobs.sql.current_time import (
-    PinnedTexts,
-    clocks_from_saved,
-    instants_of,
-    pin_clocks,
-    read_clocks,
-    saved_clocks,
-)
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 
 Log = Callable[[str], None]
@@ -83,18 +75,33 @@ class LogContext:
         return int(sum(step["seconds"] for step in self.steps if step["name"] == name) * 1000)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FixedTexts:
+    """A job's arguments, in whose SQL texts the current time is a parameter, and the parameters of these texts.
+
+    `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
+    """
+
+    arguments: dict[str, Any]
+    parameters: dict[str, Any]
+    bare: frozenset[str] = frozenset()
+
+
 @dataclass(kw_only=True)
 class JobContext(LogContext):
     """One job while it runs, with its Spark. Used by one thread."""
 
     spark: SparkSession
+    current_time: CurrentTime
+    """The time that the job's texts and the table's rules name: of its start, or of the earlier try that it goes on."""
+    texts: FixedTexts
+    """The author's texts, with the current time fixed."""
+    parallelism: int
+    """How many tasks Spark runs at once."""
     job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     views: list[str] = field(default_factory=list)
     pinned_inputs: dict[str, Any] = field(default_factory=dict)
     """What was evaluated once for all rounds and tries of this work, JSON-plain; the manifest keeps it."""
-    _parallelism: int | None = None
-    _pinned: PinnedTexts | None = None
-    _clocks: dict[str, Any] | None = None
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -102,44 +109,18 @@ class JobContext(LogContext):
         with super().step(name), watched(self.spark, name, self.log):
             yield
 
-    def clocks(self) -> dict[str, Any]:
-        """The job's current time, by the names in `jobs.clocks`; read once for all its rounds and tries.
-
-        The session must be in the job's time zone.
-        """
-        if self._clocks is None:
-            self._clocks = read_clocks(self.spark)
-        return self._clocks
-
-    @property
-    def saved_clocks(self) -> dict[str, Any]:
-        """The job's current time for another try of it, JSON-plain; empty where nothing has asked for it yet."""
-        return saved_clocks(self._clocks or {})
-
-    def set_clocks(self, saved: Mapping[str, Any]) -> None:
-        """Go by the current time of an earlier try: its `saved_clocks`."""
-        self._clocks = clocks_from_saved(saved) or None
-        self._pinned = None
-
-    @property
-    def pinned(self) -> PinnedTexts:
-        """The job's texts with their clocks pinned. Raises InvalidJobSpec for a parameter with a name of ours."""
-        if self._pinned is None:
-            self._pinned = pin_clocks(self.spec, self.clocks)
-        return self._pinned
-
     @property
     def arguments(self) -> dict[str, Any]:
         """The job's arguments, in which no text reads a clock; `spec.arguments` has the author's own."""
-        return self.pinned.arguments
+        return self.texts.arguments
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The values of `:name` in the texts of `arguments`: the author's, and the clocks."""
-        return self.pinned.parameters
+        """The values of `:name` in the texts of `arguments`: the author's, and the current time."""
+        return self.texts.parameters
 
     def instants(self, walls: Sequence[int]) -> list[int | None]:
-        """The instants at which clocks of the job's time zone show these times (`sql.current_time.instants_of`)."""
+        """The instants at which clocks of the job's time zone show these times (`spark.instants`)."""
         return instants_of(self.spark, walls)
 
     @property
@@ -157,13 +138,6 @@ class JobContext(LogContext):
         what a killed job leaves behind. No log names anything in it.
         """
         return inside(self.root_location, self.work_folder or folder_named(self.job_id))
-
-    @property
-    def parallelism(self) -> int:
-        """How many tasks Spark runs at once."""
-        if self._parallelism is None:
-            self._parallelism = default_parallelism(self.spark)
-        return self._parallelism
 
     def view_name(self) -> str:
         """A name for a temporary view that nobody uses; dropped by `drop_views`."""

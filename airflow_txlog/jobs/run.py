@@ -29,8 +29,10 @@ from airflow_txlog.jobs.operations.update import update
 from airflow_txlog.jobs.operations.write.job import write
 from airflow_txlog.jobs.resume.rounds import Outcome
 from airflow_txlog.jobs.spark.errors import failure_of
-from airflow_txlog.jobs.spark.session import check_meaning, job_settings
+from airflow_txlog.jobs.spark.instants import CurrentTime
+from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
 from airflow_txlog.jobs.spark.shipping import ship
+from airflow_txlog.jobs.sql.current_time import fix_current_time
 
 _ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {
     "write": write,
@@ -75,8 +77,9 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
             check_meaning(spec.spark_conf, spec.time_zone)
             store = open_store(spec.table_uri)
             _check_reachable(store)
-            job = context = JobContext(spark=spark, spec=spec, root=store.root, log=say)
-            result = _run_rows(job, store)
+            with job_settings(spark, spec.time_zone):
+                job = context = begin_job(spec, spark, store.root, say)
+                result = _run_rows(job, store)
     except Exception as error:
         result = _failed(spec, context, error, say)
     # The result first: what was committed must reach the operator, whatever becomes of a line for people.
@@ -85,6 +88,23 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
     for line in summary(result):
         say(line)
     return result
+
+
+def begin_job(spec: JobSpec, spark: SparkSession, root: str, log: Log) -> JobContext:
+    """The context of a job that starts now: from here on the current time in its texts stands still.
+
+    The session must be in the job's time zone. Raises InvalidJobSpec for a parameter with a name of ours.
+    """
+    current_time = CurrentTime(spark)
+    return JobContext(
+        spec=spec,
+        spark=spark,
+        root=root,
+        log=log,
+        current_time=current_time,
+        texts=fix_current_time(spec, current_time),
+        parallelism=default_parallelism(spark),
+    )
 
 
 def summary(result: JobResult) -> list[str]:
@@ -109,10 +129,9 @@ def summary(result: JobResult) -> list[str]:
 def _run_rows(context: JobContext, store: Store) -> JobResult:
     spec = context.spec
     try:
-        with job_settings(context.spark, spec.time_zone):
-            with context.step("prepare"):
-                ship(context.spark)
-            outcome = _ROW_JOBS[spec.operation](context)
+        with context.step("prepare"):
+            ship(context.spark)
+        outcome = _ROW_JOBS[spec.operation](context)
     except Exception as error:
         if not (context.work_folder is not None and _may_be_retried(context.spec, error)):
             _remove_inputs(context, store)

@@ -28,6 +28,7 @@ from airflow_txlog.jobs.files.source import pinned_before
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.saved_work import Seal, work_folder
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
@@ -56,7 +57,7 @@ def context_of(
         saved_work_key=key,
     )
     lines: list[str] = []
-    return JobContext(spark=spark, spec=spec, root=table.uri, log=lines.append)
+    return begin_job(spec, spark, table.uri, lines.append)
 
 
 def lines_of(context: JobContext) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql import functions
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
@@ -150,7 +150,7 @@ def schema_of_spark() -> Any:
 def gate(spark: SparkSession) -> Iterator[tuple[SqlGate, str]]:
     """A gate, and the FROM clause of a relation with columns of many types."""
     spec = JobSpec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
-    context = JobContext(spec=spec, root="/t", log=print, spark=spark)
+    context = begin_job(spec, spark, "/t", print)
     with job_settings(spark, "UTC"):
         made = SqlGate(context, {"udt": UDT, "p": "2024-01-01"})
         yield made, aliased(made.shape(schema_of_spark()))
@@ -234,7 +234,7 @@ def test_a_function_or_variable_of_the_session_does_not_take_the_place_of_sparks
 ) -> None:
     spec = JobSpec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
     session = spark.newSession()
-    context = JobContext(spec=spec, root="/t", log=print, spark=session)
+    context = begin_job(spec, session, "/t", print)
     session.udf.register("upper", lambda value: value)
     session.udf.register("mine", lambda value: value)
     session.sql("CREATE TEMPORARY FUNCTION lower(x STRING) RETURNS STRING RETURN concat(x, '!')")

@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.query_gate import QUERY_FUNCTIONS
 from tests.helpers.jobs import committed, error_of, run
@@ -77,7 +77,7 @@ def gate(spark: SparkSession, tmp_path: Path) -> Iterator[SqlGate]:
         table_uri=str(tmp_path / "t"),
         arguments={"source": {"sql": "SELECT 1"}, "parameters": {"path": f"text.`{tmp_path}/secret`"}},
     )
-    yield SqlGate(JobContext(spark=spark, spec=spec, root=spec.table_uri, log=print))
+    yield SqlGate(begin_job(spec, spark, spec.table_uri, print))
     spark.sql("DROP VIEW secret_view")
     spark.catalog.dropTempView("v")
     spark._jvm.java.lang.System.clearProperty(PROPERTY)

@@ -38,6 +38,8 @@ from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
 from airflow_txlog.jobs.files.stage import may_be_swept
 from airflow_txlog.jobs.resume.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
+from airflow_txlog.jobs.spark.instants import CurrentTime
+from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
 
 _FORMAT = 3
@@ -98,7 +100,8 @@ class Manifest:
                 break
             memory = found.memory
             self._context.pinned_inputs.update(found.header["pinned"])
-            self._context.set_clocks(found.header["clocks"])
+            self._context.current_time = CurrentTime(self._context.spark, found.header["clocks"])
+            self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
             self.is_published = True
             self._saved.append(path)
             self._context.log(
@@ -116,7 +119,7 @@ class Manifest:
             "format": _FORMAT,
             "identity": self._identity(),
             "pinned": self._context.pinned_inputs,
-            "clocks": self._context.saved_clocks,
+            "clocks": self._context.current_time.saved,
             "rules": None if memory.rules is None else memory.rules.to_plain(),
             "segments": [_plain_segment(segment) for segment in memory.segments],
             "dropped": [to_saved(file) for file in memory.dropped],

@@ -11,24 +11,18 @@ Source: soundness A2.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.parameters import decode_parameter, encode_parameter
+from airflow_txlog.jobs.context import FixedTexts
+from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
 
-NOW = "_txlog_now"
-TODAY = "_txlog_today"
-WALL = "_txlog_wall"
 _RESERVED = "_txlog_"
 
 # What a call without arguments is replaced by.
@@ -58,20 +52,8 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 _OF_THE_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class PinnedTexts:
-    """A job's arguments without clocks, and the parameters of their texts.
-
-    `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
-    """
-
-    arguments: dict[str, Any]
-    parameters: dict[str, Any]
-    bare: frozenset[str] = frozenset()
-
-
-def pin_clocks(spec: JobSpec, clocks: Callable[[], Mapping[str, Any]]) -> PinnedTexts:
-    """The job's texts with their clocks replaced by parameters. `clocks` gives their values, and is called for one.
+def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
+    """The job's texts with the current time replaced by parameters; it is read where a text names it.
 
     Raises InvalidJobSpec for an author's parameter that has a name of ours.
     """
@@ -95,23 +77,23 @@ def pin_clocks(spec: JobSpec, clocks: Callable[[], Mapping[str, Any]]) -> Pinned
     arguments = _with_texts(spec.arguments, pinned)
     names = sorted(used & {NOW, TODAY, WALL})
     if not names:
-        return PinnedTexts(arguments=spec.arguments, parameters=parameters)
-    values = clocks()
-    return PinnedTexts(
+        return FixedTexts(arguments=spec.arguments, parameters=parameters)
+    values = current_time.values()
+    return FixedTexts(
         arguments=arguments,
         parameters=parameters | {name: values[name] for name in names},
         bare=frozenset(bare),
     )
 
 
-def with_literal_clocks(text: str, clocks: Callable[[], Mapping[str, Any]], columns: Collection[str]) -> str:
-    """The text with each clock replaced by a literal of its value among `clocks`, which is called where there is one.
+def with_literal_clocks(text: str, current_time: CurrentTime, columns: Collection[str]) -> str:
+    """The text with each clock replaced by a literal of the current time, which is read where there is one.
 
     A name without parentheses that is one of `columns` is that column. Otherwise as `replace_clocks`.
     """
     if replace_clocks(text, columns=columns)[0] == text:
         return text
-    values = clocks()
+    values = current_time.values()
     literals = {
         f":{NOW}": f"TIMESTAMP_LTZ '{values[NOW].isoformat()}'",
         f":{TODAY}": f"DATE '{values[TODAY].isoformat()}'",
@@ -152,37 +134,6 @@ def replace_clocks(
         if first == last:
             bare.add(name)
     return "".join([*pieces, text[done:]]), frozenset(bare)
-
-
-def saved_clocks(clocks: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the clocks, JSON-plain, for another try of the same job."""
-    return {name: encode_parameter(value) for name, value in clocks.items()}
-
-
-def clocks_from_saved(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What `saved_clocks` was given."""
-    return {name: decode_parameter(value) for name, value in saved.items()}
-
-
-def read_clocks(spark: SparkSession) -> dict[str, Any]:
-    """This moment by the three clocks: the instant, the day and the wall clock's text, in the session's time zone."""
-    row = spark.sql(
-        "SELECT unix_micros(current_timestamp()), unix_date(current_date()), CAST(localtimestamp() AS STRING)"
-    ).collect()[0]
-    instant = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=row[0])
-    return {NOW: instant, TODAY: dt.date(1970, 1, 1) + dt.timedelta(days=row[1]), WALL: row[2]}
-
-
-def instants_of(spark: SparkSession, walls: Sequence[int]) -> list[int | None]:
-    """The instants at which the clocks of the session's zone show these times, all in microseconds since 1970.
-
-    By Spark, whose zone data decides what every query of the job makes of such a time.
-    """
-    times = pa.table({"wall": pa.array(walls, pa.int64()).cast(pa.timestamp("us"))})
-    frame = spark.createDataFrame(times, "wall TIMESTAMP_NTZ")
-    found = collect(frame.selectExpr("wall", "unix_micros(CAST(wall AS TIMESTAMP)) AS at"), "convert times of its zone")
-    instant = dict(zip(found.column("wall").cast(pa.int64()).to_pylist(), found.column("at").to_pylist(), strict=True))
-    return [instant.get(wall) for wall in walls]
 
 
 def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:

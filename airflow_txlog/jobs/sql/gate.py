@@ -264,7 +264,7 @@ class SqlGate:
 
     def _check_clocks(self, text: str, relation: str) -> None:
         """Refuses a name that the job took for a clock and that is a column here: its author may mean either."""
-        bare = self._context.pinned.bare
+        bare = self._context.texts.bare
         if not bare or ":_txlog_" not in text:
             return
         columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names}

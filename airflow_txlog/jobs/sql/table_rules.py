@@ -216,14 +216,14 @@ def _with_literal_clocks(context: JobContext, rules: TableRules, columns: Collec
     """The rules with the job's current time in their texts, so that all that the job writes has the same."""
 
     def at_one_time(sql: str) -> str:
-        return with_literal_clocks(sql, context.clocks, columns)
+        return with_literal_clocks(sql, context.current_time, columns)
 
     return replace(
         rules,
         checks=tuple(replace(check, sql=at_one_time(check.sql)) for check in rules.checks),
         generated={name: at_one_time(sql) for name, sql in rules.generated.items()},
         # A default means no column.
-        defaults={name: with_literal_clocks(sql, context.clocks, ()) for name, sql in rules.defaults.items()},
+        defaults={name: with_literal_clocks(sql, context.current_time, ()) for name, sql in rules.defaults.items()},
     )
 
 

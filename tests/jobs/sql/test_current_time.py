@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.resume import rounds
-from airflow_txlog.jobs.sql.current_time import NOW, TODAY, WALL, with_literal_clocks
+from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
+from airflow_txlog.jobs.sql.current_time import with_literal_clocks
+from airflow_txlog.parameters import encode_parameter
 from tests.helpers.jobs import SCHEMA, application, committed, error_of, ids, live_files, rows, run
 from tests.helpers.rows import append, make_table
 from tests.jobs.sql.test_table_rules import table_with
@@ -104,4 +106,6 @@ def test_a_clock_in_a_rule_of_the_table_becomes_a_literal(text: str, columns: tu
         TODAY: dt.date(2024, 2, 29),
         WALL: "2024-02-29 13:00:00.000001",
     }
-    assert with_literal_clocks(text, lambda: clocks, columns) == expected
+    saved = {name: encode_parameter(value) for name, value in clocks.items()}
+    without_spark = cast("SparkSession", None)
+    assert with_literal_clocks(text, CurrentTime(without_spark, saved), columns) == expected

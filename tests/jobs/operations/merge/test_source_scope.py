@@ -21,6 +21,7 @@ from airflow_txlog.jobs.files.source import PinnedSource, Source, pin
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, Equality, scoping_equalities, told
+from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
@@ -247,7 +248,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
     snapshot = table.snapshot()
     arguments = {"source": {"sql": "SELECT 1"}, "on": "TRUE", "clauses": [{"when": "matched", "then": "delete"}]}
     spec = JobSpec(operation="merge", table_uri=table.uri, arguments={**arguments, "parameters": {"suffix": "!"}})
-    context = JobContext(spark=spark, spec=spec, root=open_store(table.uri).root, log=print)
+    context = begin_job(spec, spark, open_store(table.uri).root, print)
     with job_settings(spark, "UTC"):
         ship(spark)
         gate = SqlGate(context)
