@@ -1,8 +1,8 @@
 """The shape of the package: who may import whom, how large a thing may grow, and what the repository never names.
 
-The edges are those of docs/index.md: what decides knows neither Airflow nor Spark, what travels to an executor knows
-pyarrow alone, and inside the engine a lower layer never looks up. Everything is read from the source text, imports
-inside functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
+The edges are those of docs/index.md: what decides knows neither Airflow nor Spark, and what travels to an executor
+knows pyarrow alone. Inside a part, `ROOMS` states the order. Everything is read from the source text, imports inside
+functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -63,17 +64,43 @@ OTHERS: dict[str, tuple[str, ...]] = {
 # What both sides of a job's process may show of an exception is one list, which travels to executors too.
 EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 
-# Inside the engine: the front door -> upkeep, commit -> table -> log -> store.
-ENGINE_LAYERS: dict[str, tuple[str, ...]] = {
-    "delta_table": ("store", "log", "table", "commit", "upkeep"),
-    "store": ("store",),
-    "log": ("store", "log"),
-    "table": ("store", "log", "table"),
-    "commit": ("store", "log", "table", "commit", "upkeep"),
-    "upkeep": ("store", "log", "table", "commit", "upkeep"),
+# The rooms of each folder, from the top down. A room imports what stands below it, never what stands above it. Of the
+# rooms in one line, those parted by "|" do not import one another either. "*" is every module that has no line.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
+    "engine": ("delta_table", "upkeep", "commit", "table", "log", "store", "clock | limits"),
+    "engine.commit": ("transaction", "loop | creation | writers", "conflicts", "content"),
+    "engine.log": ("checkpoints", "*"),
+    "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
+    "jobs": ("__main__", "run", "operations", "rows", "resume", "files", "sql", "context", "spark"),
+    # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
+    "jobs.operations": ("update", "delete", "merge | write | optimize | restore | truncate | maintenance"),
 }
-# What every layer may ask.
-BELOW_LAYERS = {"clock", "limits"}
+MAX_MODULES_IN_A_FOLDER = 15
+
+# A module's name says what it holds, together with the names of its folders. Two modules share one where each is the
+# same thing for another folder; another pair wants another name, or a line here that says why.
+SHARED_NAMES = {
+    "base": "what all operators, stores or runners have in common",
+    "job": "the job of the operation whose folder it is in",
+    "delete merge optimize restore truncate update vacuum write": "one operation, on both sides of the job's process",
+    "progress": "of a job: shown by its process, and read by its operator",
+    "saved_work": "the names and signatures of saved work for both sides, and its content for the job's",
+    "errors": "the provider's errors, and Spark's",
+    "memory": "a store in memory; a job's memory of its work",
+    "schema snapshot": "the subject of the folder, and its first module",
+    "commit content": "of the table's next version, of a checkpoint; and a job's way to it",
+    "changes": "which rows changed: computed by the engine, and staged by a task",
+    "deletion_vectors": "their format; what a commit says of them; how a job makes them",
+    "partitions columns statistics": "the values in the log, and what a file's or a job's own are",
+    "reading writing rows schema": "of checkpoints and of Parquet files; of the table",
+    "files scan missing_files": "of a snapshot, and Spark's reading of them",
+    "checksum": "the file in the log, and the check of a snapshot against it",
+    "compaction evolution": "the decision of a commit, and the work that it decides on",
+    "names": "of the log's files; of a predicate's columns",
+    "output": "files put by the store; files that were written",
+    "staging": "of changed rows, and of the rows that OPTIMIZE moves",
+}
 
 
 @cache
@@ -143,20 +170,59 @@ def test_every_module_imports_only_what_its_part_may() -> None:
     assert wrong == []
 
 
-def test_a_layer_of_the_engine_never_looks_up() -> None:
-    prefix = "airflow_txlog.engine."
+def room_of(name: str, folder: str) -> str:
+    """The room of `folder` that a module lies in; the folder itself is no room of it."""
+    return name.removeprefix(f"airflow_txlog.{folder}.").split(".")[0]
+
+
+def level_of(room: str, lines: tuple[str, ...]) -> int | None:
+    """The line of a room, counted from the top; None for one that has none."""
+    found = [level for level, line in enumerate(lines) if room in line.split(" | ")]
+    return found[0] if found else next((level for level, line in enumerate(lines) if line == "*"), None)
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_no_room_imports_one_above_or_beside_it(folder: str) -> None:
+    lines, whole = ROOMS[folder], f"airflow_txlog.{folder}"
+    inside = sorted(name for name in modules() if name.startswith(f"{whole}."))
+    rooms = {room for line in lines for room in line.split(" | ")} - {"*"}
+    assert not rooms - {room_of(name, folder) for name in inside}, "rooms that are gone"
     wrong = []
-    for name in sorted(name for name in modules() if name.startswith(prefix)):
-        layer = name.split(".")[2]
-        ours = {other for other in imports_of(name) if other.startswith("airflow_txlog.")}
-        if layer not in ENGINE_LAYERS:
-            assert layer in BELOW_LAYERS, f"{name} is in no layer of the engine"
-            wrong += [f"{name} imports {other}" for other in ours - {"airflow_txlog.errors"}]
-            continue
-        layers = {other.split(".")[2] for other in ours if other.startswith(prefix)} - BELOW_LAYERS
-        wrong += [f"{name} looks up to {other}" for other in layers - set(ENGINE_LAYERS[layer])]
-        wrong += [f"{name} imports the public face of its own package"] * ("airflow_txlog.engine" in ours)
+    for name in inside:
+        room = room_of(name, folder)
+        level = level_of(room, lines)
+        assert level is not None, f"{name} is in no room of {folder}: say where it stands"
+        wrong += [f"{name} imports the face of its own folder"] * (whole in imports_of(name))
+        for other in sorted(imports_of(name)):
+            below = room_of(other, folder)
+            if not other.startswith(f"{whole}.") or below == room:
+                continue
+            at = level_of(below, lines)
+            if at is not None and (at < level or (at == level and " | " in lines[level])):
+                wrong.append(f"{name} imports {other}, which is above or beside it")
     assert wrong == []
+
+
+def test_a_folder_of_many_modules_has_rooms() -> None:
+    held = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
+    assert not {str(folder.relative_to(ROOT)): n for folder, n in held.items() if n > MAX_MODULES_IN_A_FOLDER}
+
+
+def test_no_two_modules_share_a_name_by_accident() -> None:
+    held = Counter(name.rpartition(".")[2] for name in modules())
+    shared = {name for name, count in held.items() if count > 1}
+    allowed = set(" ".join(SHARED_NAMES).split())
+    assert not shared - allowed, "another name, or a line in SHARED_NAMES that says why"
+    assert not allowed - shared, "no longer shared"
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(name)
+    assert not {name: where for name, where in found.items() if len(where) > 1}
 
 
 def test_no_import_goes_round_in_a_circle() -> None:

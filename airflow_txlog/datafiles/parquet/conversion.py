@@ -37,7 +37,7 @@ VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ValueSource:
     """Where values come from: how a wanted field is found among theirs, and which leaf types may become which."""
 
     find: Callable[[FileFields, pa.Field], int | None]
@@ -68,7 +68,7 @@ def columns_of_file(
 
 
 def _columns(
-    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None, source: Source
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar] | None, source: ValueSource
 ) -> list[pa.Array]:
     columns = []
     members = FileFields(batch.schema)
@@ -89,7 +89,7 @@ def nullable_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: Source | None = None) -> pa.Array:
+def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource | None = None) -> pa.Array:
     """The same values as the wanted type. `column` names them in an error; `source` is rows where it is not said.
 
     Raises ColumnMismatch.
@@ -123,7 +123,7 @@ def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
     return convert_array(pa.repeat(value, length), field.type, field.name)
 
 
-def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: Source) -> pa.Array:
+def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSource) -> pa.Array:
     if not pa.types.is_struct(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no struct")
     members = FileFields(array.type)
@@ -150,7 +150,7 @@ def _check_variant(found: pa.StructType, members: FileFields, column: str, is_wh
         raise ColumnMismatch(column, found, VARIANT, "a variant has both a value and metadata")
 
 
-def _list(array: pa.Array, wanted: pa.ListType, column: str, source: Source) -> pa.Array:
+def _list(array: pa.Array, wanted: pa.ListType, column: str, source: ValueSource) -> pa.Array:
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise ColumnMismatch(column, kind, wanted, "it is no list")
@@ -160,7 +160,7 @@ def _list(array: pa.Array, wanted: pa.ListType, column: str, source: Source) -> 
     return pa.ListArray.from_arrays(_offsets(array), values, type=wanted)
 
 
-def _map(array: pa.Array, wanted: pa.MapType, column: str, source: Source) -> pa.Array:
+def _map(array: pa.Array, wanted: pa.MapType, column: str, source: ValueSource) -> pa.Array:
     if not pa.types.is_map(array.type):
         raise ColumnMismatch(column, array.type, wanted, "it is no map")
     keys = convert_array(array.keys, wanted.key_type, f"{column}.key", source)
@@ -176,7 +176,7 @@ def _offsets(array: pa.Array) -> pa.Array:
     return pc.if_else(valid, array.offsets, pa.scalar(None, array.offsets.type))
 
 
-def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: Source) -> pa.Array:
+def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource) -> pa.Array:
     kind = array.type
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
         # Through integers, so that no zone is ever applied: both sides count from the same epoch.
@@ -237,8 +237,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-ROWS = Source(lambda fields, wanted: fields.find_name(wanted.name), _keeps_values, False)
-FILE = Source(FileFields.find, _is_widened, True)
+ROWS = ValueSource(lambda fields, wanted: fields.find_name(wanted.name), _keeps_values, False)
+FILE = ValueSource(FileFields.find, _is_widened, True)
 
 
 def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:

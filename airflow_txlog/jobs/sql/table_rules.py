@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
-from airflow_txlog.engine.table.schema.rules import Check, Length, TableRules, read_rules
+from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, read_rules
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
@@ -38,8 +38,8 @@ SHOWN_COLUMNS = 5
 class Rules:
     """The rules of one table whose every text Spark has accepted. Made by `accepted_rules`."""
 
-    table: TableRules
-    evaluated: TableRules
+    table: RowRules
+    evaluated: RowRules
     """The same, each text with the job's current time in it (soundness A2)."""
     schema: delta.StructType
     spark_schema: StructType
@@ -212,7 +212,7 @@ def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     return rules
 
 
-def _with_literal_clocks(context: JobContext, rules: TableRules, columns: Collection[str]) -> TableRules:
+def _with_literal_clocks(context: JobContext, rules: RowRules, columns: Collection[str]) -> RowRules:
     """The rules with the job's current time in their texts, so that all that the job writes has the same."""
 
     def at_one_time(sql: str) -> str:

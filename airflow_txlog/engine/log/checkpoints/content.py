@@ -38,7 +38,7 @@ class CheckpointContent:
 
 
 @dataclass(slots=True)
-class Found:
+class Gathered:
     """What the files of one checkpoint hold, gathered file by file."""
 
     protocols: list[Protocol] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Found:
         self.adds.append(batch if self.keep is None else self.keep(batch))
 
 
-def check_top_level(store: Store, checkpoint: CheckpointFiles, found: Found) -> None:
+def check_top_level(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> None:
     """Raises CorruptCheckpoint unless the top level has each action that it must have, once, and is of its version."""
     needed = {"protocol": len(found.protocols), "metaData": len(found.metadata)}
     name = parse_name(checkpoint.path)
@@ -74,7 +74,7 @@ def check_top_level(store: Store, checkpoint: CheckpointFiles, found: Found) -> 
             raise corrupt(store, checkpoint.path, f"it says that it is of version {each.version}")
 
 
-def content_of(store: Store, checkpoint: CheckpointFiles, found: Found) -> CheckpointContent:
+def content_of(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> CheckpointContent:
     """What was found, as the state of a version. Raises CorruptCheckpoint where it can be none."""
     adds = pa.Table.from_batches(found.adds, FILES)
     # Files of one writer cannot overlap; parts or sidecars of two that were taken for one set can.

@@ -18,7 +18,7 @@ from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Prot
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded
 from airflow_txlog.engine.log.checkpoints.content import (
     CheckpointContent,
-    Found,
+    Gathered,
     check_top_level,
     content_of,
     corrupt,
@@ -59,7 +59,7 @@ def read_checkpoint(
     file, is of another version than its name, names a sidecar that is not there or not as long as it says, or whose
     parts hold one file twice; LimitExceeded; FileNotFoundError where log cleanup took it since it was listed.
     """
-    found = Found(keep=keep)
+    found = Gathered(keep=keep)
     decoded = Decoded(checkpoint.path, store.root)
     _gather_top_level(store, checkpoint, found, decoded, gather)
     check_top_level(store, checkpoint, found)
@@ -74,7 +74,7 @@ def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
     Raises CorruptCheckpoint (path) for what cannot be read or lacks an action that every checkpoint has,
     FileNotFoundError where it is gone.
     """
-    found = Found()
+    found = Gathered()
     _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root), gather_metadata)
     check_top_level(store, checkpoint, found)
     return found.metadata[0]
@@ -87,7 +87,7 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
     those of every checkpoint that stays, and must delete none where this raises: CorruptCheckpoint (path) for what
     cannot be read, FileNotFoundError where the checkpoint is gone.
     """
-    found = Found()
+    found = Gathered()
     _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root), gather_sidecars)
     with corrupt_where_unreadable(store, checkpoint.path):
         return tuple(sidecar_path(each, store.root) for each in found.sidecars)
@@ -96,9 +96,9 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
 def _gather_top_level(
     store: Store,
     checkpoint: CheckpointFiles,
-    found: Found,
+    found: Gathered,
     decoded: Decoded,
-    gather_parquet: Callable[[pa.NativeFile, Found, Decoded], None],
+    gather_parquet: Callable[[pa.NativeFile, Gathered, Decoded], None],
 ) -> None:
     """Add to `found` what the files that listing gave hold: all of JSON, of Parquet what `gather_parquet` reads."""
     for info in checkpoint.files:
@@ -110,7 +110,7 @@ def _gather_top_level(
                     gather_parquet(source, found, decoded)
 
 
-def _gather_json(data: bytes, path: str, found: Found) -> None:
+def _gather_json(data: bytes, path: str, found: Gathered) -> None:
     LOG_LINE.check_lines(data, path)
     # The decoder does not look into the strings that it skips; a file that is not UTF-8 is corrupt all the same.
     if not data.isascii():
@@ -129,7 +129,9 @@ def _gather_json(data: bytes, path: str, found: Found) -> None:
     found.sidecars += [line.sidecar for line in lines if line.sidecar is not None]
 
 
-def _read_sidecar(store: Store, checkpoint: CheckpointFiles, sidecar: Sidecar, found: Found, decoded: Decoded) -> None:
+def _read_sidecar(
+    store: Store, checkpoint: CheckpointFiles, sidecar: Sidecar, found: Gathered, decoded: Decoded
+) -> None:
     with corrupt_where_unreadable(store, checkpoint.path):
         path = sidecar_path(sidecar, store.root)
     try:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
-from airflow_txlog.engine.log.checkpoints.content import Found
+from airflow_txlog.engine.log.checkpoints.content import Gathered
 from airflow_txlog.engine.log.checkpoints.parsed_partitions import partition_maps
 from airflow_txlog.engine.log.checkpoints.parsed_statistics import statistics_json
 from airflow_txlog.engine.log.checkpoints.schema import CHECKPOINT, wire_name
@@ -30,7 +30,7 @@ _DESCRIBING = ["protocol", "metaData", "checkpointMetadata.version"]
 _STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
 
 
-def gather(source: Any, found: Found, decoded: Decoded) -> None:
+def gather(source: Any, found: Gathered, decoded: Decoded) -> None:
     """Every action of one Parquet file into `found`. `source` is a seekable binary file object."""
     file = _opened(source)
     instants = _instants(file)
@@ -39,7 +39,7 @@ def gather(source: Any, found: Found, decoded: Decoded) -> None:
         _gather_others(batch, found)
 
 
-def gather_files(source: Any, found: Found, decoded: Decoded) -> None:
+def gather_files(source: Any, found: Gathered, decoded: Decoded) -> None:
     """The adds and removes of one Parquet file; a sidecar holds nothing else. Raises ArrowInvalid where it has none."""
     file = _opened(source)
     if not {"add", "remove"} & set(file.schema_arrow.names):
@@ -49,7 +49,7 @@ def gather_files(source: Any, found: Found, decoded: Decoded) -> None:
         _gather_files(batch, found, instants)
 
 
-def gather_sidecars(source: Any, found: Found, decoded: Decoded) -> None:
+def gather_sidecars(source: Any, found: Gathered, decoded: Decoded) -> None:
     """Only what names the sidecars: a small part of the file."""
     file = _opened(source)
     if "sidecar" in file.schema_arrow.names:
@@ -57,7 +57,7 @@ def gather_sidecars(source: Any, found: Found, decoded: Decoded) -> None:
             found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
 
 
-def gather_metadata(source: Any, found: Found, decoded: Decoded) -> None:
+def gather_metadata(source: Any, found: Gathered, decoded: Decoded) -> None:
     """Only what describes the table: a small part of the file."""
     file = _opened(source)
     if set(_DESCRIBING) & set(file.schema_arrow.names):
@@ -109,7 +109,7 @@ def _statistics_columns(file: pq.ParquetFile) -> list[str]:
     return []
 
 
-def _gather_files(batch: pa.RecordBatch, found: Found, instants: frozenset[str]) -> None:
+def _gather_files(batch: pa.RecordBatch, found: Gathered, instants: frozenset[str]) -> None:
     adds = _valid(batch, "add")
     if adds is not None:
         found.add_files(_file_columns(adds, FILES, instants))
@@ -118,7 +118,7 @@ def _gather_files(batch: pa.RecordBatch, found: Found, instants: frozenset[str])
         found.removes.append(_file_columns(removes, TOMBSTONES, instants))
 
 
-def _gather_others(batch: pa.RecordBatch, found: Found) -> None:
+def _gather_others(batch: pa.RecordBatch, found: Gathered) -> None:
     found.protocols += [_protocol(row) for row in _rows(batch, "protocol")]
     found.metadata += [_metadata(row) for row in _rows(batch, "metaData")]
     found.transactions += [msgspec.convert(row, SetTransaction) for row in _rows(batch, "txn")]

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.schema.rules import Check, Length, TableRules, may_break_rules, read_rules
+from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, may_break_rules, read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 
 
@@ -23,7 +23,7 @@ def metadata(*fields: dict[str, Any], **configuration: str) -> Metadata:
     )
 
 
-def rules(what: Metadata) -> TableRules:
+def rules(what: Metadata) -> RowRules:
     return read_rules(what, parse_schema(what.schema_string), "memory://t")
 
 
@@ -42,7 +42,7 @@ def test_every_rule_of_the_metadata_is_read() -> None:
         {"name": "v", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "VARCHAR( 5 )"}},
         **{"delta.constraints.small": "a < 9", "delta.constraints.big": "a > 1", "delta.appendOnly": "true"},
     )
-    assert rules(what) == TableRules(
+    assert rules(what) == RowRules(
         checks=(
             Check(kind="CHECK", name="big", sql="a > 1"),
             Check(kind="CHECK", name="small", sql="a < 9"),

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.row_filter import passing
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
-from airflow_txlog.engine.table.schema.rules import TableRules
+from airflow_txlog.engine.table.schema.rules import RowRules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.jobs.files.source import PinnedSource
 from airflow_txlog.jobs.operations.merge import key_filter as module
@@ -76,8 +76,8 @@ def sides_of(source: PinnedSource) -> Sides:
         ansi=True,
         table_uri="",
         rules=Rules(
-            table=TableRules(),
-            evaluated=TableRules(),
+            table=RowRules(),
+            evaluated=RowRules(),
             schema=parse_schema(target.json()),
             spark_schema=target,
             uri="",
