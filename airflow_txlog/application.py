@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit

@@ -50,7 +50,7 @@ with DAG(
 
         from airflow_txlog.operators.progress import report
 
-        began = time.monotonic()
+        began = time.perf_counter()
         dates = pd.to_datetime(flights[["year", "month", "day"]]).dt.date
         rows = flights.drop(columns=["year", "month", "day"]).assign(
             flight_date=dates, time_hour=pd.to_datetime(flights["time_hour"]).astype("datetime64[us, UTC]")
@@ -71,7 +71,7 @@ with DAG(
             folder.mkdir(parents=True, exist_ok=True)
             part.to_parquet(folder / "part-0.parquet", index=False)
         counts = {name: len(part) for name, part in parts.items()}
-        report(get_current_context(), operation="fetch", rows=len(rows), seconds=time.monotonic() - began)
+        report(get_current_context(), operation="fetch", rows=len(rows), seconds=time.perf_counter() - began)
         return counts
 
     # [START howto_operator_write]
@@ -137,7 +137,7 @@ with DAG(
 
         from airflow_txlog.engine import Table
 
-        began = time.monotonic()
+        began = time.perf_counter()
         table = Table.open(TABLE)
         version = table.snapshot().version
         tails = table.to_arrow(columns=["tailnum"], version=version)["tailnum"].to_pylist()
@@ -150,7 +150,7 @@ with DAG(
             operation="read",
             version=version,
             rows=len(tails),
-            seconds=time.monotonic() - began,
+            seconds=time.perf_counter() - began,
         )
         return {"version": version, "rows": len(tails)}
 

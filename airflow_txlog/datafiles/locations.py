@@ -16,11 +16,11 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_bits
-import time
 from typing import Any
 
 import fsspec
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles import local_files
 
 _LOCAL = "file://"
@@ -117,7 +117,7 @@ def size_and_time(location: str) -> tuple[int, int]:
         return found.st_size, found.st_mtime_ns // 1_000_000
     filesystem, path = fsspec.core.url_to_fs(location)
     filesystem.invalidate_cache()
-    return int(filesystem.size(path)), time.time_ns() // 1_000_000
+    return int(filesystem.size(path)), SYSTEM_CLOCK.now_ms()
 
 
 def exists(location: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.creation import new_table
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction

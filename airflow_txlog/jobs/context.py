@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import inside, outer_location
 from airflow_txlog.engine import Snapshot, Table
@@ -38,6 +38,7 @@ class LogContext:
     root: str
     """The table's canonical URI."""
     log: Log
+    clock: Clock = SYSTEM_CLOCK
     steps: list[dict[str, Any]] = field(default_factory=list)
     tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
@@ -98,10 +99,13 @@ class JobContext(LogContext):
     """The author's texts, with the current time fixed."""
     parallelism: int
     """How many tasks Spark runs at once."""
-    job_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    job_id: str = field(init=False)
     views: list[str] = field(default_factory=list)
     pinned_inputs: dict[str, Any] = field(default_factory=dict)
     """What was evaluated once for all rounds and tries of this work, JSON-plain; the manifest keeps it."""
+
+    def __post_init__(self) -> None:
+        self.job_id = self.clock.unique_id().replace("-", "")[:16]
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:

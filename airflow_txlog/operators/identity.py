@@ -22,8 +22,8 @@ from typing import Any, TypeGuard
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_txlog.application import RecordedWork
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import ANNOTATION_TAG_PREFIX, ApplicationTransaction
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
 
 STATE_KEY = "txlog.transaction"

@@ -7,12 +7,12 @@ an error that cannot be won by running again fails the task on the try that met 
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.providers.common.compat import sdk
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.policies.rings import Ring, ring_of
 
@@ -51,7 +51,7 @@ class TxlogRetryPolicy(RetryPolicy):
         otherwise: Literal["fail", "default"] = "fail",
         delay: timedelta = timedelta(seconds=5),
         max_delay: timedelta = timedelta(minutes=2),
-        random_fraction: Callable[[], float] = random.random,
+        random_fraction: Callable[[], float] = SYSTEM_CLOCK.random,
     ) -> None:
         if otherwise not in ("fail", "default"):
             raise ValueError(f'otherwise must be "fail" or "default"; found {otherwise!r}')

@@ -16,12 +16,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import airflow_txlog
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost
@@ -172,10 +172,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
     if process.poll() is None:
         process.terminate()
-        deadline_s = time.monotonic() + TERMINATION_GRACE_S
+        deadline_s = SYSTEM_CLOCK.monotonic_s() + TERMINATION_GRACE_S
         # Polled rather than waited for: this may run in a signal handler above a blocking wait of the same thread.
-        while process.poll() is None and time.monotonic() < deadline_s:
-            time.sleep(STOP_POLL_S)
+        while process.poll() is None and SYSTEM_CLOCK.monotonic_s() < deadline_s:
+            SYSTEM_CLOCK.sleep(STOP_POLL_S)
         if process.poll() is None:
             process.kill()
             process.wait()

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.runners.base import Log, result_or_error
@@ -52,7 +51,7 @@ class InProcessRunner:
     @contextlib.contextmanager
     def _killable(self, spark: SparkSession) -> Iterator[None]:
         """Marks the Spark jobs that start inside, so that `kill` finds them and no others."""
-        tag = f"airflow_txlog-{uuid.uuid4()}"
+        tag = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}"
         self._running = (spark, tag)
         _add_tag(spark, tag)
         try:
@@ -80,7 +79,7 @@ class InProcessRunner:
                 with contextlib.suppress(Exception):  # a session that broke has nothing left to cancel
                     _interrupt(spark, tag)
                 told.set()
-                time.sleep(INTERRUPT_EVERY_S)
+                SYSTEM_CLOCK.sleep(INTERRUPT_EVERY_S)
 
         threading.Thread(target=interrupt, daemon=True).start()
         # Not until the job has ended: the thread that it runs in may be this one.

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.application import done_in, find_done, recorded_version
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
 from tests.conftest import ManualClock
 

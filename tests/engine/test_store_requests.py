@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.log.checkpoints import writing
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.clock import SystemClock
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles import locations
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.clock import SystemClock
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.jobs.context import LogContext

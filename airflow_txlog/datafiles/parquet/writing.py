@@ -8,7 +8,6 @@ Values", "Column Invariants"; soundness B10.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
 from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array, convert_columns, relabel
@@ -134,7 +134,7 @@ class PartitionedWriter:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._attempt = str(uuid.uuid4())
+        self._attempt = SYSTEM_CLOCK.unique_id()
         self._file_schema = physical_schema(layout.file_schema)
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import masked_rows
 from airflow_txlog.datafiles.locations import inside, readable
@@ -97,7 +97,7 @@ class CompactTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, and of what went wrong."""
         use_one_thread()
-        attempt = str(uuid.uuid4())
+        attempt = SYSTEM_CLOCK.unique_id()
         for number in task_numbers(batches):
             try:
                 planned_files = self.bins.files(number)

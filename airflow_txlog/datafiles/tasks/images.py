@@ -10,13 +10,13 @@ Source: docs/decisions/positions-not-rows.md; soundness A17.
 from __future__ import annotations
 
 import functools
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
@@ -55,7 +55,7 @@ class ImageTask:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()
         writer = PartitionedWriter(self.layout)
-        attempt = str(uuid.uuid4())
+        attempt = SYSTEM_CLOCK.unique_id()
         try:
             computed = _Rows(self._checked(batch) for batch in batches)
             while (address := computed.next_address()) is not None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, masked_rows
 from airflow_txlog.datafiles.failures import text_of
@@ -224,7 +224,7 @@ class RewriteTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, and of what went wrong."""
         use_one_thread()
-        attempt = str(uuid.uuid4())
+        attempt = SYSTEM_CLOCK.unique_id()
         for number in task_numbers(batches):
             try:
                 files = self.bins.files(number)

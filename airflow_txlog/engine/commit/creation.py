@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from airflow_txlog.engine.clock import Clock
+from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.content.change_files import check_change_names
 from airflow_txlog.engine.commit.content.row_tracking import materialized_columns
 from airflow_txlog.engine.log.actions import Metadata, Protocol

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_txlog.engine.clock import Clock
+from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts.check import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.limits import LOG_FILE

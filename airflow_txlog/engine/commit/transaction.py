@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.clock import Clock
+from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.content.attempt import Attempt, ReadSet
 from airflow_txlog.engine.commit.content.change_files import check_change_names
 from airflow_txlog.engine.commit.content.clustering import check_clustered_files, check_clustering, clustering_columns

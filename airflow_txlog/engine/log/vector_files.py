@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.vectors import B85_TO_Z85, FILE_VERSION, vector_file
 from airflow_txlog.engine.store.base import Store

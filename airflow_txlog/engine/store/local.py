@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles import local_files, locations
 from airflow_txlog.datafiles.local_files import inner_parts
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.engine.store.confine import location_within

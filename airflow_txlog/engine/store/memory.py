@@ -15,8 +15,8 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.datafiles.local_files import inner_parts
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.engine.store.confine import location_within

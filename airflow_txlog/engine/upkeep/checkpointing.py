@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.clock import Clock
 from airflow_txlog.datafiles.parquet.output import DEFAULT_FORMAT, ParquetFormat
-from airflow_txlog.engine.clock import Clock
 from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints import (
     AddForm,

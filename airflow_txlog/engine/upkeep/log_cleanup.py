@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_txlog.engine.clock import Clock
+from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.last_checkpoint import read_hint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from airflow_txlog.engine.clock import Clock
+from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
 from airflow_txlog.engine.log.paths import is_inside

@@ -8,7 +8,6 @@ or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -170,7 +169,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
         return Bins(inline=tuple(encoded))
     locations = []
-    plan_id = uuid.uuid4().hex
+    plan_id = context.clock.unique_id()
     for number, data in enumerate(encoded):
         location = inside(context.inputs_location, f"plan-{plan_id}-{number}.arrow")
         with open_output(location) as sink:

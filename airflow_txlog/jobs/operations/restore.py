@@ -15,9 +15,9 @@ import json
 from typing import Any
 
 from airflow_txlog.application import done_in, how_to_repeat, remove_restore_note
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.store import Store
 from airflow_txlog.engine.table.snapshot.time_travel import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored

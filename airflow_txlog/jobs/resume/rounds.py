@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from airflow_txlog.application import done_in
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Transaction
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import (
     CommitConflict,
     CommitContention,

@@ -1,8 +1,8 @@
 """The code that executors need, as a zip whose name is its content.
 
 Functions reach a Python worker by reference: the worker must be able to import the module that holds them. The zip has
-`airflow_txlog/__init__`, `errors` and `datafiles`, and nothing else. The invariant: equal content gives an equal name
-and equal bytes, because Spark Connect refuses a known name with other bytes. Source: soundness B9.
+`airflow_txlog/__init__`, `clock`, `errors` and `datafiles`, and nothing else. The invariant: equal content gives an
+equal name and equal bytes, because Spark Connect refuses a known name with other bytes. Source: soundness B9.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def executor_zip() -> tuple[str, bytes]:
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     package = files("airflow_txlog")
-    for name in ("__init__.py", "errors.py"):
+    for name in ("__init__.py", "clock.py", "errors.py"):
         yield f"airflow_txlog/{name}", package.joinpath(name).read_bytes()
     yield from _python_files(package.joinpath("datafiles"), "airflow_txlog/datafiles")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from airflow_txlog.engine.clock import SystemClock
+from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine.store import LocalStore, MemoryStore, open_store
 from airflow_txlog.errors import UnsupportedStore
 

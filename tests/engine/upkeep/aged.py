@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_txlog.engine.clock import SystemClock
+from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector, Remove
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import commit_name

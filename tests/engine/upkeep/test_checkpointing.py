@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_txlog.clock import SYSTEM_CLOCK, SystemClock
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, SystemClock
 from airflow_txlog.engine.log.actions import (
     Action,
     Add,

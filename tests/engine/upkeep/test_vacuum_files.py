@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.clock import SystemClock
+from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import commit_name

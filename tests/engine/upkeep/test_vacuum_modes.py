@@ -211,7 +211,7 @@ def test_a_wrong_inventory_deletes_nothing_outside_and_nothing_young(tmp_path: P
             inventory(path=["link", "young", "nothing", "../other", "."], modificationTime=[0] * 5, isDir=[True] * 5),
         ]
     )
-    from airflow_txlog.engine.clock import SystemClock
+    from airflow_txlog.clock import SystemClock
     from airflow_txlog.engine.log.columns import FILES, TOMBSTONES
     from airflow_txlog.engine.store import LocalStore
 

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
-from airflow_txlog.engine.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature

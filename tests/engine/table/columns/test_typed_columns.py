@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints import read_checkpoint

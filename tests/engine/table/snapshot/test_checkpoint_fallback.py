@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.clock import SYSTEM_CLOCK
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.checkpoints import write_checkpoint, writing
 from airflow_txlog.engine.log.listing import list_checkpoints
