@@ -16,7 +16,6 @@ INSERT = "insert"
 DELETE = "delete"
 UPDATE_PREIMAGE = "update_preimage"
 UPDATE_POSTIMAGE = "update_postimage"
-CHANGE_TYPES = (INSERT, DELETE, UPDATE_PREIMAGE, UPDATE_POSTIMAGE)
 
 CHANGE_TYPE_FIELD = pa.field(CHANGE_TYPE_COLUMN, pa.string())
 

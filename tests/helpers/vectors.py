@@ -21,12 +21,14 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap, union
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, corrupt_vector
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds
 from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
+from airflow_txlog.engine.log.vectors import read_vectors
+from airflow_txlog.engine.store import Store
 from airflow_txlog.engine.table.snapshot.files import record_count
 
 MAGIC = 1681511377
@@ -34,6 +36,20 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 
 Kind = Literal["plain", "runs"]
+
+
+def decode_vector(data: bytes, *, cardinality: int | None = None, num_records: int | None = None) -> pa.Int64Array:
+    """The positions in a serialized bitmap, checked as a table's are. Raises CorruptDeletionVector."""
+    rows = MaskedRows(data, "in memory", num_records)
+    if cardinality is not None and rows.num_rows != cardinality:
+        raise corrupt_vector("in memory", f"it has {rows.num_rows} rows, and {cardinality} were expected")
+    rows.check(num_records)
+    return rows.positions()
+
+
+def read_vector(store: Store, vector: DeletionVector, num_records: int | None = None) -> pa.Int64Array:
+    """The positions that one vector deletes."""
+    return read_vectors(store, [(vector, num_records)])[0].positions()
 
 
 def bitmap(positions: Iterable[int], kind: Kind = "plain") -> bytes:

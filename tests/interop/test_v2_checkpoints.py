@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.checkpoints import sidecars_of, writing
-from airflow_txlog.engine.log.listing import list_checkpoints
+from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.readers import rows_by_deltalake
 from tests.helpers.rows import append, bag
 

@@ -87,12 +87,6 @@ def look(store: Store, start: int) -> Listing:
     return listing
 
 
-def list_checkpoints(store: Store, start: int = 0) -> list[CheckpointFiles]:
-    """Every checkpoint of version `start` or later that is complete by its names, by version ascending."""
-    found = look(store, start).checkpoints
-    return [checkpoint for version in sorted(found) for checkpoint in found[version]]
-
-
 def _add_part(parts: dict[tuple[int, int], dict[int, FileInfo]], name: LogFile, info: FileInfo) -> None:
     if name.part is not None and name.parts is not None:
         parts[name.version, name.parts][name.part] = info

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
-
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, corrupt_vector
 from airflow_txlog.datafiles.locations import open_input
 from airflow_txlog.engine.limits import VECTOR
@@ -73,22 +71,6 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
     # The prefix is a directory name, not a URI: nothing in it is encoded.
     file_name = f"deletion_vector_{uuid.UUID(bytes=name)}.bin"
     return f"{prefix}/{file_name}" if prefix else file_name
-
-
-def decode_vector(
-    data: bytes, *, source: str = "in memory", cardinality: int | None = None, num_records: int | None = None
-) -> pa.Int64Array:
-    """The positions that a serialized bitmap (magic number included) masks: ascending, distinct, as int64.
-
-    `cardinality` and `num_records` (rows of the data file), where given, must agree with it; they bound the memory that
-    the answer takes. Raises CorruptDeletionVector.
-    """
-    return _checked(MaskedRows(data, source, num_records), cardinality, num_records).positions()
-
-
-def read_vector(store: Store, vector: DeletionVector, num_records: int | None = None) -> pa.Int64Array:
-    """The positions that a vector masks: ascending, distinct, as int64. Raises as `read_vectors`."""
-    return next(iter(read_vectors(store, [(vector, num_records)]))).positions()
 
 
 def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[MaskedRows]:

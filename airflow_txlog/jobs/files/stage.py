@@ -176,7 +176,6 @@ def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
 
 
 # A VACUUM that is asked for no longer retention takes files that no commit names once they are this old.
-ORPHAN_RETENTION_MS = ORPHAN_RETENTION_FLOOR_MS
 
 
 def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
@@ -184,7 +183,7 @@ def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
 
     `now_ms` is the store's clock, by which files have their times and a VACUUM tells their age.
     """
-    return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_MS // 4 for file in files)
+    return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
 
 
 def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
@@ -198,7 +197,7 @@ def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
         return
     age_ms = now_ms - min(file.modification_time_ms for file in files)
     gone = [file.path for file in files if not exists(file.location)]
-    if gone or age_ms >= ORPHAN_RETENTION_MS // 2:
+    if gone or age_ms >= ORPHAN_RETENTION_FLOOR_MS // 2:
         what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
         raise JobError(
             f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "

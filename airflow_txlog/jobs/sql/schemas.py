@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, may_break_rules
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.sql.gate import quoted
@@ -113,18 +113,6 @@ def schema_of_json(schema: Any) -> StructType:
     if _has_user_defined_type(schema):
         raise ValueError("a column's type is user-defined")
     return StructType.fromJson(schema)
-
-
-def check_takes_new_rows(snapshot: Snapshot) -> None:
-    """Raises UnsupportedFeature for a table whose rows must keep rules, on behalf of whoever does not keep them."""
-    if may_break_rules(snapshot.metadata, snapshot.delta_schema):
-        raise UnsupportedFeature(
-            f"Table {snapshot.uri} has rules for its rows (constraints, generated or identity columns, char or "
-            "varchar), which this operation does not keep. Rows can be deleted and written. Nothing was staged.",
-            table=snapshot.uri,
-            feature="rules of the table",
-            needed_to="write",
-        )
 
 
 def without_metadata(schema: StructType, *, nullable: bool = False) -> StructType:

@@ -28,7 +28,6 @@ def read_condition(
     return read_predicate(
         text,
         snapshot.delta_schema,
-        snapshot.partition_columns,
         parameters=parameters,
         time_zone=context.spec.time_zone,
         alias=alias,
@@ -55,7 +54,6 @@ def _joined(connector: str, one: Predicate, other: Predicate) -> Predicate:
         f"(\n{one.sql}\n) {connector} (\n{other.sql}\n)",
         all_of(trees) if connector == "AND" else any_of(trees),
         columns,
-        one.partition_columns or other.partition_columns,
     )
 
 

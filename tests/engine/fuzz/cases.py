@@ -22,13 +22,13 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
-from airflow_txlog.engine.log.vectors import decode_vector, read_vector, read_vectors
+from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from tests.engine.fuzz import mutations
 from tests.engine.fuzz.tables import Files, table
-from tests.helpers.vectors import bitmap, file_of, z85
+from tests.helpers.vectors import bitmap, decode_vector, file_of, read_vector, z85
 
 VERSION = 4
 CLASSIC = f"_delta_log/{VERSION:020d}.checkpoint.parquet"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, read_hint, write_hint
-from airflow_txlog.engine.log.listing import list_checkpoints
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import list_tail
 from airflow_txlog.engine.store import FileInfo, MemoryStore
 from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
+from tests.helpers.checkpoints import list_checkpoints
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 

@@ -14,9 +14,10 @@ import pytest
 
 from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.columns import TOMBSTONES
-from airflow_txlog.engine.log.listing import CheckpointFiles, list_checkpoints
+from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
 from airflow_txlog.errors import CorruptCheckpoint
+from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.paths import GOLDEN
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"

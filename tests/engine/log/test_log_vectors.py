@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
-from airflow_txlog.engine.log.vectors import decode_vector, read_vector, read_vectors, vector_file
+from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, TxlogError
 from tests.helpers.paths import GOLDEN
-from tests.helpers.vectors import bitmap, file_of, inline, stored, z85
+from tests.helpers.vectors import bitmap, decode_vector, file_of, inline, read_vector, stored, z85
 
 ROOT = "file:///lake/t"
 # The example of the protocol, "Deletion Vector Descriptor Schema".

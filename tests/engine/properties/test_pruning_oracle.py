@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.predicate import all_rows_match, may_hold_match, read_predicate, rows_matching
+from airflow_txlog.engine.table.predicate import may_hold_match, read_predicate, rows_matching
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.errors import UnsupportedPredicate
 from tests.engine.properties.histories import REPEATABLE
@@ -142,21 +142,19 @@ def _add(ps: str | None, pi: int | None, rows: list[dict[str, Any]]) -> tuple[Ad
 @settings(REPEATABLE, max_examples=depth(100, 600))
 @given(st.lists(_files, min_size=1, max_size=3), PREDICATES)
 def test_pruning_never_loses_a_row(files: list[Any], node: Any) -> None:
-    """`may_hold_match` keeps every file with a row that satisfies; `all_rows_match` is only what it says is true."""
+    """`may_hold_match` keeps every file with a row that satisfies."""
     parameters: dict[str, Any] = {}
     text = sql(node, parameters)
-    predicate = read_predicate(text, DELTA, list(PARTITIONS), parameters=parameters)
+    predicate = read_predicate(text, DELTA, parameters=parameters)
     made = [_add(*file) for file in files]
     table = adds_to_table([add for add, _ in made])
     may = may_hold_match(predicate, table, DELTA, list(PARTITIONS)).to_pylist()
     blind = may_hold_match(predicate, table, DELTA, list(PARTITIONS), trust_statistics=False).to_pylist()
-    whole = all_rows_match(predicate, table, DELTA, list(PARTITIONS)).to_pylist()
-    for (_, rows), kept, kept_blindly, is_whole in zip(made, may, blind, whole, strict=True):
+    for (_, rows), kept, kept_blindly in zip(made, may, blind, strict=True):
         expected = [truth(node, row) is True for row in rows.to_pylist()]
         assert kept or not any(expected), f"{text} {parameters} lost a row"
         assert kept_blindly or not any(expected)
         assert kept_blindly or not kept, "statistics kept what partitions had ruled out"
-        assert not is_whole or all(expected), f"{text} {parameters} does not select the whole file"
         # The grammar is closed: what lies outside chooses no rows.
         with suppress(UnsupportedPredicate):
             assert rows_matching(predicate, rows).to_pylist() == expected, f"{text} {parameters}"
@@ -171,7 +169,7 @@ def test_the_predicates_drawn_are_mostly_decided_and_prune_something() -> None:
     @given(st.lists(_files, min_size=1, max_size=3), PREDICATES)
     def count(files: list[Any], node: Any) -> None:
         parameters: dict[str, Any] = {}
-        predicate = read_predicate(sql(node, parameters), DELTA, list(PARTITIONS), parameters=parameters)
+        predicate = read_predicate(sql(node, parameters), DELTA, parameters=parameters)
         made = [_add(*file) for file in files]
         may = may_hold_match(predicate, adds_to_table([add for add, _ in made]), DELTA, list(PARTITIONS))
         seen["all"] += 1

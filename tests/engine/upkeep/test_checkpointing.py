@@ -23,12 +23,12 @@ from airflow_txlog.engine.log.actions import (
     SetTransaction,
 )
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
-from airflow_txlog.engine.log.listing import list_checkpoints
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.store import MemoryStore, Store
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
+from tests.helpers.checkpoints import list_checkpoints
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 FEATURES = ["deletionVectors", "domainMetadata", "rowTracking", "v2Checkpoint"]

@@ -8,9 +8,10 @@ import pytest
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.files.stage import ORPHAN_RETENTION_MS, check_not_swept
+from airflow_txlog.jobs.files.stage import check_not_swept
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.rounds import run_rounds
 from tests.conftest import ManualClock
@@ -37,11 +38,11 @@ def staged(folder: Path, name: str, age_ms: int, *, is_there: bool = True) -> St
 
 def test_a16_young_files_are_not_asked_for(tmp_path: Path) -> None:
     check_not_swept([], NOW_MS)
-    check_not_swept([staged(tmp_path, "a", ORPHAN_RETENTION_MS // 4 - 1, is_there=False)], NOW_MS)
+    check_not_swept([staged(tmp_path, "a", ORPHAN_RETENTION_FLOOR_MS // 4 - 1, is_there=False)], NOW_MS)
 
 
 def test_a16_older_files_must_still_be_there(tmp_path: Path) -> None:
-    old = ORPHAN_RETENTION_MS // 4
+    old = ORPHAN_RETENTION_FLOOR_MS // 4
     check_not_swept([staged(tmp_path, "a", old), staged(tmp_path, "b", 0)], NOW_MS)
     with pytest.raises(JobError, match="the first c") as caught:
         check_not_swept([staged(tmp_path, "a", old), staged(tmp_path, "c", 0, is_there=False)], NOW_MS)
@@ -50,7 +51,7 @@ def test_a16_older_files_must_still_be_there(tmp_path: Path) -> None:
 
 def test_a16_files_that_a_vacuum_may_take_at_any_moment_are_not_committed(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="at any moment"):
-        check_not_swept([staged(tmp_path, "a", ORPHAN_RETENTION_MS // 2)], NOW_MS)
+        check_not_swept([staged(tmp_path, "a", ORPHAN_RETENTION_FLOOR_MS // 2)], NOW_MS)
 
 
 def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path) -> None:
     before = table.snapshot().version
     spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     context = LogContext(spec=spec, root=table.uri, log=lambda line: None)
-    old = staged(tmp_path, "a", ORPHAN_RETENTION_MS // 2)
+    old = staged(tmp_path, "a", ORPHAN_RETENTION_FLOOR_MS // 2)
     with pytest.raises(JobError, match="at any moment"):
         run_rounds(
             context, lambda tx: Change(operation="WRITE", parameters={}, staged=[old]), clock=ManualClock(NOW_MS)

@@ -62,11 +62,6 @@ class ColumnBounds:
     may_hold_nan: bool
 
 
-def column_bounds(files: pa.Table, schema: StructType, column_path: ColumnPath) -> ColumnBounds:
-    """The bounds of one column, named from the top through structs; see `bounds`."""
-    return bounds(files, schema, [column_path])[column_path]
-
-
 def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPath]) -> dict[ColumnPath, ColumnBounds]:
     """The defended bounds of several columns over `files` (a FILES table), from one reading of its statistics.
 

@@ -6,14 +6,13 @@ by `pruning` and of rows by `rows`.
 """
 
 from airflow_txlog.engine.table.predicate.partition_sets import partitions_of
-from airflow_txlog.engine.table.predicate.pruning import all_rows_match, may_hold_match
+from airflow_txlog.engine.table.predicate.pruning import may_hold_match
 from airflow_txlog.engine.table.predicate.reading import read_predicate, target_conjuncts
 from airflow_txlog.engine.table.predicate.rows import rows_matching
 from airflow_txlog.engine.table.predicate.tree import Predicate
 
 __all__ = [
     "Predicate",
-    "all_rows_match",
     "may_hold_match",
     "partitions_of",
     "read_predicate",

@@ -59,10 +59,10 @@ def comparison(column: Column, operator: Operator, constant: Constant, time_zone
     if isinstance(value, Constant):
         return _within_a_day(column, operator, [value])
     if isinstance(value, Fraction):
-        return _on_grid(column, operator, value, _same_type(column, constant))
+        return _on_grid(column, operator, value)
     if isinstance(value, float):
         return _float_comparison(column, operator, value)
-    return Comparison(column, operator, value, _same_type(column, constant))
+    return Comparison(column, operator, value)
 
 
 def null_safe(column: Column, constant: Constant, time_zone: str, negated: bool) -> Node:
@@ -97,7 +97,7 @@ def membership(column: Column, constants: list[Constant], time_zone: str, negate
     values: dict[Value, None] = dict.fromkeys(member.value for member in exact)
     if not values:
         return NullTest(column, is_null=False) if negated and given else FALSE
-    return Membership(column, tuple(values), negated, all(member.same_type for member in exact))
+    return Membership(column, tuple(values), negated)
 
 
 def like(column: Column, constant: Constant, negated: bool) -> Node:
@@ -115,13 +115,6 @@ def like(column: Column, constant: Constant, negated: bool) -> Node:
     if prefix == pattern:
         return Comparison(column, Operator.NE if negated else Operator.EQ, pattern)
     return Prefix(column, prefix, negated)
-
-
-def _same_type(column: Column, constant: Constant) -> bool:
-    """The author's constant needs no conversion; integers of every width count as one type."""
-    if column.type in INTEGER_BITS:
-        return constant.type in INTEGER_BITS
-    return constant.type == column.type
 
 
 def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction | Constant:
@@ -257,7 +250,7 @@ def _unlike(data_type: DataType, constant: Constant) -> OutsideGrammar:
 # --- operators on a grid of values -----------------------------------------------------------------------------------
 
 
-def _on_grid(column: Column, operator: Operator, value: Fraction, same_type: bool) -> Node:
+def _on_grid(column: Column, operator: Operator, value: Fraction) -> Node:
     """The comparison with the column's own values, which are the multiples of a step between two bounds.
 
     `i > 5.5` becomes `i > 5`, `i = 5.5` never holds, and a byte is always less than 1000 unless it is null.
@@ -279,8 +272,8 @@ def _on_grid(column: Column, operator: Operator, value: Fraction, same_type: boo
     if outcome is not None:
         return NullTest(column, is_null=False) if outcome else FALSE
     if isinstance(column.type, DecimalType):
-        return Comparison(column, operator, Decimal(floor).scaleb(-scale, _WIDE), same_type)
-    return Comparison(column, operator, floor, same_type)
+        return Comparison(column, operator, Decimal(floor).scaleb(-scale, _WIDE))
+    return Comparison(column, operator, floor)
 
 
 def _grid(data_type: DataType) -> tuple[int, int, int]:
@@ -304,7 +297,7 @@ def _outside(operator: Operator, value: int, low: int, high: int) -> bool | None
 def _float_comparison(column: Column, operator: Operator, value: float) -> Node:
     """A float beside a float column as it is; NaN and the infinities beside an integer column decide by themselves."""
     if column.type in _FLOATS:
-        return Comparison(column, operator, value, False)
+        return Comparison(column, operator, value)
     greater = math.isnan(value) or value > 0
     holds = operator is Operator.NE or (operator in (Operator.LT, Operator.LE)) == greater
     return NullTest(column, is_null=False) if holds and operator is not Operator.EQ else FALSE

@@ -33,7 +33,7 @@ def partitions_of(partitions: Sequence[Mapping[str, str | None]]) -> Predicate:
     children: list[Node] = [PartitionSet(columns, frozenset(rows)) for columns, rows in sorted(groups.items())]
     tree = any_of(children) if children else FALSE
     named = frozenset(name for columns in groups for name in columns)
-    return Predicate(describe(tree), tree, named, tuple(sorted(named)))
+    return Predicate(describe(tree), tree, named)
 
 
 def in_set(node: PartitionSet, types: Sequence[DataType], values: Sequence[PartitionValues]) -> pa.BooleanArray:

@@ -1,8 +1,7 @@
-"""A predicate asked of files: which may hold a matching row, and which certainly hold nothing else.
+"""A predicate asked of files: which may hold a matching row?
 
-Two questions, two functions: the complement of one is not the other (soundness A4, A9). The invariants: a file is
-given up only if a partition value or a defended bound proves that no row matches, and a file counts as wholly matching
-only if equality of an exactly known partition value says so. Vector operations only: a table has a million files.
+The invariant: a file is left out only if a partition value or a defended bound proves that no row matches. The
+complement of the answer proves nothing (soundness A4). Vector operations only: a table has a million files.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from airflow_txlog.engine.table.predicate.exact import ColumnLeaf, comparable, t
 from airflow_txlog.engine.table.predicate.partition_sets import in_set, understands
 from airflow_txlog.engine.table.predicate.tree import (
     And,
-    Comparison,
-    Membership,
     Node,
-    Operator,
     Or,
     PartitionSet,
     Predicate,
@@ -34,17 +30,6 @@ from airflow_txlog.engine.table.predicate.tree import (
     leaves,
 )
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructType
-
-# Types of partition columns for which equality is the same to every reader of the strings (soundness A9).
-_PLAIN_TYPES = (
-    Primitive.STRING,
-    Primitive.BYTE,
-    Primitive.SHORT,
-    Primitive.INTEGER,
-    Primitive.LONG,
-    Primitive.DATE,
-    Primitive.BOOLEAN,
-)
 
 
 def may_hold_match(
@@ -72,18 +57,6 @@ def may_hold_match(
     facts.bounds.update({path[0]: found for path, found in bounds(narrowed, schema, [(n,) for n in wanted]).items()})
     answers = _may(predicate.tree, facts)
     return answers if count == len(kept) else pc.replace_with_mask(kept, kept, answers)
-
-
-def all_rows_match(
-    predicate: Predicate, files: pa.Table, schema: StructType, partition_columns: Sequence[str]
-) -> pa.BooleanArray:
-    """Which of the files hold no row but those that the predicate selects; one boolean a file, never null.
-
-    True is a proof, and is given only for TRUE itself, for partition columns of type string, integer, date or boolean
-    that equal a constant of that very type, and for AND and OR of these; everything else is asked of Spark.
-    Source: soundness A9.
-    """
-    return _all(predicate.tree, _Facts.of_partitions(predicate, files, schema, partition_columns))
 
 
 @dataclass(slots=True)
@@ -159,30 +132,3 @@ def _may_be_in_set(node: PartitionSet, facts: _Facts) -> pa.BooleanArray:
     if not understands(node, types):
         return facts.everywhere(True)
     return pc.or_(in_set(node, types, values), pc.invert(reduce(pc.and_, (each.known for each in values))))
-
-
-def _all(node: Node, facts: _Facts) -> pa.BooleanArray:
-    match node:
-        case And(children):
-            return reduce(pc.and_, (_all(child, facts) for child in children))
-        case Or(children):
-            return reduce(pc.or_, (_all(child, facts) for child in children))
-        case Truth(value):
-            return facts.everywhere(value)
-        case PartitionSet():
-            return _all_in_set(node, facts)
-        case Comparison(operator=Operator.EQ, same_type=True) | Membership(negated=False, same_type=True):
-            partition = facts.partitions.get(node.column.name)
-            same = facts.types.get(node.column.name) == node.column.type
-            if partition is not None and same and node.column.type in _PLAIN_TYPES:
-                return pc.and_(true_where(node, partition.values), partition.known)
-    return facts.everywhere(False)
-
-
-def _all_in_set(node: PartitionSet, facts: _Facts) -> pa.BooleanArray:
-    found = [facts.partitions.get(name) for name in node.columns]
-    values = [each for each in found if each is not None]
-    types = [facts.types[name] for name in node.columns if name in facts.types]
-    if len(values) < len(found) or not all(each in _PLAIN_TYPES for each in types):
-        return facts.everywhere(False)
-    return pc.and_(in_set(node, types, values), reduce(pc.and_, (each.known for each in values)))

@@ -8,7 +8,7 @@ text. It holds for Spark with ANSI mode on or off, and with the defaults of what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import sqlglot
@@ -34,7 +34,6 @@ from airflow_txlog.errors import InvalidPredicate
 def read_predicate(
     sql: str,
     schema: StructType,
-    partition_columns: Sequence[str],
     *,
     parameters: Mapping[str, object] | None = None,
     time_zone: str = "UTC",
@@ -58,12 +57,12 @@ def read_predicate(
     try:
         lexed = lex(sql)
     except Unreadable as problem:
-        return _unreadable(sql, partition_columns, f"{problem}", lenient)
+        return _unreadable(sql, f"{problem}", lenient)
     confinement.check_tokens(lexed, sql)
     parsed = _parse(lexed, sql)
     if parsed is None:
         # What looks like a parameter may be something else here (`v:path`); Spark has seen that none is missing.
-        predicate = _unreadable(sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
+        predicate = _unreadable(sql, confinement.guess_what_failed(lexed), lenient)
         _check_none_spare(sql, lexed.parameters, bound)
         return predicate
     used = _parameters(parsed, lexed)
@@ -77,13 +76,12 @@ def read_predicate(
     tree = _read(parsed, LeafReader(lexed, names, bound, time_zone, sql), outside)
     # Where every leaf was read, the parser's columns are the columns; else whatever in the text looks like one.
     columns = names.columns_named() if outside else names.columns_in(parsed)
-    return Predicate(sql, tree, columns, _spelled(partition_columns, schema))
+    return Predicate(sql, tree, columns)
 
 
 def target_conjuncts(
     on_sql: str,
     schema: StructType,
-    partition_columns: Sequence[str],
     *,
     target_alias: str,
     source_alias: str,
@@ -102,11 +100,11 @@ def target_conjuncts(
     try:
         lexed = lex(on_sql)
     except Unreadable as problem:
-        return _unreadable(on_sql, partition_columns, f"{problem}", lenient)
+        return _unreadable(on_sql, f"{problem}", lenient)
     confinement.check_tokens(lexed, on_sql)
     parsed = _parse(lexed, on_sql)
     if parsed is None:
-        return _unreadable(on_sql, partition_columns, confinement.guess_what_failed(lexed), lenient)
+        return _unreadable(on_sql, confinement.guess_what_failed(lexed), lenient)
     _check_none_missing(on_sql, _parameters(parsed, lexed), bound)
     others = None if source_columns is None else frozenset(name.lower() for name in source_columns)
     # An alias of one name with the other's, or with a column of the source, would make every name ambiguous.
@@ -116,7 +114,7 @@ def target_conjuncts(
     if missing is not None:
         raise unknown_column(on_sql, missing, schema)
     tree = _read(parsed, LeafReader(lexed, names, bound, time_zone, on_sql), [])
-    return Predicate(on_sql, tree, names.columns_named(), _spelled(partition_columns, schema))
+    return Predicate(on_sql, tree, names.columns_named())
 
 
 def _parse(lexed: Lexed, sql: str) -> exp.Expr | None:
@@ -131,10 +129,10 @@ def _parse(lexed: Lexed, sql: str) -> exp.Expr | None:
     return parsed
 
 
-def _unreadable(sql: str, partition_columns: Sequence[str], what: str, lenient: bool) -> Predicate:
+def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
     if not lenient:
         raise confinement.invalid(sql, what)
-    return Predicate(sql, Unknown(what), None, tuple(partition_columns))
+    return Predicate(sql, Unknown(what), None)
 
 
 def _parameters(parsed: exp.Expr, lexed: Lexed) -> list[str]:
@@ -160,12 +158,6 @@ def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]
             "A misspelt parameter is refused rather than ignored. Nothing was read.",
             predicate=sql,
         )
-
-
-def _spelled(partition_columns: Sequence[str], schema: StructType) -> tuple[str, ...]:
-    """The partition columns by the schema's spelling."""
-    found = ((schema.find(name), name) for name in partition_columns)
-    return tuple(name if field is None else field.name for field, name in found)
 
 
 def _read(node: exp.Expr, reader: LeafReader, outside: list[str], negated: bool = False) -> Node:

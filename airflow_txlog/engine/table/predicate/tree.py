@@ -69,16 +69,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`column op value`. NaN equals itself and is greater than everything; -0.0 equals 0.0.
-
-    `same_type` is true where the author's constant already had the column's type: the engine then may decide alone
-    that a whole partition matches (soundness A9).
-    """
+    """`column op value`. NaN equals itself and is greater than everything; -0.0 equals 0.0."""
 
     column: Column
     operator: Operator
     value: Value
-    same_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,6 @@ class Membership:
     column: Column
     values: tuple[Value, ...]
     negated: bool = False
-    same_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +191,6 @@ def columns_of(leaf: Leaf) -> tuple[str, ...]:
             return ()
 
 
-def unknown_reason(node: Node) -> str | None:
-    """Why the first unknown leaf is unknown, or None where the tree has none."""
-    return next((leaf.reason for leaf in leaves(node) if isinstance(leaf, Unknown)), None)
-
-
 @dataclass(frozen=True, slots=True)
 class Predicate:
     """One boolean expression over the rows of a table, read as far as the engine can defend.
@@ -213,45 +202,11 @@ class Predicate:
     sql: str
     tree: Node
     columns: frozenset[str] | None = field(default_factory=frozenset)
-    partition_columns: tuple[str, ...] = ()
 
     @classmethod
     def true(cls) -> Predicate:
         """Every row of the table."""
         return cls("TRUE", TRUE)
-
-    @property
-    def is_true(self) -> bool:
-        """The predicate is TRUE as written: the whole table."""
-        return self.tree == TRUE
-
-    @property
-    def is_decided(self) -> bool:
-        """Every part lies within the closed grammar, so that `rows_matching` can evaluate it."""
-        return unknown_reason(self.tree) is None
-
-    @property
-    def partition_columns_named(self) -> frozenset[str]:
-        """The partition columns that the text names, as far as it can be told."""
-        return frozenset(self.partition_columns) & (self.columns or frozenset())
-
-    @property
-    def names_only_partition_columns(self) -> bool:
-        """It certainly names no column but those of the partitioning (a constant names none)."""
-        return self.columns is not None and self.columns <= frozenset(self.partition_columns)
-
-    @property
-    def partition_part(self) -> str:
-        """The conjuncts that speak of nothing but partition columns, for messages; "TRUE" where there are none."""
-        partition = frozenset(self.partition_columns)
-        parts = self.tree.children if isinstance(self.tree, And) else (self.tree,)
-        kept = [part for part in parts if _speaks_only_of(part, partition)]
-        return " AND ".join(describe(part, nested=len(kept) > 1) for part in kept) or "TRUE"
-
-
-def _speaks_only_of(node: Node, partition: frozenset[str]) -> bool:
-    named = [columns_of(leaf) for leaf in leaves(node)]
-    return all(names and partition.issuperset(names) for names in named)
 
 
 # A description is for people: long lists are cut.

@@ -42,7 +42,6 @@ _SMALL_ROWS = 4096
 
 Hidden = Mapping[int, frozenset[int]]
 """Rows that are no longer there, by number of chunk and position in it."""
-_NOTHING: Hidden = {}
 
 
 class _Rows:
@@ -65,11 +64,6 @@ class _Rows:
     @property
     def count(self) -> int:
         return self.starts[-1]
-
-    @cached_property
-    def has_vectors(self) -> bool:
-        vectors = [chunk.light.column("deletion_vector") for chunk in self.chunks]
-        return any(column.null_count < len(column) for column in vectors)
 
     def at_paths(self, paths: Collection[str]) -> list[int]:
         """Row numbers of the files at these canonical paths, whatever their deletion vectors; ascending."""
@@ -239,11 +233,6 @@ class FileLayers:
     def count(self) -> int:
         """How many files there are, without looking at them."""
         return sum(layer.count for layer in self._layers)
-
-    @property
-    def may_have_vectors(self) -> bool:
-        """False where no file has a deletion vector; known for what an earlier version shares with this one."""
-        return any(layer.rows.has_vectors for layer in self._layers)
 
     @property
     def table(self) -> pa.Table:

@@ -126,11 +126,6 @@ class ReplayBase:
     removed_files: FileLayers = field(default_factory=lambda: FileLayers(TOMBSTONES))
 
 
-def replay(base: ReplayBase, commits: Sequence[Commit], *, root: str, version: int) -> TableState:
-    """`replay_newest_first` of commits that are there already, ascending."""
-    return replay_newest_first(base, reversed(commits), root=root, version=version)
-
-
 def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int) -> TableState:
     """The state after `base` and then `commits` (descending, contiguous), of which the first is `version`.
 

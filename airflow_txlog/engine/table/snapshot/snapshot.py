@@ -187,9 +187,7 @@ class Snapshot:
         """The predicate in the engine's closed grammar, read against this version's schema."""
         if isinstance(predicate, Predicate):
             return predicate
-        return read_predicate(
-            predicate, self.delta_schema, self.partition_columns, parameters=parameters, time_zone=time_zone
-        )
+        return read_predicate(predicate, self.delta_schema, parameters=parameters, time_zone=time_zone)
 
     def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:
         """Which of these files may hold a row satisfying the predicate, by this version's schema and properties."""

@@ -79,7 +79,7 @@ class DeleteByKeys(RowOperation):
             gate.check_all_used()
             # A column may have been widened since the keys were pinned; any other type is refused here.
             keys = convert_keys(self._key_values(source), field, context.root)
-            read = keys_predicate(keys, field, snapshot.partition_columns)
+            read = keys_predicate(keys, field)
             files = files_inside(partitions, scope, tx.read(both(read, scope_read)))
         return _Prepared(
             snapshot=snapshot,
@@ -220,13 +220,13 @@ class DeleteByKeys(RowOperation):
         )
 
 
-def keys_predicate(keys: Keys, field: StructField, partition_columns: list[str] | tuple[str, ...]) -> Predicate:
+def keys_predicate(keys: Keys, field: StructField) -> Predicate:
     """What rows with one of the keys satisfy: the keys themselves, or the range that they span.
 
     Its text, which errors show, tells no key.
     """
     text = f"{field.name} IN ({plural(len(keys.values), 'key')})"
-    return Predicate(text, _tree(keys.values, field), frozenset({field.name}), tuple(partition_columns))
+    return Predicate(text, _tree(keys.values, field), frozenset({field.name}))
 
 
 def _tree(values: pa.Array, field: StructField) -> Node:

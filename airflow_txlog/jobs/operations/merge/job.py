@@ -164,7 +164,6 @@ class _Merge(RowOperation):
         return target_conjuncts(
             context.arguments["on"],
             snapshot.delta_schema,
-            snapshot.partition_columns,
             target_alias=sides.target_alias,
             source_alias=sides.source_alias,
             parameters=context.parameters,

@@ -215,7 +215,7 @@ def values_of(chosen: Chosen, values: pa.Table) -> Predicate:
     names = [field.name for _, field in chosen]
     rows = zip(zip(*texts, strict=True), keep.to_pylist(), strict=True)
     found = partitions_of([dict(zip(names, row, strict=True)) for row, kept in rows if kept])
-    return Predicate(found.sql, found.tree, frozenset(names), tuple(names))
+    return Predicate(found.sql, found.tree, frozenset(names))
 
 
 def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
@@ -232,12 +232,12 @@ def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
         children.append(inside)
     tree = all_of(children)
     names = [field.name for _, field in chosen]
-    return Predicate(describe(tree), tree, frozenset(names), tuple(names))
+    return Predicate(describe(tree), tree, frozenset(names))
 
 
 def told(scope: Predicate) -> str:
     """What the source names, in words for people."""
-    names = ", ".join(scope.partition_columns)
+    names = ", ".join(sorted(scope.columns or ()))
     sets = [leaf for leaf in leaves(scope.tree) if isinstance(leaf, PartitionSet)]
     if sets or scope.tree == FALSE:
         return f"{plural(sum(len(leaf.rows) for leaf in sets), 'value')} of {names}"

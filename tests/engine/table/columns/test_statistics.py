@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import decode_add_path
 from airflow_txlog.engine.table.columns import statistics
-from airflow_txlog.engine.table.columns.statistics import bounds, column_bounds
+from airflow_txlog.engine.table.columns.statistics import bounds
 from airflow_txlog.engine.table.schema.schema import (
     ArrayType,
     DecimalType,
@@ -41,7 +41,7 @@ def files(*stats, masked=()):
 
 def found(data_type, *stats, metadata=None, masked=()):
     schema = StructType((StructField("c", data_type, True, metadata or {}),))
-    return column_bounds(files(*stats, masked=masked), schema, ("c",))
+    return bounds(files(*stats, masked=masked), schema, [("c",)])[("c",)]
 
 
 def sides(data_type, minimum, maximum, metadata=None):
@@ -254,7 +254,7 @@ def test_text_that_is_not_utf_8_is_unknown_for_its_file_alone():
         b'{"numRecords":1,"minValues":{"c":"a"}}',
     ]
     table = files(None, None).set_column(0, "stats", pa.array(raw, pa.binary()).view(pa.string()))
-    one = column_bounds(table, StructType((StructField("c", Primitive.STRING),)), ("c",))
+    one = bounds(table, StructType((StructField("c", Primitive.STRING),)), [("c",)])[("c",)]
     assert one.lower.to_pylist() == [None, "a"]
 
 
@@ -354,7 +354,7 @@ def test_members_of_structs_are_bounded_and_their_nulls_not_believed():
 def test_a_column_outside_the_schema_is_an_error():
     for path in (("nope",), ("list", "element"), ("s", "x"), ()):
         with pytest.raises(UnknownColumn):
-            column_bounds(files({}), NESTED, path)
+            bounds(files({}), NESTED, [path])
 
 
 def test_no_files_have_no_bounds_of_the_right_types():
@@ -406,7 +406,7 @@ columns = st.one_of(
 def test_the_statistics_we_write_bound_the_values_under_our_own_reader(column):
     arrow, values = column
     table = pa.table({"c": pa.array(values, arrow)})
-    bound = column_bounds(files(file_statistics(table)), from_arrow(table.schema), ("c",))
+    bound = bounds(files(file_statistics(table)), from_arrow(table.schema), [("c",)])[("c",)]
     holds(bound, table.column("c"))
     assert bound.num_records.to_pylist() == [len(values)]
     assert bound.null_count.to_pylist() == [table.column("c").null_count]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.table.predicate import Predicate, read_predicate
-from airflow_txlog.engine.table.predicate.tree import describe
+from airflow_txlog.engine.table.predicate.tree import Unknown, describe, leaves
 from airflow_txlog.engine.table.schema.schema import ArrayType, DecimalType, Primitive, StructField, StructType
 
 _MEMBERS = StructType((StructField("a", Primitive.INTEGER), StructField("b", Primitive.STRING)))
@@ -45,7 +45,12 @@ PARTITIONS = ["day", "country", "year", "flag"]
 
 
 def read(sql: str, **keywords: Any) -> Predicate:
-    return read_predicate(sql, SCHEMA, PARTITIONS, **keywords)
+    return read_predicate(sql, SCHEMA, **keywords)
+
+
+def is_decided(predicate: Predicate) -> bool:
+    """Whether every part lies within the closed grammar."""
+    return not any(isinstance(leaf, Unknown) for leaf in leaves(predicate.tree))
 
 
 def told(sql: str, **keywords: Any) -> str:

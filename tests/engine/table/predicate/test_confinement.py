@@ -6,7 +6,7 @@ import pytest
 
 from airflow_txlog.engine.table.predicate import read_predicate
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn, UnsupportedPredicate
-from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, read
+from tests.engine.table.predicate.tables import SCHEMA, is_decided, read
 
 NOT_ONE_EXPRESSION = [
     ("", "it is empty"),
@@ -104,19 +104,18 @@ def test_a_column_may_have_the_name_of_a_keyword() -> None:
     schema = StructType(tuple(StructField(name, Primitive.INTEGER) for name in names))
     for name in names:
         quoted = f"(`{name}` IS NULL OR `{name}` IN (1, 2))"
-        assert read_predicate(quoted, schema, []).columns == {name}
+        assert read_predicate(quoted, schema).columns == {name}
     for name in ("rand", "count", "date", "timestamp", "end", "user"):
-        assert read_predicate(f"({name} = 1)", schema, []).columns == {name}
+        assert read_predicate(f"({name} = 1)", schema).columns == {name}
     # A word that the parser here cannot take for a name is no query for that.
-    assert read_predicate("(from IS NULL AND from IN (1))", schema, [], lenient=True).columns is None
+    assert read_predicate("(from IS NULL AND from IN (1))", schema, lenient=True).columns is None
 
 
 def test_text_that_only_spark_can_parse_is_unknown_when_spark_has_parsed_it() -> None:
     sql = "day = '2024-01-01' AND variant_column:path.to[0] = 1"
-    predicate = read_predicate(sql, SCHEMA, PARTITIONS, lenient=True, parameters=None)
+    predicate = read_predicate(sql, SCHEMA, lenient=True, parameters=None)
     assert predicate.columns is None
-    assert not predicate.is_decided
-    assert not predicate.names_only_partition_columns
+    assert not is_decided(predicate)
     assert predicate.sql == sql
 
 
@@ -128,7 +127,7 @@ def test_functions_of_the_clock_are_unknown_and_not_refused() -> None:
         "day > curdate()",
         "wall < localtimestamp",
     ):
-        assert not read(sql).is_decided
+        assert not is_decided(read(sql))
 
 
 def test_a_wrong_column_is_named_with_the_nearest_and_the_others() -> None:
@@ -146,4 +145,4 @@ def test_a_wrong_column_is_named_with_the_nearest_and_the_others() -> None:
 def test_a_wrong_column_may_be_unknown_instead() -> None:
     predicate = read("dya = '2024-01-01' AND i = 1", unknown_columns="unknown")
     assert predicate.columns == {"i"}
-    assert not predicate.is_decided
+    assert not is_decided(predicate)

@@ -41,7 +41,7 @@ def test_a3_a_string_that_is_read_is_the_string_that_spark_reads(spark: SparkSes
         quote = draw.choice("'''\"")
         prefix = draw.choice(["", "", "", "", "R", "r", "N", "date ", "-- c\n"])
         sql = f"s = {prefix}{quote}{inner}{quote}" + draw.choice(["", "", " -- it's", " /* ' */", " 'x'", "'"])
-        tree = read_predicate(sql, _TEXT, [], lenient=True, parameters={}).tree if ":p" not in sql else None
+        tree = read_predicate(sql, _TEXT, lenient=True, parameters={}).tree if ":p" not in sql else None
         if not isinstance(tree, Comparison):
             continue
         read += 1

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
-from airflow_txlog.engine.table.predicate import Predicate, all_rows_match, may_hold_match, read_predicate
+from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read
 
@@ -17,10 +17,6 @@ from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files,
 def may(sql: str, *adds: Add, **keywords: Any) -> list[bool]:
     trust = keywords.pop("trust_statistics", True)
     return may_hold_match(read(sql, **keywords), files(*adds), SCHEMA, PARTITIONS, trust_statistics=trust).to_pylist()
-
-
-def whole(sql: str, *adds: Add, **keywords: Any) -> list[bool]:
-    return all_rows_match(read(sql, **keywords), files(*adds), SCHEMA, PARTITIONS).to_pylist()
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
@@ -85,7 +81,7 @@ def test_a_timestamp_partition_without_a_zone_is_kept() -> None:
             for v in values
         ]
     )
-    predicate = read_predicate("at < '2024-01-01'", schema, ["at", "wall"])
+    predicate = read_predicate("at < '2024-01-01'", schema)
     assert may_hold_match(predicate, adds, schema, ["at", "wall"]).to_pylist() == [True, False, False]
 
 
@@ -97,7 +93,7 @@ def test_nan_partitions_compare_as_spark_compares_them() -> None:
     )
 
     def kept(sql: str) -> list[bool]:
-        return may_hold_match(read_predicate(sql, schema, ["x"]), adds, schema, ["x"]).to_pylist()
+        return may_hold_match(read_predicate(sql, schema), adds, schema, ["x"]).to_pylist()
 
     assert kept("x > 5") == [True, True, False, False, False]
     assert kept("x = double('NaN')") == [True, False, False, False, False]
@@ -279,19 +275,15 @@ def test_partitions_and_statistics_work_together() -> None:
 
 def test_no_files_at_all() -> None:
     assert may("day = '2024-01-01' AND i = 5") == []
-    assert whole("day = '2024-01-01'") == []
 
 
 def test_answers_are_plain_arrays_as_long_as_the_files() -> None:
     chunked = pa.concat_tables([files(ONE_TO_TEN), files(ALL_NULL, file({"day": "2024-01-01"}))])
     for sql in ("i = 5", "day = '2024-01-01'", "TRUE", "upper(name) = 'A'", "i = 5 AND day = '2024-01-01'"):
-        for answer in (
-            may_hold_match(read(sql), chunked, SCHEMA, PARTITIONS),
-            all_rows_match(read(sql), chunked, SCHEMA, PARTITIONS),
-        ):
-            assert isinstance(answer, pa.BooleanArray)
-            assert len(answer) == 3
-            assert answer.null_count == 0
+        answer = may_hold_match(read(sql), chunked, SCHEMA, PARTITIONS)
+        assert isinstance(answer, pa.BooleanArray)
+        assert len(answer) == 3
+        assert answer.null_count == 0
 
 
 def test_a_column_of_another_type_than_was_read_prunes_nothing() -> None:
@@ -302,62 +294,9 @@ def test_a_column_of_another_type_than_was_read_prunes_nothing() -> None:
     assert may_hold_match(read("i = 5"), adds, gone, PARTITIONS).to_pylist() == [True]
 
 
-# --- all rows -------------------------------------------------------------------------------------------------------
-
-WHOLE = [
-    ("TRUE", [True, True, True]),
-    ("FALSE", [False, False, False]),
-    ("day = DATE '2024-01-01'", [True, False, False]),
-    ("country = 'de'", [True, True, False]),
-    ("year = 2024", [True, False, False]),
-    ("year = 2024L", [True, False, False]),
-    ("flag", [True, False, False]),
-    ("flag = FALSE", [False, True, False]),
-    ("country IN ('de', 'at')", [True, True, False]),
-    ("country = 'de' AND year = 2024", [True, False, False]),
-    ("day = DATE '2024-01-01' OR year = 2025", [True, True, False]),
-    ("country <=> 'de'", [True, True, False]),
-    # what only Spark decides
-    ("day = '2024-01-01'", [False, False, False]),
-    ("country = 1", [False, False, False]),
-    ("year = 2024.0", [False, False, False]),
-    ("year = '2024'", [False, False, False]),
-    ("year >= 2024", [False, False, False]),
-    ("year != 2023", [False, False, False]),
-    ("NOT year = 2023", [False, False, False]),
-    ("country LIKE 'd%'", [False, False, False]),
-    ("country LIKE 'de'", [False, False, False]),
-    ("country IS NULL", [False, False, False]),
-    ("country NOT IN ('x')", [False, False, False]),
-    ("upper(country) = 'DE'", [False, False, False]),
-    ("country = 'de' AND i = 5", [False, False, False]),
-]
+def test_a_partition_value_that_is_not_known_keeps_its_file() -> None:
+    assert may("year = 2024", file({"day": "yesterday", "year": "MMXXIV", "flag": "yes"})) == [True]
 
 
-@pytest.mark.parametrize(("sql", "expected"), WHOLE, ids=[sql for sql, _ in WHOLE])
-def test_a9_all_rows_match_only_by_equality_of_plain_partitions(sql: str, expected: list[bool]) -> None:
-    adds = [
-        file({"day": "2024-01-01", "country": "de", "year": "2024", "flag": "true"}, lower={"i": 5}, upper={"i": 5}),
-        file({"day": "2024-01-02", "country": "de", "year": "2025", "flag": "false"}, nulls={"i": 0}),
-        file({"day": None, "country": None, "year": None, "flag": None}),
-    ]
-    assert whole(sql, *adds) == expected
-
-
-def test_a9_a_partition_value_that_is_not_known_is_never_whole() -> None:
-    adds = [file({"day": "yesterday", "year": "MMXXIV", "flag": "yes"})]
-    assert whole("day = DATE '2024-01-01'", *adds) == [False]
-    assert whole("year = 2024", *adds) == [False]
-    assert whole("flag", *adds) == [False]
-    assert may("year = 2024", *adds) == [True]
-
-
-def test_a9_statistics_never_prove_that_all_rows_match() -> None:
-    assert whole("i = 5", ALL_FIVE) == [False]
-    assert whole("i IS NULL", ALL_NULL) == [False]
-
-
-def test_true_keeps_and_takes_every_file() -> None:
-    adds = files(*STATISTICS)
-    assert may_hold_match(Predicate.true(), adds, SCHEMA, PARTITIONS).to_pylist() == [True] * 5
-    assert all_rows_match(Predicate.true(), adds, SCHEMA, PARTITIONS).to_pylist() == [True] * 5
+def test_true_keeps_every_file() -> None:
+    assert may_hold_match(Predicate.true(), files(*STATISTICS), SCHEMA, PARTITIONS).to_pylist() == [True] * 5

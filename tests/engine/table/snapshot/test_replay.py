@@ -15,7 +15,7 @@ from airflow_txlog.engine.log.actions import Add, Commit, DeletionVector, Metada
 from airflow_txlog.engine.log.columns import adds_to_table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.files import action_keys, file_key, file_keys
-from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay
+from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay_newest_first
 from airflow_txlog.engine.table.snapshot.state import TableState
 from tests.helpers.rows import append, sorted_rows
 
@@ -63,7 +63,7 @@ def commit(version: int, *actions: Any, info: dict[str, Any] | None = None) -> C
 
 
 def state_of(*commits: Commit, base: ReplayBase | None = None) -> TableState:
-    return replay(base or ReplayBase(), commits, root=ROOT, version=commits[-1].version)
+    return replay_newest_first(base or ReplayBase(), reversed(commits), root=ROOT, version=commits[-1].version)
 
 
 def live(state: TableState) -> set[str]:
