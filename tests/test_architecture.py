@@ -12,15 +12,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.paths import ROOT
-
-PACKAGE = ROOT / "airflow_txlog"
+from tools import rooms
 
 MAX_FUNCTION_LINES = 60
 MAX_MODULE_LINES = 450
@@ -108,48 +106,12 @@ SHARED_NAMES = {
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the package by dotted name; a package by the name of its folder."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def is_type_checking(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-
-
-def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below that can run: all but the bodies under `if TYPE_CHECKING:`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt) and is_type_checking(child):
-            assert isinstance(child, ast.If)
-            for other in child.orelse:
-                yield from running_nodes(other)
-            continue
-        yield child
-        yield from running_nodes(child)
+    return rooms.modules(ROOT)
 
 
 @cache
 def imports_of(name: str) -> frozenset[str]:
-    """Dotted names that a module imports, anywhere in it; a name of ours is resolved to the module that holds it."""
-    path = modules()[name]
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    found: set[str] = set()
-    for node in running_nodes(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")
-                base = ".".join([*parents[: len(parents) - node.level + 1], *([base] if base else [])])
-            for alias in node.names:
-                full = f"{base}.{alias.name}"
-                found.add(full if full in modules() else base)
-    return frozenset(found)
+    return rooms.imports_of(name, modules())
 
 
 def part_of(name: str) -> str:
