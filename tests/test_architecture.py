@@ -8,6 +8,7 @@ functions included; only what stands under `if TYPE_CHECKING:` does not count, b
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -204,6 +205,77 @@ def test_no_import_goes_round_in_a_circle() -> None:
 
     for name in graph:
         visit(name, [])
+
+
+# --- docs/architecture.md -----------------------------------------------------------------------------------------
+
+# What the drawing shows as one node.
+DRAWN_AS = {**dict.fromkeys(CONTRACT, "contract"), **dict.fromkeys(BASE, "errors, clock")}
+# Operations and the modules of engine/log are too many to draw.
+NOT_DRAWN = {"jobs.operations", "engine.log"}
+
+
+def drawing(number: int) -> tuple[dict[str, str], set[tuple[str, str]], set[tuple[str, str]]]:
+    """A drawing's nodes (id to dotted name), and its solid and its dotted arrows, between dotted names."""
+    text = re.findall(r"```mermaid\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)[number]
+    nodes = {}
+    for name, label in re.findall(r"(\w+)\[\"([^\"]+)\"\]", text):
+        first = label.split("<br/>")[0]
+        nodes[name] = first.split(":")[0].replace("/", ".")
+    bare = re.sub(r"\[\"[^\"]+\"\]|\|\"[^\"]+\"\|", "", text)
+    arrows = re.findall(r"^ *(\w+) +(-->|-\.->) *(\w+)$", bare, re.MULTILINE)
+    assert len(arrows) == bare.count("->"), "an arrow that this test cannot read: one arrow a line"
+    solid = {(nodes[start], nodes[end]) for start, kind, end in arrows if kind == "-->"}
+    return nodes, solid, {(nodes[start], nodes[end]) for start, kind, end in arrows if kind != "-->"}
+
+
+def needed_arrows(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The edges without those that a longer way along other edges shows already."""
+
+    def reached(start: str, without: tuple[str, str]) -> set[str]:
+        found: set[str] = set()
+        pending = [start]
+        while pending:
+            here = pending.pop()
+            more = {end for begin, end in edges - {without} if begin == here} - found
+            found |= more
+            pending += more
+        return found
+
+    return {edge for edge in edges if edge[1] not in reached(edge[0], edge)}
+
+
+def test_the_drawing_of_the_rooms_is_the_order_that_holds() -> None:
+    parts = {
+        (DRAWN_AS.get(part_of(name), part_of(name)), DRAWN_AS.get(part_of(other), part_of(other)))
+        for name in modules()
+        for other in imports_of(name)
+        if other.startswith("airflow_txlog.") and part_of(name)
+    }
+    expected = needed_arrows({(one, other) for one, other in parts if one != other})
+    for folder, lines in ROOMS.items():
+        below = [[f"{folder}.{room}" for room in line.split(" | ")] for line in lines if line != "*"]
+        if folder not in NOT_DRAWN:
+            expected |= {(one, other) for upper, lower in itertools.pairwise(below) for one in upper for other in lower}
+    _, drawn, _ = drawing(0)
+    assert drawn == expected
+
+
+def test_the_drawing_of_a_merge_shows_imports() -> None:
+    nodes, solid, dotted = drawing(1)
+    names = {f"airflow_txlog.{name}" for name in nodes.values()}
+    assert names <= modules().keys(), names - modules().keys()
+    wrong = []
+    for one, other in sorted(solid):
+        inside = {name for name in modules() if f"{name}.".startswith(f"airflow_txlog.{one}.")}
+        imported = {f"{found}." for name in inside for found in imports_of(name)}
+        if not any(found.startswith(f"airflow_txlog.{other}.") for found in imported):
+            wrong.append(f"{one} does not import {other}")
+    assert wrong == []
+    arrows = solid | dotted
+    assert {end for _, end in arrows} == set(nodes.values()) - {"operators.merge"}, (
+        "every step but the first is reached"
+    )
 
 
 def loaded_after(statement: str) -> set[str]:
