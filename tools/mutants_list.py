@@ -287,14 +287,6 @@ FAULTS = (
         tests=(PRUNING,),
     ),
     Fault(
-        name="file-removed-because-it-may-match",
-        breaks="a delete by partition removes a whole file of which some rows do not match",
-        file=_PRUNING,
-        old="    return facts.everywhere(False)\n\n\ndef _all_in_set",
-        new="    return _may(node, facts)\n\n\ndef _all_in_set",
-        tests=(PRUNING,),
-    ),
-    Fault(
         name="function-not-refused",
         breaks="a condition calls any Java method",
         file="airflow_txlog/engine/table/predicate/confinement.py",
