@@ -156,7 +156,7 @@ class ConcurrentLogCleanup(CommitConflict):
 
 
 class CommitStateUnknown(TxlogError):
-    """The put was not answered, and the log could not be read back: committed or not, nobody can say yet.
+    """The put was not answered, and the log could not be read back: whether it is committed cannot be known yet.
 
     Retryable exactly when the commit carries an application transaction, because then a repeated run finds out.
     Every staged file is kept.

@@ -1,6 +1,6 @@
 """What a job's Spark settings and source options may hold unless the operator says `unrestricted`.
 
-Both can be templated, so that what stands in them may come from whoever triggers a DAG run; and both can make Spark
+Both can be templated, so that what stands in them may come from the trigger of a DAG run; and both can make Spark
 load code: a setting by naming a jar, a class, a module or a program, an option because Spark hands every option of a
 file reader on to Hadoop as a setting. So both are lists of what is known to be harmless. A setting tunes: its name is
 of a family below, and its value is a number, a size, a time or true or false, which names nothing. A query is judged

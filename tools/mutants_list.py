@@ -176,8 +176,8 @@ FAULTS = (
         name="own-commit-not-recognised",
         breaks="a put that landed without an answer counts as a lost race, and the change is committed twice",
         file=_LOOP,
-        old="(_Verdict.OURS if found == data else _Verdict.ANOTHERS), found",
-        new="_Verdict.ANOTHERS, found",
+        old="(_Put.OURS if found == data else _Put.ANOTHERS), found",
+        new="_Put.ANOTHERS, found",
         tests=(LOOP,),
     ),
     Fault(

@@ -227,7 +227,7 @@ class TxlogOperator(BaseOperator):
             self.log.info("%s", line)
 
     def _tell_outlets(self, context: Mapping[str, Any], result: JobResult) -> None:
-        """Put the version into the asset events of this task, for whoever is scheduled by them."""
+        """Put the version into the asset events of this task, for the DAGs that they schedule."""
         extra = {
             "table_uri": result.table_uri,
             "version": result.version,
@@ -243,8 +243,8 @@ class TxlogOperator(BaseOperator):
 class ExactlyOnceOperator(TxlogOperator):
     """Base of the operators whose commit changes rows, exactly once per task instance.
 
-    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: whoever runs
-        it again under the same key finds it done. It must differ from one piece of work to the next, for example by
+    :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: a task that
+        runs it again under the same key finds it done. It must differ from one piece of work to the next, for example by
         `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat it. (templated)
     """
 

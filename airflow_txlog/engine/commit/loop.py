@@ -64,7 +64,7 @@ class Landed:
     """As it was written, after every rebase."""
     attempts: int
     own: OwnCommit
-    """What to remember of it, so that a later look can tell that nobody replaced it."""
+    """What to remember of it, so that a later look shows whether it was replaced."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
 
@@ -211,10 +211,10 @@ def _cleaned(attempt: Attempt, version: int) -> ConcurrentLogCleanup:
     )
 
 
-# --- the three-way verdict ------------------------------------------------------------------------------------------
+# --- the outcome of a put -------------------------------------------------------------------------------------------
 
 
-class _Verdict(enum.Enum):
+class _Put(enum.Enum):
     OURS = "ours"
     ANOTHERS = "another's"
     ABSENT = "absent"
@@ -280,20 +280,20 @@ def put_and_read_back(
             failure = error
             # One put that was not answered may land later, whatever the next one is told.
             is_refused = is_refused and _is_refusal(error)
-        verdict, found = _read_back(store, path, data)
-        if verdict is _Verdict.OURS:
+        outcome, found = _read_back(store, path, data)
+        if outcome is _Put.OURS:
             return None
-        if verdict is _Verdict.ANOTHERS:
+        if outcome is _Put.ANOTHERS:
             return found
-        if verdict is _Verdict.ABSENT and is_taken:
+        if outcome is _Put.ABSENT and is_taken:
             raise _vanished(attempt, path)
-        if verdict is _Verdict.ABSENT and failure is not None and is_refused:
+        if outcome is _Put.ABSENT and failure is not None and is_refused:
             raise failure
         is_same_log = _is_there(store, anchor)
         # What was refused is refused again, and what may not be read now proves nothing: waiting would not help.
         is_hopeless = is_same_log is False or (failure is not None and is_refused)
         if clock.now_ms() >= deadline_ms or is_hopeless:
-            raise _unknown(path, attempt, verdict, failure) from failure
+            raise _unknown(path, attempt, outcome, failure) from failure
         clock.sleep(_backoff_s(tries + 1, clock, policy) + policy.first_backoff_s)
 
 
@@ -305,17 +305,17 @@ def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
         return None
 
 
-def _read_back(store: Store, path: str, data: bytes) -> tuple[_Verdict, bytes]:
+def _read_back(store: Store, path: str, data: bytes) -> tuple[_Put, bytes]:
     try:
         found = store.read(path)
     except (FileNotFoundError, NotADirectoryError):
-        return _Verdict.ABSENT, b""
+        return _Put.ABSENT, b""
     except Exception:
-        return _Verdict.UNREADABLE, b""
-    return (_Verdict.OURS if found == data else _Verdict.ANOTHERS), found
+        return _Put.UNREADABLE, b""
+    return (_Put.OURS if found == data else _Put.ANOTHERS), found
 
 
-def _unknown(path: str, attempt: Attempt, verdict: _Verdict, failure: Exception | None) -> CommitStateUnknown:
+def _unknown(path: str, attempt: Attempt, outcome: _Put, failure: Exception | None) -> CommitStateUnknown:
     carries = bool(attempt.transactions)
     then = (
         "Running it again is safe: it carries an application transaction, and finds out."
@@ -326,7 +326,7 @@ def _unknown(path: str, attempt: Attempt, verdict: _Verdict, failure: Exception 
     reason = ": ".join(filter(None, [type(failure).__name__, getattr(failure, "strerror", None)]))
     met = "was not answered" if failure is None else f"failed ({reason})"
     return CommitStateUnknown(
-        f"{attempt.table}: the put of version {version} {met}, and reading it back found it {verdict.value}. "
+        f"{attempt.table}: the put of version {version} {met}, and reading it back found it {outcome.value}. "
         f"It may or may not land. Every staged file is kept. {then}",
         table=attempt.table,
         version=version,

@@ -198,8 +198,8 @@ class Transaction:
         """Live files leave the table: rows of a table `FILES`, an Add, or paths as the log has them.
 
         All removes of a commit share one deletion timestamp. Raises InvalidCommit where a path is not live, or is live
-        with another deletion vector than is named here: the remove would name a file that nobody knows, and its rows
-        would stay (soundness A1).
+        with another deletion vector than is named here: the remove would name a file that is not in the table,
+        and its rows would stay (soundness A1).
         """
         if (files is None) == (path is None):
             raise TypeError("remove takes files, or the path of one.")

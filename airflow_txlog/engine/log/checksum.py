@@ -1,4 +1,4 @@
-"""`N.crc`: what the writer of a version believed that the table held, as a check for whoever asks.
+"""`N.crc`: what the writer of a version believed that the table held, as a check on request.
 
 No one reads it unasked, and nothing in it ever decides what a table holds. The invariant: a file that makes no sense
 is told apart from one that is not there, and never passes for an agreement.

@@ -1,6 +1,6 @@
 """`_last_checkpoint`: where a reader may start to look. A hint, and only ever a hint.
 
-The file is replaced in place by whoever writes a checkpoint, so it may be missing, stale, torn on a store without
+The file is replaced in place by each writer of a checkpoint, so it may be missing, stale, torn on a store without
 atomic replacement, or wrong. Nothing that is read here may decide what a table holds; it decides where listing begins.
 Source: protocol, "Last Checkpoint File".
 """

@@ -51,7 +51,7 @@ class Listing:
 
     @property
     def latest(self) -> int:
-        """The last version that anything speaks of, or -1."""
+        """The last version that any file of the log names, or -1."""
         return max([*self.commits, *self.checkpoints], default=-1)
 
     @property

@@ -44,7 +44,7 @@ def pack(batch: pa.RecordBatch) -> PackedBatch:
     if stats.nbytes < _LEAST_BYTES or not pa.Codec.is_available("lz4"):
         return PackedBatch(batch)
     sink = pa.BufferOutputStream()
-    # One thread: whoever opens many tables has better use for the others.
+    # One thread: a process that opens many tables uses the others.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
         writer.write_batch(pa.record_batch([stats], schema=_SCHEMA))

@@ -1,7 +1,7 @@
 """The paths in add and remove actions: from the wire to the key that identifies a file, and back.
 
 On the wire a path is a URI reference: relative to the table and percent-encoded, or absolute. The *canonical path* is
-what two actions must share to speak of the same file, and it is also what the store calls the file. It is decoded
+what two actions must share to mean the same file, and it is also what the store calls the file. It is decoded
 exactly once; decoding what was decoded before would turn the file `50%25.parquet` into another one.
 
     part-0.parquet            -> part-0.parquet

@@ -29,7 +29,7 @@ class LogTail:
     start: int
     commits: Mapping[int, FileInfo]
     latest: int
-    """The last version that a commit or a checkpoint speaks of; `start - 1` where nothing does."""
+    """The last version that a commit or a checkpoint names; `start - 1` where nothing does."""
 
     def missing_after(self, version: int) -> int | None:
         """The first version after `version` that has no commit here and lies at or below `latest`; None without one."""

@@ -2,7 +2,7 @@
 
 Several vectors share a file, so that a reader of a table opens few of them. A vector is never written inline: a line of
 the log is read by everyone who opens the table, a file only by who reads the rows. The invariant: a file is written
-whole under a name that nobody else uses, and a descriptor tells exactly one bitmap of it, to the byte.
+whole under a name that no other writer uses, and a descriptor names exactly one bitmap of it, to the byte.
 Source: protocol, "Deletion Vector Files", "Deletion Vector Descriptor Schema".
 """
 
@@ -99,7 +99,7 @@ def _encoded(unique_id: str) -> str:
 
 
 def write_vector_files(store: Store, files: Sequence[VectorFile]) -> None:
-    """Write the files, several at a time. On an error those that were written are deleted again: nobody knows them."""
+    """Write the files, several at a time. On an error those that were written are deleted: no commit names them."""
     if not files:
         return
     try:

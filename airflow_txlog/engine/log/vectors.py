@@ -1,6 +1,6 @@
 """Deletion vectors: where they are stored, and which rows they mask.
 
-The invariants: a vector whose place cannot be told is an error, because whoever deletes files must know every one that
+The invariants: a vector whose place cannot be known is an error, because vacuum must know every one that
 is still needed; and a vector that is not exactly what its descriptor says is an error, because believing a part of it
 would bring deleted rows back. How one is written: `vector_files`.
 Source: protocol, "Deletion Vectors", "Deletion Vector Descriptor Schema" and "Deletion Vector Format".
@@ -79,7 +79,7 @@ def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None
     Each file of vectors is opened once, and neighbours in it are read together. Everything is checked: sizes,
     checksums, the number of rows, their order, and that they lie in the data file.
 
-    Raises CorruptDeletionVector (also where a file is missing), CorruptTable for one that lies nobody knows where,
+    Raises CorruptDeletionVector (also where a file is missing), CorruptTable for one whose place is not known,
     OutsideTable for one outside of the table that may not be read, LimitExceeded for one beyond `limits.VECTOR`,
     UnsupportedStore for one in a file system that this installation does not know.
     """

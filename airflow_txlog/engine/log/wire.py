@@ -80,7 +80,7 @@ _info_decoder = msgspec.json.Decoder(_InfoLine)
 def decode_commit_info(data: bytes, path: str) -> dict[str, Any]:
     """commitInfo alone, as written; empty where the commit has none. The other actions are not looked at.
 
-    Raises CorruptCommit where the line that speaks of it is no JSON, or commitInfo is no object; LimitExceeded.
+    Raises CorruptCommit where the line that holds it is no JSON, or commitInfo is no object; LimitExceeded.
     """
     info: dict[str, Any] | None = _first_of("commitInfo", _info_decoder, data, path)
     return {} if info is None else info

@@ -1,6 +1,6 @@
 """Bytes: list, read, put-if-absent, delete. One module a kind of store, and nothing else in the engine touches a file.
 
-`open_store` chooses by exact scheme. A file system whose put-if-absent nobody proved is refused by name: several
+`open_store` chooses by exact scheme. A file system whose put-if-absent is not proven is refused by name: several
 answer "created" to two writers at once, and then a commit is lost without a word.
 """
 

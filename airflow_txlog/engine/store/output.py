@@ -1,4 +1,4 @@
-"""A file being written, that nobody sees before it is whole.
+"""A file being written, invisible until it is whole.
 
 The one invariant: only an explicit, successful `close` publishes. An exception, or an object that is merely dropped,
 discards. That is why this is no `io.IOBase`: those close themselves when they are collected, and a checkpoint cut in

@@ -17,7 +17,7 @@ from airflow_txlog.engine.store.base import FileInfo, Store
 def unreferenced_sidecars(store: Store, before_ms: int) -> list[FileInfo]:
     """The sidecars written before the moment that no checkpoint of the log names.
 
-    Raises CorruptCheckpoint where a checkpoint does not tell what it names: then nobody knows, and nothing may go.
+    Raises CorruptCheckpoint where a checkpoint does not show what it names: then nothing may go.
     """
     # Before the checkpoints: one that is published while we look then still shows what it names.
     sidecars = [info for info in store.list(SIDECAR_DIRECTORY) if info.modified_ms < before_ms]

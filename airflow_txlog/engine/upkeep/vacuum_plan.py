@@ -50,7 +50,7 @@ def files_named(live: pa.Table, tombstones: pa.Table, root: str, delete_before_m
     """The files that the state names, each needed or expired.
 
     A tombstone without a deletion timestamp counts as removed at the epoch. Raises CorruptTable for a deletion vector
-    that lies nobody knows where.
+    whose place is not known.
     """
     named = NamedFiles()
     is_needed = pc.greater_equal(pc.fill_null(tombstones.column("deletion_timestamp"), 0), delete_before_ms)

@@ -94,7 +94,7 @@ def _lower(path: Path) -> Path:
 
 
 def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
-    """Raises InvalidCommit for an added file whose statistics do not speak of a clustering column."""
+    """Raises InvalidCommit for an added file without statistics of a clustering column."""
     for add, path in _without_bounds(attempt, columns):
         raise InvalidCommit(
             f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "

@@ -123,7 +123,7 @@ def _check_duplicates(attempt: Attempt) -> None:
         if key in seen:
             path = path_of_key(key)
             raise DuplicateActions(
-                f"{attempt.table}: one commit speaks twice of {path} (with one and the same deletion vector).",
+                f"{attempt.table}: one commit names {path} twice (with one and the same deletion vector).",
                 table=attempt.table,
                 path=path,
             )

@@ -83,7 +83,7 @@ def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
 def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
     """Paths, relative to the table, of the sidecars that a checkpoint refers to; none for a classic one.
 
-    Reads the top level only, and of Parquet only the columns that name sidecars. Whoever deletes sidecars must keep
+    Reads the top level only, and of Parquet only the columns that name sidecars. What deletes sidecars must keep
     those of every checkpoint that stays, and must delete none where this raises: CorruptCheckpoint (path) for what
     cannot be read, FileNotFoundError where the checkpoint is gone.
     """

@@ -2,8 +2,8 @@
 
 A commit that has `cdc` actions says so in files of change rows, and only there; of any other the changes are the rows
 of the files that it added or removed with dataChange = true, less what their deletion vectors mask, and of a file that
-came back with another vector the rows between the two. The invariant: a version whose changes nobody recorded, or whose
-columns cannot be told apart any more, is refused before a row is given; none is left out in silence.
+came back with another vector the rows between the two. The invariant: a version without a record of its changes, or
+whose columns cannot be distinguished, is refused before a row is given; none is left out in silence.
 Source: protocol, "Add CDC File" and "Change Data Files"; delta-spark, CDCReader.
 """
 
@@ -68,7 +68,7 @@ def change_rows(
     commits = list(changes_since(last, start - 1))
     metadata = commits[0].metadata
     if metadata is None:
-        # Nobody changed it since: then there is no need to rebuild an old version.
+        # It did not change since: then there is no need to rebuild an old version.
         is_unchanged = all(commit.metadata is None for commit in commits)
         metadata = last.metadata if is_unchanged else snapshot_of(start).metadata
     return pa.Table.from_batches(read_change_rows(last, metadata, commits, columns), change_schema(last, columns))

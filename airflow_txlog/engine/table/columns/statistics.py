@@ -40,13 +40,13 @@ _NO_BOUND: Bound = (None, None)
 class ColumnBounds:
     """What is known of one column in each of the files, in the files' order. A null means: not known.
 
-    `lower`, `upper` are of the column's own Arrow type and speak of the values that are not null: none is smaller
+    `lower`, `upper` are of the column's own Arrow type and bound the values that are not null: none is smaller
     than `lower`, none is greater than `upper`. They are bounds, not values: the file need not hold them, so equal
     bounds prove that every value equals them, and nothing proves that some value does.
 
     `upper_is_exclusive` (strings): no value equals `upper` either. To ignore it is sound.
 
-    `may_hold_nan` (float, double): `upper` speaks of the values that are not NaN; NaN is greater than every number,
+    `may_hold_nan` (float, double): `upper` bounds the values that are not NaN; NaN is greater than every number,
     equals itself, and may stand in any file. So `upper` may rule out `= < <= IN` with a constant that is not NaN;
     it must not rule out `> >= !=` or a negation, and never proves that all rows match. `lower` is free of this.
 

@@ -237,7 +237,7 @@ def _date(text: bytes) -> int | None:
 def _timestamp(text: bytes, *, has_zone: bool) -> int | None:
     value = _string(text)
     parsed = None if value is None else parse_timestamp(value)
-    # A text with a zone in a column without, or the other way round: nobody can say which clock was meant.
+    # A text with a zone in a column without, or the other way round: which clock was meant cannot be known.
     if parsed is None or (parsed[1] is None) == has_zone:
         return None
     microseconds = parsed[0] - (parsed[1] or 0) * SECOND_US

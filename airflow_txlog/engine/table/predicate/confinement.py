@@ -1,4 +1,4 @@
-"""What may not stand in a predicate, whoever evaluates it.
+"""What may not stand in a predicate, in Spark or in the engine.
 
 A condition must be one boolean expression, deterministic and about one row: a repeated scan, a second copy of a task
 and the conflict check must all get the same answer (soundness A2), and text that was templated into it must not become
@@ -43,9 +43,9 @@ _AGGREGATES = _words(
 _REFUSED = (
     (_NON_DETERMINISTIC, "the non-deterministic function {}()", "It would answer differently each time it is asked."),
     (_FOREIGN_CODE, "the function {}()", "It calls arbitrary Java code."),
-    (_AGGREGATES, "the aggregate function {}()", "A predicate speaks of one row."),
-    (_WINDOWS, "the window function {}()", "A predicate speaks of one row."),
-    (_GENERATORS, "the generator {}()", "A predicate speaks of one row."),
+    (_AGGREGATES, "the aggregate function {}()", "A predicate is about one row."),
+    (_WINDOWS, "the window function {}()", "A predicate is about one row."),
+    (_GENERATORS, "the generator {}()", "A predicate is about one row."),
 )
 # `LIKE ANY (…)` quantifies; `any(…)` alone aggregates.
 _QUANTIFIERS = frozenset(("any", "some", "all"))
@@ -71,7 +71,7 @@ def check_tokens(lexed: Lexed, sql: str) -> None:
             if not (name in _QUANTIFIERS and previous.text.lower() in _LIKES):
                 _check_call(name, sql)
         if previous == Token("symbol", ")") and token.kind == "word" and token.text.lower() == "over":
-            raise unsupported(sql, "a window function", "A predicate speaks of one row.")
+            raise unsupported(sql, "a window function", "A predicate is about one row.")
         previous = token
 
 

@@ -84,7 +84,7 @@ class _Facts:
 
 
 def _named(predicate: Predicate) -> list[str]:
-    """The columns that its leaves speak of."""
+    """The columns that its leaves name."""
     return sorted({name for leaf in leaves(predicate.tree) for name in columns_of(leaf)})
 
 

@@ -92,7 +92,7 @@ def target_conjuncts(
 ) -> Predicate:
     """What a MERGE's ON condition says of target rows alone: where it is false, no source row matches.
 
-    Conditions that speak of the source are unknown. A name without an alias is the target's only if `source_columns`
+    Conditions on the source are unknown. A name without an alias is the target's only if `source_columns`
     (every column of the source) shows that it is not the source's. `columns` are the target's that the text names.
     Parameters may be unused, as the merge's clauses share them. Raises as `read_predicate` does.
     """

@@ -3,7 +3,7 @@
 Holds the values only. Reading SQL is `reading`, asking the questions of files is `pruning`, of rows is `rows`. The
 invariant: a node stands for the rows where it is *true*. Null and false are told apart while a node is built (NOT is
 pushed to the leaves there), never afterwards, so that AND and OR are plain set operations; and a leaf holds its
-constant in the column's own type, so that nobody who evaluates it has to convert anything. Source: soundness A4.
+constant in the column's own type, so that evaluating it converts nothing. Source: soundness A4.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def leaves(node: Node) -> list[Leaf]:
 
 
 def columns_of(leaf: Leaf) -> tuple[str, ...]:
-    """The columns that a leaf speaks of; none for a truth and for the unknown."""
+    """The columns that a leaf names; none for a truth and for the unknown."""
     match leaf:
         case Comparison(column) | Membership(column) | NullTest(column) | Prefix(column):
             return (column.name,)
@@ -196,7 +196,7 @@ class Predicate:
     """One boolean expression over the rows of a table, read as far as the engine can defend.
 
     `sql` is the author's text, which Spark evaluates; `tree` only prunes and judges conflicts. `columns` is a superset
-    of the top-level columns that the text names, in the schema's spelling, or None when nobody can tell.
+    of the top-level columns that the text names, in the schema's spelling, or None when they cannot be known.
     """
 
     sql: str

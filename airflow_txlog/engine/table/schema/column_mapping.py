@@ -1,7 +1,7 @@
 """Column mapping: which physical name and id each column has, at every depth, and the rules that they must keep.
 
 Everything that must know a column in data files, partition values or statistics asks here or asks a schema made here:
-`table_schema` gives `StructField.physical_name` its meaning, `arrow_schema` carries it to whoever reads and writes
+`table_schema` gives `StructField.physical_name` its meaning, `arrow_schema` carries it to what reads and writes
 files (`datafiles/parquet/physical`). The invariant: in a schema made here two columns never share a physical name or an
 id, and without a mode a physical name means nothing. Source: protocol, "Column Mapping".
 """

@@ -2,7 +2,7 @@
 
 Columns that the table lacks are added behind its own, at every depth, and are nullable; a column of a narrower type is
 widened, where the table allows it, by the changes that lose nothing of what older files hold. Nothing is ever dropped,
-renamed, reordered or narrowed: what does not fit in this way is left as it is, and whoever stores the rows refuses it.
+renamed, reordered or narrowed: what does not fit in this way is left as it is, and the writer of the rows refuses it.
 The invariant: every file of the table is read right under the schema made here.
 Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaMergingUtils.mergeSchemas.
 """

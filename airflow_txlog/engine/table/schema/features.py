@@ -48,7 +48,7 @@ READABLE = frozenset(
 )
 
 # Writer features that this engine honours whether or not they are switched on. A table that allows deletion vectors or
-# asks for V2 checkpoints may still be written without them. The rules for rows (`rules`) are kept by whoever writes
+# asks for V2 checkpoints may still be written without them. The rules for rows (`rules`) are kept by what writes
 # rows, which is the jobs; a commit moves files, and knows no row.
 WRITABLE = frozenset(
     {

@@ -1,6 +1,6 @@
 """The table properties that this engine obeys, typed, with the protocol's defaults.
 
-A property that nobody here knows is carried along untouched. A known one with a value that cannot be read raises
+An unknown property is carried along untouched. A known one with a value that cannot be read raises
 InvalidProperty when it is asked for, and on `validate` when a table is created.
 Source: protocol, "Table Properties"; delta-spark's DeltaConfigs for the defaults.
 """

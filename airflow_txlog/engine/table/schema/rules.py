@@ -1,6 +1,6 @@
 """The rules that a table lays on every new row, as values: what the metadata says, not yet understood as SQL.
 
-Whoever writes rows asks here what to keep; the SQL is evaluated where rows are (`jobs/sql/table_rules`). NOT NULL is
+What writes rows asks here what to keep; the SQL is evaluated where rows are (`jobs/sql/table_rules`). NOT NULL is
 part of the schema itself, and no rule of this module. The invariant: a rule that the metadata holds is either in the
 value made here or refused by name; none is passed over. Source: protocol, "Column Invariants", "CHECK Constraints",
 "Generated Columns", "Identity Columns", "Default Columns"; Spark, CharVarcharUtils.

@@ -1,6 +1,6 @@
 """The types of the format as frozen values: what a column of a Delta table can be.
 
-Holds no parsing and no Arrow: `schema` reads and writes the JSON and speaks with Arrow. The invariant: a value that
+Holds no parsing and no Arrow: `schema` converts from and to JSON and Arrow. The invariant: a value that
 exists is one the format allows, so the names within one struct differ in more than case, and a decimal fits 38 digits.
 Source: protocol, "Schema Serialization Format".
 """

@@ -15,7 +15,7 @@ from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.errors import CommitOverwritten, LogGap
 
-# How long a commit of ours is watched: whoever overwrites does so within the moments between its look and its put.
+# How long a commit of ours is watched: an overwrite happens within the moments between its look and its put.
 WATCHED_VERSIONS = 20
 WATCHED_COMMITS = 16
 

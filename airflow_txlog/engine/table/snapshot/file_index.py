@@ -1,7 +1,7 @@
 """The files of one version as layers, so that the next version costs what is new and not what is there.
 
 A layer is an immutable table of files and, per chunk of it, the rows that later commits have taken away. A new version
-shares the tables of the one before, hides what its commits speak of and puts their files on top as a layer of their
+shares the tables of the one before, hides what its commits name and puts their files on top as a layer of their
 own. Layers are merged as in a log-structured tree (a layer is at least twice as large as the one above it), so there
 are few of them, and a file is copied a logarithmic number of times.
 

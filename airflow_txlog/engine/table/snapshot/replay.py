@@ -100,7 +100,7 @@ class _Newest:
             self.domains.setdefault(domain.domain, domain)
 
     def _first_spoken_of(self, actions: list[_Action], root: str) -> list[_Action]:
-        """Those whose key nobody has spoken of yet; from now on it has been."""
+        """Those whose key is seen for the first time; from now on it counts as seen."""
         keys = action_keys(actions, root)
         distinct = set(keys)
         if len(distinct) == len(keys) and self.seen.isdisjoint(distinct):
