@@ -1,6 +1,6 @@
 """Whether the work of a job is in its table already: application transactions, looked up in the log.
 
-What a recorded transaction means is told at the head of `contract`; soundness A10 and A11 are its source. Invariant:
+The head of `contract` says what a recorded transaction means; soundness A10 and A11 are its source. Invariant:
 "done" is never guessed: it is read from the log, uncached, or the lookup raises.
 """
 
@@ -74,7 +74,7 @@ def find_done(spec: JobSpec) -> JobResult | None:
     """An "already_done" result when the table's log holds the transaction of `spec`, else None.
 
     The result carries the version and the metrics of the commit that did it, or `at_or_before` where the log no
-    longer tells. Raises IdempotencyKeyReused when what was done under the identity is not this work, TransactionExpired
+    longer shows. Raises IdempotencyKeyReused when what was done under the identity is not this work, TransactionExpired
     when the table may have forgotten it.
     """
     if spec.application is None:
@@ -164,7 +164,7 @@ def _check_digest(
 ) -> None:
     """An author's key may name one piece of work only; what cannot be checked any more is not taken for this work."""
     if commit is None:
-        raise _reused(snapshot, wanted, "was used so long ago that the log no longer tells for what")
+        raise _reused(snapshot, wanted, "was used so long ago that the log no longer shows for what")
     if (info.get("tags") or {}).get(DIGEST_TAG) != spec.digest():
         raise _reused(snapshot, wanted, f"did other work at version {commit.version}", version=commit.version)
 
@@ -183,7 +183,7 @@ def _reused(
 
 
 def _metrics(info: dict[str, Any]) -> dict[str, int]:
-    """Delta writes metrics as texts; those that are whole numbers are told again."""
+    """Delta writes metrics as texts; those that are whole numbers are numbers again."""
     metrics = info.get("operationMetrics") or {}
     return {name: int(value) for name, value in metrics.items() if str(value).lstrip("-").isdigit()}
 

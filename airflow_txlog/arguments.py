@@ -404,7 +404,7 @@ def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
 
 def invalid(name: str, expected: str, found: Any) -> InvalidJobSpec:
     """The error that says what `name` should have been."""
-    # Only the type of what was found is told: values of a spec may be personal (soundness C8).
+    # Only the type of what was found is shown: values of a spec may be personal (soundness C8).
     is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
-    told = repr(found) if found is None or is_small else type(found).__name__
-    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {told}.", argument=name)
+    shown = repr(found) if found is None or is_small else type(found).__name__
+    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {shown}.", argument=name)

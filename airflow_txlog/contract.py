@@ -15,7 +15,7 @@ What the job does with `JobSpec.application`, the application transaction (sound
 3. `not_before_ms` (no state store to keep the number in): a transaction recorded before that moment belongs to an
    earlier life of the same run id, and is `IdempotencyKeyReused` too.
 4. `first_tried_ms` (when the work was first tried, at the earliest): a table that forgets transactions sooner than that
-   (delta.setTransactionRetentionDuration) cannot tell that the work is not done, which is `TransactionExpired`.
+   (delta.setTransactionRetentionDuration) cannot show that the work is not done, which is `TransactionExpired`.
 5. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
 """
 
@@ -245,12 +245,12 @@ class JobResult:
     - `status`: "committed"; "nothing_to_do" (no commit was needed); "already_done" (an earlier try or a second copy
       did it); "failed" (`error` says why, and nothing of this job is in the table unless `error` says otherwise).
     - `version`: the commit's version; for "already_done" the version that did it, or null with `at_or_before` when
-      the log no longer tells. `read_version`: the version the committed work was computed from; null for a table
+      the log no longer shows it. `read_version`: the version the committed work was computed from; null for a table
       that this job created.
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
       `rewritten`, `added`, `removed`, and `masked` where rows of some were. `steps`: `[{"name", "seconds"}]` in order.
       `rounds`: how often it was planned.
-    - `details`: what an operation tells beyond counts, such as the first files of a vacuum.
+    - `details`: what an operation reports beyond counts, such as the first files of a vacuum.
     - `error`: `TxlogError.to_dict()`, for "failed" only.
     """
 

@@ -278,7 +278,7 @@ class CorruptDataFile(CorruptTable):
 
 
 class CorruptDeletionVector(CorruptTable):
-    """A deletion vector is missing, or is not what its descriptor says: which rows are deleted cannot be told."""
+    """A deletion vector is missing, or is not what its descriptor says: which rows are deleted cannot be known."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "vector")
 
@@ -407,7 +407,7 @@ class MatchNotFound(InvalidInput):
 
 
 class KeysNotFound(MatchNotFound):
-    """A key that a delete was asked to find is in no row. The facts tell how many keys were given and matched."""
+    """A key that a delete was asked to find is in no row. The facts say how many keys were given and matched."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "column", "given", "matched")
 

@@ -57,7 +57,7 @@ with DAG(
         )
         late = rows[rows["flight_date"] == dt.date(2013, 12, 31)]
         # What an airline sends afterwards: the delays of its flights on the first of each month, measured anew, and
-        # flights that nobody had reported.
+        # flights that were not reported.
         firsts = rows[(dates.map(lambda date: date.day) == 1) & (rows["carrier"] == "DL")]
         corrected = firsts.assign(arr_delay=firsts["arr_delay"].fillna(0) + 1)
         unreported = firsts.groupby("flight_date").head(2).assign(flight=lambda frame: frame["flight"] + 9000)

@@ -75,7 +75,7 @@ with DAG(
 
     @task
     def check_health() -> list[str]:
-        """What is unhealthy about the table; `airflow txlog history TABLE --check` tells the same."""
+        """What is unhealthy about the table; `airflow txlog history TABLE --check` shows the same."""
         from airflow_txlog.hooks.txlog import TxlogHook
 
         findings = TxlogHook().open(TABLE).check()

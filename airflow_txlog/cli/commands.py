@@ -106,7 +106,7 @@ def files(table: Table, args: Namespace) -> Answer:
                 printing.size(row["size_bytes"]),
                 row["num_records"],
                 printing.moment(row["modification_time"]),
-                f"masks {row['deletion_vector']['cardinality']} of them" if row["deletion_vector"] else "",
+                f"deletes {row['deletion_vector']['cardinality']} of them" if row["deletion_vector"] else "",
             )
             for row in rows
         ]
@@ -208,8 +208,8 @@ def restore(table: Table, args: Namespace) -> Answer:
     _confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
     version = table.restore(args.table_version, moment, ignore_missing=args.ignore_missing)
     document = {"table": table.uri, "version": version, "committed": version > before}
-    told = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
-    return Answer(document, lambda: print(told))
+    answer = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
+    return Answer(document, lambda: print(answer))
 
 
 _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
@@ -234,7 +234,7 @@ def _open(name: str, args: Namespace) -> Table:
     # A shell has a current directory that its user chose; a worker has one that no author knows.
     uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
     if name == "history":
-        # What was done to a table can be told of one whose rows cannot be read here.
+        # The history of a table can be shown even where its rows cannot be read here.
         return Table(open_store(uri))
     return hook.open(uri)
 
@@ -279,10 +279,10 @@ def _confirm(question: str, yes: bool) -> None:
 def _fail(error: Exception, as_json: bool) -> NoReturn:
     printing.say(f"{type(error).__name__}: {error}")
     if as_json:
-        told = (
+        shown = (
             error.to_dict() if isinstance(error, TxlogError) else {"type": type(error).__name__, "message": str(error)}
         )
-        printing.print_json({"error": told})
+        printing.print_json({"error": shown})
     sys.exit(1)
 
 
@@ -335,9 +335,9 @@ def _pairs(values: object) -> str:
     """A mapping as `name=value` pairs; what is no mapping as it is, and nothing for what says nothing."""
     if not isinstance(values, Mapping):
         return "" if values is None else str(values)
-    told = {name: value for name, value in values.items() if value not in (None, "", "[]", "{}", "null", [], {})}
+    given = {name: value for name, value in values.items() if value not in (None, "", "[]", "{}", "null", [], {})}
     return ", ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}" for name, value in told.items()
+        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}" for name, value in given.items()
     )
 
 

@@ -36,8 +36,8 @@ _YES = _arg("-y", "--yes", action="store_true", help="Do not ask, even on a term
 
 
 def _limit(default: int | None) -> Arg:
-    told = "all" if default is None else str(default)
-    return _arg("--limit", type=_whole_number, default=default, metavar="N", help=f"At most N (default: {told})")
+    shown = "all" if default is None else str(default)
+    return _arg("--limit", type=_whole_number, default=default, metavar="N", help=f"At most N (default: {shown})")
 
 
 def _whole_number(text: str) -> int:
@@ -77,7 +77,7 @@ _VACUUM = (
     _arg("--mode", choices=("full", "lite"), default="full", help="lite: by the log since the last vacuum, no listing"),
     _arg("--inventory", metavar="FILE", help="A .parquet or .csv of path, modificationTime, size, isDir: no listing"),
     _arg("--parallelism", type=_whole_number, default=8, metavar="N", help="How many deletes at once (default: 8)"),
-    _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only tell what would go"),
+    _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only list what would go"),
     _YES,
 )
 

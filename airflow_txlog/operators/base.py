@@ -244,8 +244,8 @@ class ExactlyOnceOperator(TxlogOperator):
     """Base of the operators whose commit changes rows, exactly once per task instance.
 
     :param idempotency_key: a name for this piece of work, instead of the task instance's own identity: a task that
-        runs it again under the same key finds it done. It must differ from one piece of work to the next, for example by
-        `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat it. (templated)
+        runs it again under the same key finds it done. It must differ from one piece of work to the next, for example
+        by `{{ run_id }}`; the same key with other arguments fails. Clearing the task does not repeat it. (templated)
     """
 
     template_fields: Sequence[str] = (*TxlogOperator.template_fields, "idempotency_key")

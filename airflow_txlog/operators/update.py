@@ -18,7 +18,7 @@ class DeltaUpdateOperator(DataChangingOperator):
     :param target_alias: what the SQL texts may call the table.
     :param require_match: fail with MatchNotFound, changing nothing, where the predicate is true of no row.
 
-    Example: `DeltaUpdateOperator(task_id="mask", table_uri="/lake/users", set={"email": "NULL", "masked": "TRUE"},
+    Example: `DeltaUpdateOperator(task_id="forget", table_uri="/lake/users", set={"email": "NULL", "gone": "TRUE"},
     predicate="last_seen < :day", parameters={"day": "{{ ds }}"})`. Other arguments: `DataChangingOperator` and
     `TxlogOperator`.
     """

@@ -1,6 +1,6 @@
 """Which errors are worth another try of the task: the third ring of retry, around the commit loop and the job.
 
-The error itself knows (`TxlogError.retryable`); this module only tells Airflow. Airflow asks a retry policy since 3.3;
+The error itself knows (`TxlogError.retryable`); this module answers Airflow. Airflow asks a retry policy since 3.3;
 where there is none, `raise_for_airflow` turns an error that must not be retried into AirflowFailException. Invariant:
 an error that cannot be won by running again fails the task on the try that met it, and says why.
 """

@@ -89,10 +89,10 @@ class ChildProcessRunner:
             assert process.stderr is not None
             hidden = 0
             for is_own, line in lines_of(process.stdout, process.stderr):
-                told = readable(line) if is_own else shown(line)
-                if told is not None:
-                    tail.add(told)
-                    log(told)
+                text = readable(line) if is_own else shown(line)
+                if text is not None:
+                    tail.add(text)
+                    log(text)
                 elif not is_own:
                     hidden += 1
             exit_code = process.wait()

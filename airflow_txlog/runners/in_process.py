@@ -40,7 +40,7 @@ class InProcessRunner:
             raise not_started(error) from error
         if not needs_spark(spec):
             return result_or_error(spec, run_job(spec, None, log=log))
-        # Py4J tells the end of each of its threads, and would tell it to the task's log.
+        # Py4J logs the end of each of its threads, and would do so in the task's log.
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
             py4j.setLevel(logging.WARNING)
@@ -72,18 +72,18 @@ class InProcessRunner:
         # holds this thread's connection.
         spark, tag = running
 
-        told = threading.Event()
+        interrupted = threading.Event()
 
         def interrupt() -> None:
             while self._running is running:
                 with contextlib.suppress(Exception):  # a session that broke has nothing left to cancel
                     _interrupt(spark, tag)
-                told.set()
+                interrupted.set()
                 SYSTEM_CLOCK.sleep(INTERRUPT_EVERY_S)
 
         threading.Thread(target=interrupt, daemon=True).start()
         # Not until the job has ended: the thread that it runs in may be this one.
-        told.wait(INTERRUPT_TIMEOUT_S)
+        interrupted.wait(INTERRUPT_TIMEOUT_S)
 
 
 # A classic session knows its own tags only in the thread that has set them, and its `interruptTag` would find nothing

@@ -108,7 +108,7 @@ class TableVersionSensor(BaseSensorOperator):
     def _latest(self, hook: TxlogHook) -> tuple[int, int | None]:
         """The latest version, and when it was committed where that is asked.
 
-        The number alone needs no replay of the log: one listing tells it.
+        The number alone needs no replay of the log: one listing shows it.
         """
         if self.since is None:
             return hook.latest_version(self.table_uri), None

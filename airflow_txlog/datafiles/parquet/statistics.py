@@ -52,7 +52,7 @@ def file_statistics(
 class StatisticsCollector:
     """Gathers the statistics of one file while it is written. Not to be shared between threads.
 
-    `schema` is the table's, without partition columns: statistics stand under its physical names and speak of its
+    `schema` is the table's, without partition columns: statistics stand under its physical names and have its
     current types, whatever older type a copied file has. `indexed_columns` names the columns that get bounds and null
     counts, by logical name in any case, top-level or through structs (`a.b`; a struct names all its members; names
     that the table does not have are skipped): the table property dataSkippingStatsColumns. None takes the first

@@ -200,7 +200,7 @@ def test_files_say_how_many_of_their_rows_are_masked(txlog: Any, tmp_path: Path)
     mask(table, {0: [0, 2]})
     (file,) = txlog("files", tmp_path / "t", "--json").document["files"]
     assert (file["num_records"], file["deletion_vector"]) == (3, {"cardinality": 2})
-    assert "masks 2 of them" in txlog("files", tmp_path / "t").out
+    assert "deletes 2 of them" in txlog("files", tmp_path / "t").out
 
 
 def test_files_are_chosen_by_a_predicate_and_its_parameters(txlog: Any, folder: Path) -> None:

@@ -208,7 +208,7 @@ def _float(text: str, arrow: pa.DataType) -> float | None:
         return float(sign + special)
     if not _NUMBER.fullmatch(digits):
         return None
-    # Arrow rounds the digits to 32 bits once; by way of a double they would be rounded twice.
+    # Arrow brings the digits to 32 bits in one step; by way of a double they would be rounded twice.
     try:
         value: float = pa.scalar(sign + digits).cast(arrow).as_py()
     except pa.ArrowInvalid:
