@@ -33,7 +33,6 @@ WORDS = {
 # Where a word is still found. This list shrinks: a place without the word leaves it, and no place is added.
 LEFT = {
     "anyone": {"datafiles"},
-    "layers?": {"engine"},
     "mask|masks|masked|masking": {"contract.py", "datafiles", "docs", "engine", "jobs"},
     "nobody": {"datafiles", "jobs"},
     "pin|pins|pinned|pinning": {"docs", "jobs"},

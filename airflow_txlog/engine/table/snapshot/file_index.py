@@ -1,8 +1,8 @@
-"""The files of one version as layers, so that the next version costs what is new and not what is there.
+"""The files of one version as levels, so that the next version costs what is new and not what is there.
 
-A layer is an immutable table of files and, per chunk of it, the rows that later commits have taken away. A new version
-shares the tables of the one before, hides what its commits name and puts their files on top as a layer of their
-own. Layers are merged as in a log-structured tree (a layer is at least twice as large as the one above it), so there
+A level is an immutable table of files and, per chunk of it, the rows that later commits have taken away. A new version
+shares the tables of the one before, hides what its commits name and puts their files on top as a level of their
+own. Levels are merged as in a log-structured tree (a level is at least twice as large as the one above it), so there
 are few of them, and a file is copied a logarithmic number of times.
 
 Statistics lie compressed (`log.packing`) until they are asked for, and then those of one chunk at a time.
@@ -35,7 +35,7 @@ _CUTS = 32
 _ONE_CHUNK_ROWS = 32_768
 # Files that a question is asked about at once.
 _ROWS_AT_ONCE = 131_072
-# A large layer is looked through so often before it is given an index: reading a table takes one look, and a process
+# A large level is looked through so often before it is given an index: reading a table takes one look, and a process
 # that goes on refreshing it gets an index that costs as much as some ten looks.
 _LOOKS_WITHOUT_INDEX = 3
 _SMALL_ROWS = 4096
@@ -123,7 +123,7 @@ def _bytes(numbers: pa.Array) -> memoryview[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _Level:
     rows: _Rows
     hidden: Hidden = field(default_factory=dict)
 
@@ -148,13 +148,13 @@ class _Layer:
         found = canonical_paths(taken.column("path"), self.rows.root)
         return taken.filter(pc.is_in(found, value_set=pa.array(paths, pa.string())))
 
-    def without(self, rows: list[int]) -> _Layer:
+    def without(self, rows: list[int]) -> _Level:
         if not rows:
             return self
         hidden = dict(self.hidden)
         for chunk, positions in self.rows.by_chunk(rows).items():
             hidden[chunk] = hidden.get(chunk, frozenset()).union(positions)
-        return _Layer(self.rows, hidden)
+        return _Level(self.rows, hidden)
 
     def chunks(self) -> Iterator[_Chunk]:
         """What is left, chunk by chunk."""
@@ -210,29 +210,29 @@ def _cut(batch: pa.RecordBatch, hidden: frozenset[int]) -> Iterator[pa.RecordBat
         yield batch.filter(pc.invert(pc.is_in(numbers, value_set=gone)))
 
 
-class FileLayers:
+class FileIndex:
     """Files of one version, each once: the live ones (schema `FILES`) or the removed ones (schema `TOMBSTONES`)."""
 
-    def __init__(self, schema: pa.Schema, layers: tuple[_Layer, ...] = ()) -> None:
+    def __init__(self, schema: pa.Schema, levels: tuple[_Level, ...] = ()) -> None:
         self._schema = schema
-        self._layers = layers
+        self._levels = levels
         self._last_table: weakref.ref[pa.Table] | None = None
 
     @staticmethod
-    def of(files: pa.Table, root: str) -> FileLayers:
+    def of(files: pa.Table, root: str) -> FileIndex:
         """These files, of which no two have one key, of the table at `root`."""
-        return FileLayers.of_packed(files.schema, [pack(each) for each in files.to_batches()], root)
+        return FileIndex.of_packed(files.schema, [pack(each) for each in files.to_batches()], root)
 
     @staticmethod
-    def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str) -> FileLayers:
+    def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str) -> FileIndex:
         """The same of batches that are packed already."""
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
-        return FileLayers(schema, (_Layer(_Rows(chunks, root)),) if chunks else ())
+        return FileIndex(schema, (_Level(_Rows(chunks, root)),) if chunks else ())
 
     @cached_property
     def count(self) -> int:
         """How many files there are, without looking at them."""
-        return sum(layer.count for layer in self._layers)
+        return sum(level.count for level in self._levels)
 
     @property
     def table(self) -> pa.Table:
@@ -282,24 +282,24 @@ class FileLayers:
     def at_paths(self, paths: Collection[str]) -> pa.Table:
         """The files at these canonical paths. Costs what is asked for, not what is there."""
         return pa.Table.from_batches(
-            [each for layer in self._layers for each in layer.at_paths(paths).to_batches()], self._schema
+            [each for level in self._levels for each in level.at_paths(paths).to_batches()], self._schema
         )
 
-    def after(self, keys: Collection[str], new: pa.Table | list[PackedBatch], root: str) -> FileLayers:
+    def after(self, keys: Collection[str], new: pa.Table | list[PackedBatch], root: str) -> FileIndex:
         """The files after commits that spoke of `keys`, and left `new` of them here."""
         if not keys:
             return self
-        paths = {path_of_key(key) for key in keys} if self._layers else set()
-        layers = [layer.without(layer.rows_of(keys, paths)) for layer in self._layers]
+        paths = {path_of_key(key) for key in keys} if self._levels else set()
+        levels = [level.without(level.rows_of(keys, paths)) for level in self._levels]
         chunks = new if isinstance(new, list) else [pack(each) for each in new.to_batches()]
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
         if chunks:
-            layers.append(_Layer(_Rows(chunks, root)))
-        return FileLayers(self._schema, tuple(_merged(layers)))
+            levels.append(_Level(_Rows(chunks, root)))
+        return FileIndex(self._schema, tuple(_merged(levels)))
 
     def _chunks(self) -> Iterator[_Chunk]:
-        for layer in self._layers:
-            yield from layer.chunks()
+        for level in self._levels:
+            yield from level.chunks()
 
     def _groups(self) -> Iterator[list[_Chunk]]:
         """The chunks, small ones together: a question costs a millisecond, however few files it is about."""
@@ -313,27 +313,27 @@ class FileLayers:
             yield group
 
 
-def _merged(layers: list[_Layer]) -> list[_Layer]:
-    """The same files, in layers each at least twice as large as the next, none of them mostly hidden."""
-    merged: list[_Layer] = []
-    for layer in layers:
-        if not layer.count:
+def _merged(levels: list[_Level]) -> list[_Level]:
+    """The same files, in levels each at least twice as large as the next, none of them mostly hidden."""
+    merged: list[_Level] = []
+    for level in levels:
+        if not level.count:
             continue
-        if 2 * layer.count < layer.rows.count:
-            layer = _joined([layer])
-        while merged and 2 * layer.count > merged[-1].count:
-            layer = _joined([merged.pop(), layer])
-        merged.append(layer)
+        if 2 * level.count < level.rows.count:
+            level = _joined([level])
+        while merged and 2 * level.count > merged[-1].count:
+            level = _joined([merged.pop(), level])
+        merged.append(level)
     return merged
 
 
-def _joined(layers: list[_Layer]) -> _Layer:
-    """One layer of the same files. Small chunks are put together, so that what commits and cuts leave does not grow
+def _joined(levels: list[_Level]) -> _Level:
+    """One level of the same files. Small chunks are put together, so that what commits and cuts leave does not grow
     into thousands of them."""
     chunks: list[PackedBatch] = []
     small: list[pa.RecordBatch] = []
     rows = 0
-    for chunk in (each for layer in layers for each in layer.chunks()):
+    for chunk in (each for level in levels for each in level.chunks()):
         if chunk.count >= _ONE_CHUNK_ROWS and not chunk.hidden:
             chunks.append(chunk.packed)
             continue
@@ -344,4 +344,4 @@ def _joined(layers: list[_Layer]) -> _Layer:
             small, rows = [], 0
     if small:
         chunks.append(pack(pa.concat_batches(small)))
-    return _Layer(_Rows(chunks, layers[0].rows.root))
+    return _Level(_Rows(chunks, levels[0].rows.root))

@@ -27,7 +27,7 @@ from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, r
 from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms
-from airflow_txlog.engine.table.snapshot.file_index import FileLayers
+from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import action_keys
 from airflow_txlog.engine.table.snapshot.state import TableState
 from airflow_txlog.errors import CorruptTable
@@ -122,8 +122,8 @@ class ReplayBase:
     metadata: Metadata | None = None
     transactions: dict[str, SetTransaction] = field(default_factory=dict)
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
-    files: FileLayers = field(default_factory=lambda: FileLayers(FILES))
-    removed_files: FileLayers = field(default_factory=lambda: FileLayers(TOMBSTONES))
+    files: FileIndex = field(default_factory=lambda: FileIndex(FILES))
+    removed_files: FileIndex = field(default_factory=lambda: FileIndex(TOMBSTONES))
 
 
 def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: str, version: int) -> TableState:

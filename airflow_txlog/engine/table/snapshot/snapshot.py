@@ -34,7 +34,7 @@ from airflow_txlog.engine.table.schema.features import check_readable
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.checksum import check_against
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
-from airflow_txlog.engine.table.snapshot.file_index import FileLayers
+from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import record_count, vectors_of
 from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay_newest_first
 from airflow_txlog.engine.table.snapshot.state import TableState
@@ -347,8 +347,8 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
         metadata=content.metadata,
         transactions=dict(content.transactions),
         domains=dict(content.domains),
-        files=FileLayers.of_packed(FILES, packed, store.root),
-        removed_files=FileLayers.of(content.removes, store.root),
+        files=FileIndex.of_packed(FILES, packed, store.root),
+        removed_files=FileIndex.of(content.removes, store.root),
     )
 
 

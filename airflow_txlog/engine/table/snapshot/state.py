@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_txlog.engine.table.snapshot.file_index import FileLayers
+from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class TableState:
     """The latest application transaction of each application id, expired ones included."""
     domains: Mapping[str, DomainMetadata]
     """Domains that were not removed, by name."""
-    files: FileLayers
+    files: FileIndex
     """The live files."""
-    removed_files: FileLayers
+    removed_files: FileIndex
     """The tombstones, expired ones included."""
     in_commit_ms: int | None
     """The in-commit timestamp of the version; None where the table has none."""

@@ -1,4 +1,4 @@
-"""Layers of files: whatever the order of changes, what is visible is what a dictionary of keys would hold."""
+"""Levels of files: whatever the order of changes, what is visible is what a dictionary of keys would hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_txlog.engine.log import packing
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
 from airflow_txlog.engine.table.snapshot import file_index
-from airflow_txlog.engine.table.snapshot.file_index import FileLayers
+from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import file_key
 
 ROOT = "memory://t"
@@ -47,11 +47,11 @@ def packing_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 class Model:
-    """The layers, and beside them a dictionary that says the same."""
+    """The levels, and beside them a dictionary that says the same."""
 
     def __init__(self, adds: list[Add]) -> None:
         self.expected = {key_of(each): each.size for each in adds}
-        self.files = FileLayers.of(adds_to_table(adds), ROOT)
+        self.files = FileIndex.of(adds_to_table(adds), ROOT)
 
     def change(self, spoken_of: list[Add], added: list[Add]) -> None:
         keys = {key_of(each) for each in [*spoken_of, *added]}
@@ -82,7 +82,7 @@ _CHANGE = st.tuples(st.lists(_FILE, max_size=3), st.lists(_FILE, max_size=3))
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(_CHANGE, max_size=12))
-def test_layers_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None:
+def test_levels_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None:
     model = Model([])
     for number, (spoken_of, added) in enumerate(changes):
         distinct = {key_of(add(path, 0, vector)): add(path, number, vector) for path, vector in added}
@@ -91,7 +91,7 @@ def test_layers_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None
 
 
 @pytest.mark.parametrize("is_large", [True, False], ids=["looked through, then indexed", "indexed at once"])
-def test_many_changes_of_a_large_base_keep_few_layers_and_few_chunks(
+def test_many_changes_of_a_large_base_keep_few_levels_and_few_chunks(
     is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
@@ -107,7 +107,7 @@ def test_many_changes_of_a_large_base_keep_few_layers_and_few_chunks(
         if number % 40 == 0:
             model.check()
     model.check()
-    assert len(model.files._layers) <= 11
+    assert len(model.files._levels) <= 11
     assert model.files.table.column("path").num_chunks <= 60
 
 
@@ -142,7 +142,7 @@ def test_two_paths_with_one_hash_are_two_files(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_version_shares_the_memory_of_the_one_before() -> None:
     base = adds_to_table([add(f"f{number}", number) for number in range(50_000)])
-    before = FileLayers.of(base, ROOT)
+    before = FileIndex.of(base, ROOT)
     allocated = pa.total_allocated_bytes()
     after = before.after({"f1", "f2", "new"}, adds_to_table([add("new", 1)]), ROOT)
     found = after.select(["path", "size"])
