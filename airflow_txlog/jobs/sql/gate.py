@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,18 +108,25 @@ class SqlGate:
         self._parameters = dict(context.parameters if parameters is None else parameters)
         self.used: set[str] = set()
         """The parameters that some text has used so far."""
+        self._shapes: dict[str, str] = {}
+        self._accepted: dict[tuple[str, str], dict[str, Any]] = {}
 
     def shape(self, schema: StructType) -> str:
-        """The name of an empty view with these columns."""
-        name = self._context.view_name()
-        self._spark.createDataFrame([], schema).createOrReplaceTempView(name)
-        return name
+        """The name of an empty view with these columns; one name for equal columns."""
+        key = schema.json()
+        if key not in self._shapes:
+            self._shapes[key] = self._context.view_name()
+            self._spark.createDataFrame([], schema).createOrReplaceTempView(self._shapes[key])
+        return self._shapes[key]
 
     def condition(self, text: str, relation: str) -> dict[str, Any]:
         """Accepts a condition on the rows of `relation` (a FROM clause); returns the parameters that it uses.
 
-        Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
+        Spark analyses a text once for each relation: `relation` consists of names that `shape` gave, and nothing that
+        the answer depends on changes within a job. Raises InvalidPredicate (also UnknownColumn, UnsupportedPredicate).
         """
+        if (text, relation) in self._accepted:
+            return dict(self._accepted[text, relation])
         with contextlib.suppress(Unreadable):  # then Spark's parser decides alone
             confinement.check_tokens(lex(text), text)
         _refuse_star(text)
@@ -127,7 +134,8 @@ class SqlGate:
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
         self._check_clocks(text, relation)
         self._inspect(frame, text, must_be_deterministic=True)
-        return used
+        self._accepted[text, relation] = used
+        return dict(used)
 
     def value(self, text: str, relation: str) -> DataType:
         """Accepts an expression over one row of `relation`, and gives its type. It need not be deterministic.
@@ -165,6 +173,16 @@ class SqlGate:
     def run(self, sql: str) -> DataFrame:
         """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
         return self._spark.sql(sql, args=self._as_bound(self._parameters))
+
+    def check_clocks(self, text: str, columns: Collection[str]) -> None:
+        """Refuses a name that the job took for a clock and that is among the columns: its author may mean either."""
+        bare = self._context.texts.bare if ":_txlog_" in text else frozenset[str]()
+        for name in sorted(bare & {column.lower() for column in columns}):
+            raise unsupported(
+                text,
+                f"the name {name}",
+                f"It is a column and a clock: write `{name}` for the column, {name}() for now.",
+            )
 
     def check_all_used(self) -> None:
         """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
@@ -263,17 +281,8 @@ class SqlGate:
         return f"{describe(error)}. Expressions are not shown, because parameters are bound"
 
     def _check_clocks(self, text: str, relation: str) -> None:
-        """Refuses a name that the job took for a clock and that is a column here: its author may mean either."""
-        bare = self._context.texts.bare
-        if not bare or ":_txlog_" not in text:
-            return
-        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names}
-        for name in sorted(bare & columns):
-            raise unsupported(
-                text,
-                f"the name {name}",
-                f"It is a column and a clock: write `{name}` for the column, {name}() for now.",
-            )
+        if self._context.texts.bare and ":_txlog_" in text:
+            self.check_clocks(text, self._spark.sql(f"SELECT * FROM {relation}").schema.names)
 
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
         """Refuses what only the analysed plan shows: what names have become, and what is not deterministic. On Connect

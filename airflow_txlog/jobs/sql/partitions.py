@@ -7,6 +7,7 @@ is accepted only where Spark says TRUE of the author's own text on its typed val
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,10 @@ Tuple = tuple[str | None, ...]
 
 
 class Partitions:
-    """The partition columns of a table, as Spark sees them. Raises CorruptTable where the schema lacks one."""
+    """The partition columns of a table, as Spark sees them. Raises CorruptTable where the schema lacks one.
+
+    Spark is asked once whether it accepts a partition.
+    """
 
     def __init__(self, context: JobContext, gate: SqlGate, schema: StructType, columns: Sequence[str]) -> None:
         self._context = context
@@ -37,6 +41,7 @@ class Partitions:
         self._keys = partition_keys(schema, columns)
         self._fields = [_field_of(schema, name, context.root) for name in columns]
         self._schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in self._fields])
+        self._answers: dict[str, dict[Tuple, bool]] = {}
 
     def speaks_of_partitions_only(self, text: str) -> bool:
         """Whether Spark finds every name of an accepted condition among the partition columns."""
@@ -48,10 +53,13 @@ class Partitions:
             return False
         return True
 
-    def check_scope(self, text: str) -> None:
-        """Accepts a `partition_predicate`. Raises InvalidPredicate when it names anything but partition columns."""
+    def check_scope(self, text: str) -> dict[str, Any]:
+        """Accepts a `partition_predicate`; returns the parameters that it uses.
+
+        Raises InvalidPredicate when it names anything but partition columns.
+        """
         try:
-            self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
+            return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn as error:
             raise UnknownColumn(
                 f"partition_predicate {text!r} may name partition columns only ({', '.join(self.columns) or 'none'}); "
@@ -84,17 +92,21 @@ class Partitions:
 
     def accepted(self, text: str, tuples: Sequence[Tuple]) -> list[bool]:
         """For each tuple of raw values: whether the accepted condition `text` is TRUE of it."""
-        distinct = list(dict.fromkeys(tuples))
-        if not distinct:
-            return []
+        answers = self._answers.setdefault(text, {})
+        unknown = [entry for entry in dict.fromkeys(tuples) if entry not in answers]
+        if unknown:
+            answers.update(zip(unknown, self._ask(text, unknown), strict=True))
+        return [answers[entry] for entry in tuples]
+
+    def _ask(self, text: str, distinct: Sequence[Tuple]) -> list[bool]:
         view = self._context.view_name()
         frame = self._context.spark.createDataFrame(self._typed(distinct), self._spark_schema(ROW_ID_COLUMN))
         marks = {f.name: str(f.metadata[CHAR_VARCHAR_KEY]) for f in self._fields if CHAR_VARCHAR_KEY in f.metadata}
         compared_as_char(frame, marks).createOrReplaceTempView(view)
         query = f"SELECT {quoted(ROW_ID_COLUMN)} FROM {aliased(view)} WHERE (\n{text}\n)"
         found = collect(self._gate.run(query), "ask which partitions a predicate accepts")
-        true_of = {distinct[index] for index in found.column(0).to_pylist()}
-        return [entry in true_of for entry in tuples]
+        true_of = set(found.column(0).to_pylist())
+        return [index in true_of for index in range(len(distinct))]
 
     def among(self, tuples: Sequence[Tuple], chosen: Sequence[Tuple]) -> list[bool]:
         """For each tuple of raw values: whether it is the partition of one of `chosen`, as typed values.
