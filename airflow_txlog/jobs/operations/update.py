@@ -7,6 +7,7 @@ sees the row as it was. Source: delta-spark, UpdateCommand.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.types import StructType
 
@@ -14,24 +15,19 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.delete.job import check_rows_matched, told_condition
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, assigned_values
 from airflow_txlog.jobs.operations.merge.images import updated_columns
-from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
+from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.rounds import Outcome
-from airflow_txlog.jobs.rows.find import find_rows
-from airflow_txlog.jobs.rows.matches import Verdicts
-from airflow_txlog.jobs.rows.metrics import file_counts, file_metrics
-from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
+from airflow_txlog.jobs.rows.metrics import file_metrics
+from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
-from airflow_txlog.jobs.sql.gate import SqlGate, columns_named
-from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
-from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
-
-_CLAUSE = 0
 
 
 def update(context: JobContext) -> Outcome:
@@ -40,16 +36,17 @@ def update(context: JobContext) -> Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prepared(Prepared):
+class _Prepared(PreparedByCondition):
     sides: Sides
     clauses: Clauses
 
 
-class _Update(RowOperation):
+class _Update(ByCondition[_Prepared]):
+    name = "UPDATE"
+
     def __init__(self, context: JobContext) -> None:
-        self._context = context
-        self._gate = SqlGate(context)
-        self._condition: str = context.arguments["predicate"] or "TRUE"
+        alias = context.arguments["target_alias"]
+        super().__init__(context, SqlGate(context), context.arguments["predicate"] or "TRUE", alias)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """Predicate and values accepted; the files that may hold a row to update."""
@@ -59,52 +56,36 @@ class _Update(RowOperation):
             sides = _sides(context, gate, snapshot)
             used = gate.condition(condition, sides.target_alone)
             values = assigned_values(gate, sides, sides.target_alone, context.arguments["set"], is_insert=False)
-            clause = Clause(number=_CLAUSE, action="update", condition=None, values=values)
-            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            scope, scope_read = read_scope(context, gate, snapshot, partitions)
+            clause = Clause(number=ONLY_CLAUSE, action="update", condition=None, values=values)
+            scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             condition_read = read_condition(context, snapshot, condition, used)
-            files = tx.read(both(condition_read, scope_read))
+            files = scope.read_files(tx, condition_read)
             return _Prepared(
                 snapshot=snapshot,
-                partitions=partitions,
                 scope=scope,
-                candidates=files_inside(partitions, scope, files),
+                candidates=files,
                 whole=files.slice(0, 0),
-                updates=frozenset({_CLAUSE}),
+                updates=frozenset({ONLY_CLAUSE}),
                 condition=condition_read,
                 sides=sides,
                 clauses=Clauses(matched=(clause,), not_matched=()),
             )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
-        """Every row of which the predicate is TRUE is updated, by the only clause there is."""
-        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
-        alias = self._context.arguments["target_alias"]
-        found = find_rows(self._context, self._gate, plan, self._condition, columns, alias, prepared.condition)
-        return Verdicts.of_clause(_CLAUSE, found)
-
-    def check(self, prepared: Prepared, found: Found) -> None:
+    def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""
-        check_rows_matched(self._context, prepared, self._condition, found.updated.num_rows)
+        self._check_matched(prepared, found.updated.num_rows)
 
-    def images(self, prepared: Prepared, updated: FilePlan) -> ComputedColumns:
+    def images(self, prepared: _Prepared, updated: FilePlan) -> ComputedColumns:
         """The rows' new values."""
-        assert isinstance(prepared, _Prepared)
         schema = prepared.snapshot.delta_schema
         return updated_columns(self._context, self._gate, updated, schema, prepared.sides, prepared.clauses)
 
-    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
-        """The commit, as delta-spark has it."""
-        context = self._context
-        return Change(
-            operation="UPDATE",
-            parameters={"predicate": predicate_parameter([told_condition(context, self._condition)])},
-            staged=work.staged,
-            removed=work.removed,
-            metrics=file_metrics(context, work) | {"numUpdatedRows": found.updated.num_rows},
-            files=file_counts(prepared, work),
-        )
+    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
+        return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
+
+    def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+        return file_metrics(self._context, work) | {"numUpdatedRows": found.updated.num_rows}
 
 
 def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:

@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
-from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation
+from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 
 _TOLD = ", told"
 
@@ -34,9 +34,7 @@ class LeavingRows:
     keys: list[str]
 
 
-def must_tell(
-    operation: RowOperation, prepared: Prepared, found: Found, *, copies_rows: bool, inserts_rows: bool
-) -> bool:
+def must_tell(operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool) -> bool:
     """Whether the round's commit needs change files; `copies_rows`: some staged file holds rows that stay as they are.
 
     Rows that come back changed are told as what they were and became. Deletes and inserts of one commit are told

@@ -9,21 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles
 from airflow_txlog.jobs.rows.find import FoundRows
 from airflow_txlog.jobs.rows.matches import Verdicts
-from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.jobs.sql.scope import PartitionScope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +31,14 @@ class Prepared:
 
     `candidates` are the files (rows of a table `FILES`) that may hold a row of interest inside the `scope`; `whole`
     those that go as a whole, as their partition values alone say. `updates` are the numbers of the clauses that give a
-    row a new image; any other clause deletes it. `condition` is how the engine reads the text that finds rows, where
-    there is one text alone.
+    row a new image; any other clause deletes it.
     """
 
     snapshot: Snapshot
-    partitions: Partitions
-    scope: str | None
+    scope: PartitionScope
     candidates: pa.Table
     whole: pa.Table
     updates: frozenset[int] = frozenset()
-    condition: Predicate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +51,17 @@ class Found:
     updated: FoundRows
 
 
-class RowOperation(ABC):
+P = TypeVar("P", bound=Prepared)
+
+
+class RowOperation(ABC, Generic[P]):
     """DELETE, UPDATE or MERGE: how it finds rows, what becomes of them, and what its commit says.
 
-    Generic over nothing: each gets back the `Prepared` that it made.
+    Generic over what it prepares, which it gets back in every other step.
     """
+
+    name: ClassVar[str]
+    """The operation as its commit names it, by delta-spark's word."""
 
     writes_rows = True
     """Whether every commit of it that changes something has new rows. One that only removes rows may need no Parquet
@@ -70,31 +72,35 @@ class RowOperation(ABC):
     in the next round rows may leave."""
 
     @abstractmethod
-    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> P:
         """Pin inputs, check texts and rules, register the reads. `memory` is emptied where inputs are pinned afresh."""
 
     @abstractmethod
-    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+    def find(self, prepared: P, plan: FilePlan) -> Verdicts:
         """The verdicts on all rows of the planned files. One Spark job."""
 
-    def check(self, prepared: Prepared, found: Found) -> None:  # noqa: B027 (most operations forbid nothing)
+    def check(self, prepared: P, found: Found) -> None:
         """Raises what the verdicts of all live files together forbid."""
 
-    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame | ComputedColumns:
+    def images(self, prepared: P, updated: FilePlan) -> DataFrame | ComputedColumns:
         """New images of the rows at the plan's positions: the table's columns and SEGMENT_COLUMN, or what changes."""
         raise NotImplementedError(f"{type(self).__name__} updates nothing")
 
-    def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: P, verdicts: Verdicts) -> Mapping[int, str]:
         """For each bucket of source rows that may be inserted: what decides which of them are (a fingerprint)."""
         return {}
 
-    def inserts(self, prepared: Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: P, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
         """The rows that these buckets insert: the table's columns, and the bucket as SEGMENT_COLUMN."""
         raise NotImplementedError(f"{type(self).__name__} inserts nothing")
 
     @abstractmethod
-    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
-        """What the commit says of itself; `removed` and `staged` of it are those of `work`."""
+    def parameters(self, prepared: P) -> Mapping[str, Any]:
+        """The commit's operationParameters, as delta-spark spells them."""
+
+    @abstractmethod
+    def metrics(self, prepared: P, found: Found, work: StagedWork) -> Mapping[str, int]:
+        """The commit's operationMetrics."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ Source: soundness, section 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Generic
 
 import pyarrow as pa
 
@@ -25,11 +25,12 @@ from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import Manifest
 from airflow_txlog.jobs.rows.find import files_outside
 from airflow_txlog.jobs.rows.matches import Verdicts
-from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation
+from airflow_txlog.jobs.rows.metrics import file_counts
+from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
 
 
-def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation]) -> Outcome:
+def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> Outcome:
     """Run the operation in rounds until it lands; raises TxlogError.
 
     It is made once the inputs that an earlier try has pinned are known.
@@ -40,10 +41,10 @@ def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOpera
     return run_rounds(context, rounds.plan, memory=memory, manifest=manifest)
 
 
-class RowRounds:
+class RowRounds(Generic[P]):
     """The rounds of one operation, over a memory that others may share. Made once, used by one thread."""
 
-    def __init__(self, context: JobContext, operation: RowOperation, memory: Memory, manifest: Manifest) -> None:
+    def __init__(self, context: JobContext, operation: RowOperation[P], memory: Memory, manifest: Manifest) -> None:
         self._context = context
         self._operation = operation
         self._memory = memory
@@ -73,10 +74,18 @@ class RowRounds:
         with context.step("rewrite"):
             work = stage_work(context, self._operation, prepared, found, memory)
         self._manifest.save(memory)
-        change = self._operation.change(prepared, found, work)
-        return replace(change, adds=work.masked.adds, vector_files=work.masked.files)
+        return Change(
+            operation=self._operation.name,
+            parameters=self._operation.parameters(prepared),
+            staged=work.staged,
+            removed=work.removed,
+            adds=work.masked.adds,
+            vector_files=work.masked.files,
+            metrics=self._operation.metrics(prepared, found, work),
+            files=file_counts(prepared, work),
+        )
 
-    def _find(self, prepared: Prepared) -> Found:
+    def _find(self, prepared: P) -> Found:
         """The verdicts on all candidates: recalled, or found by looking."""
         context, memory = self._context, self._memory
         plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.instants)

@@ -23,7 +23,7 @@ from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, un
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
 from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles, is_masking, mask_rows
-from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 
 # A segment of images has at most so many input files: one that changes costs the others their images too.
 MAX_INPUTS = 16
@@ -59,7 +59,7 @@ class _Missing:
 
 
 def stage_work(
-    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, memory: Memory
+    context: JobContext, operation: RowOperation[P], prepared: P, found: Found, memory: Memory
 ) -> StagedWork:
     """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
     staged just now; and what staging raises."""
@@ -91,8 +91,8 @@ def _masked(context: JobContext, prepared: Prepared, found: Found, memory: Memor
 
 def _missing(
     context: JobContext,
-    operation: RowOperation,
-    prepared: Prepared,
+    operation: RowOperation[P],
+    prepared: P,
     found: Found,
     memory: Memory,
     keys: Sequence[str],
@@ -141,7 +141,7 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
     # As many for each task: a segment is the work of one.
     rounds = -(-len(rows) // (MAX_INPUTS * context.parallelism))
     most = -(-len(rows) // (rounds * context.parallelism))
-    partitions = prepared.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
+    partitions = prepared.scope.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
     groups: dict[tuple[str | None, ...], list[list[int]]] = {}
     for row, partition in zip(rows, partitions, strict=True):
         of_partition = groups.setdefault(partition, [[]])
@@ -152,7 +152,7 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
 
 
 def _stage(
-    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
+    context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
 ) -> list[StagedFile]:
     rows, images = _new_rows(context, operation, prepared, found, missing)
     copies = [row for row in missing.copies if images is None or row not in images.copied]
@@ -166,9 +166,7 @@ def _stage(
         updates=prepared.updates,
     )
     try:
-        if prepared.scope is not None:
-            tuples = [prepared.partitions.tuple_of(file.partition_values) for file in staged if file.source is None]
-            prepared.partitions.check_inside(prepared.scope, tuples)
+        prepared.scope.check_inside(file for file in staged if file.source is None)
     except BaseException:
         unstage(staged)
         raise
@@ -176,7 +174,7 @@ def _stage(
 
 
 def _new_rows(
-    context: JobContext, operation: RowOperation, prepared: Prepared, found: Found, missing: _Missing
+    context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
 ) -> tuple[DataFrame | None, ComputedColumns | None]:
     """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
     frames, columns = [], None

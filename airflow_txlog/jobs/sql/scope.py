@@ -6,19 +6,20 @@ The invariant: the predicate that is registered is the author's text itself, all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.engine import Snapshot
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate, read_predicate
 from airflow_txlog.engine.table.predicate.tree import all_of, any_of
 from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased
+from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.schemas import spark_table_schema
 
 
 def read_condition(
@@ -57,24 +58,52 @@ def _joined(connector: str, one: Predicate, other: Predicate) -> Predicate:
     )
 
 
-def read_scope(
-    context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions
-) -> tuple[str | None, Predicate | None]:
-    """The job's `partition_predicate`, accepted: its text, and the engine's reading. None where there is none."""
+@dataclass(frozen=True, kw_only=True)
+class PartitionScope:
+    """The partitions that an attempt may touch: those of which the accepted `text` is TRUE; None: all of them.
+
+    `read` is how the engine reads the text.
+    """
+
+    partitions: Partitions
+    text: str | None = None
+    read: Predicate | None = None
+
+    def read_files(self, tx: Transaction, condition: Predicate) -> pa.Table:
+        """The files (a table `FILES`) inside that may hold a row of the condition, which is registered as read."""
+        return self.files_inside(tx.read(both(condition, self.read)))
+
+    def files_inside(self, files: pa.Table) -> pa.Table:
+        """Of the files (rows of a table `FILES`) those whose partition the scope accepts."""
+        return files if self.text is None else self.files_accepted(self.text, files)
+
+    def files_accepted(self, text: str, files: pa.Table) -> pa.Table:
+        """Of the files those of whose partition an accepted condition over partition columns is TRUE."""
+        return files.filter(pa.array(self.partitions.accepted(text, self.partitions.tuples_of(files)), pa.bool_()))
+
+    def check_inside(self, staged: Iterable[StagedFile]) -> None:
+        """Raises PartitionMismatch for the first new file that lies outside."""
+        if self.text is not None:
+            tuples = [self.partitions.tuple_of(file.partition_values) for file in staged]
+            self.partitions.check_inside(self.text, tuples)
+
+    def with_condition(self, condition: str) -> str:
+        """The condition as a commit describes it: the scope belongs to it."""
+        return condition if self.text is None else f"({self.text}) AND ({condition})"
+
+
+def partition_scope(
+    context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions | None = None
+) -> PartitionScope:
+    """The job's `partition_predicate`, accepted, on the snapshot's partitions unless others are given."""
     text = context.arguments["partition_predicate"]
+    if partitions is None:
+        partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
     if text is None:
-        return None, None
-    partitions.check_scope(text)
-    # Spark names the parameters once more, on the whole table, so that exactly those are bound in the engine.
-    used = gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
-    return text, read_condition(context, snapshot, text, used)
-
-
-def files_inside(partitions: Partitions, scope: str | None, files: pa.Table) -> pa.Table:
-    """The files (rows of a table `FILES`) whose partition the scope accepts."""
-    if scope is None:
-        return files
-    return files.filter(pa.array(partitions.accepted(scope, partitions.tuples_of(files)), pa.bool_()))
+        return PartitionScope(partitions=partitions)
+    used = partitions.check_scope(text)
+    gate.check_clocks(text, snapshot.delta_schema.names)
+    return PartitionScope(partitions=partitions, text=text, read=read_condition(context, snapshot, text, used))
 
 
 def check_may_remove_rows(snapshot: Snapshot, operation: str) -> None:

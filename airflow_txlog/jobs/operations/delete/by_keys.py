@@ -25,18 +25,17 @@ from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.source import PinnedSource, Source, build_source, pin, pinned_before
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
-from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
+from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.find import scan_columns
 from airflow_txlog.jobs.rows.matches import ADDRESSED, Verdicts
-from airflow_txlog.jobs.rows.metrics import file_counts, file_metrics
+from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.row_filters import sieve_of
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, files_inside, read_scope
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
@@ -53,11 +52,13 @@ _BY_NUMBER = {Primitive.DATE: pa.int32(), Primitive.TIMESTAMP: pa.int64(), Primi
 class _Prepared(Prepared):
     source: PinnedSource
     field: StructField
+    read: Predicate
 
 
-class DeleteByKeys(RowOperation):
+class DeleteByKeys(RowOperation[_Prepared]):
     """DELETE of a job with `keys`."""
 
+    name = "DELETE"
     writes_rows = False
 
     def __init__(self, context: JobContext) -> None:
@@ -67,29 +68,27 @@ class DeleteByKeys(RowOperation):
         self._pinned: PinnedSource | None = None
         self._values: pa.Array | None = None
 
-    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """The keys pinned in their column's type, and the files that may hold one."""
         context, gate = self._context, self._gate
         check_may_remove_rows(snapshot, "DELETE")
         field = self._field(snapshot)
         source = self._source(tx, snapshot, field, memory)
         with context.step("plan"):
-            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            scope, scope_read = read_scope(context, gate, snapshot, partitions)
+            scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # A column may have been widened since the keys were pinned; any other type is refused here.
             keys = convert_keys(self._key_values(source), field, context.root)
             read = keys_predicate(keys, field)
-            files = files_inside(partitions, scope, tx.read(both(read, scope_read)))
+            files = scope.read_files(tx, read)
         return _Prepared(
             snapshot=snapshot,
-            partitions=partitions,
             scope=scope,
             candidates=files,
             whole=files.slice(0, 0),
-            condition=read,
             source=source,
             field=field,
+            read=read,
         )
 
     def _field(self, snapshot: Snapshot) -> StructField:
@@ -158,16 +157,14 @@ class DeleteByKeys(RowOperation):
             self._values = collect(source.frame.select(KEY), "read the pinned keys").column(0).combine_chunks()
         return self._values
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+    def find(self, prepared: _Prepared, plan: FilePlan) -> Verdicts:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
-        assert isinstance(prepared, _Prepared)
         context, source, name = self._context, prepared.source, prepared.field.name
         if plan.num_files == 0 or source.num_rows == 0:
             return Verdicts()
         target_view, source_view = context.view_name(), context.view_name()
-        assert prepared.condition is not None
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
-        sieve = sieve_of(prepared.condition, {name})
+        sieve = sieve_of(prepared.read, {name})
         scan_columns(context, plan, frozenset({name}), sieve).createOrReplaceTempView(target_view)
         source.frame.createOrReplaceTempView(source_view)
         hint = join_hint(source.memory_bytes([KEY, ROW_ID_COLUMN]), "s")
@@ -177,16 +174,16 @@ class DeleteByKeys(RowOperation):
         )
         return Verdicts(pairs=collect(context.spark.sql(query), "find the rows of the keys").cast(ADDRESSED))
 
-    def check(self, prepared: Prepared, found: Found) -> None:
+    def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises KeysNotFound where every key must match and one does not."""
-        assert isinstance(prepared, _Prepared)
         context = self._context
         matched, count = len(found.verdicts.matched_source_rows()), prepared.source.num_rows
         context.log(f"{matched} of {plural(count, 'key')} matched")
         if context.arguments["require_match"] and matched < count:
+            within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
             raise KeysNotFound(
                 f"{context.root}: {count - matched} of {plural(count, 'key')} are in no row's {prepared.field.name!r}"
-                f"{self._within()} at version {prepared.snapshot.version}, and require_match asks for every one. "
+                f"{within} at version {prepared.snapshot.version}, and require_match asks for every one. "
                 "Nothing was changed.",
                 table=context.root,
                 column=prepared.field.name,
@@ -194,30 +191,20 @@ class DeleteByKeys(RowOperation):
                 matched=matched,
             )
 
-    def _within(self) -> str:
-        scope = self._context.arguments["partition_predicate"]
-        return "" if scope is None else f" within {scope}"
+    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
+        """How many keys there were, and never one of them."""
+        scope = prepared.scope.text
+        keys = f"{prepared.field.name} IN ({plural(prepared.source.num_rows, 'key')})"
+        return {"predicate": predicate_parameter([keys if scope is None else f"({scope}) AND {keys}"])}
 
-    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
-        """The commit, which tells how many keys there were, and never one of them."""
-        assert isinstance(prepared, _Prepared)
-        context = self._context
-        scope = context.arguments["partition_predicate"]
-        told = f"{prepared.field.name} IN ({plural(prepared.source.num_rows, 'key')})"
-        return Change(
-            operation="DELETE",
-            parameters={"predicate": predicate_parameter([told if scope is None else f"({scope}) AND {told}"])},
-            staged=work.staged,
-            removed=work.removed,
-            metrics={
-                **file_metrics(context, work),
-                "numDeletedRows": found.removed.num_rows,
-                "numKeysGiven": context.pinned_inputs[_GIVEN],
-                "numKeys": prepared.source.num_rows,
-                "numKeysMatched": len(found.verdicts.matched_source_rows()),
-            },
-            files=file_counts(prepared, work),
-        )
+    def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+        return {
+            **file_metrics(self._context, work),
+            "numDeletedRows": found.removed.num_rows,
+            "numKeysGiven": self._context.pinned_inputs[_GIVEN],
+            "numKeys": prepared.source.num_rows,
+            "numKeysMatched": len(found.verdicts.matched_source_rows()),
+        }
 
 
 def keys_predicate(keys: Keys, field: StructField) -> Predicate:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -26,18 +27,17 @@ from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, 
 from airflow_txlog.jobs.operations.merge.images import inserted_rows, updated_images
 from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, told
-from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
+from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.rounds import Outcome
 from airflow_txlog.jobs.rows.matches import Verdicts
-from airflow_txlog.jobs.rows.metrics import file_counts, vector_metrics
+from airflow_txlog.jobs.rows.metrics import vector_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
-from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 
 
@@ -55,7 +55,9 @@ class _Prepared(Prepared):
     clauses: Clauses
 
 
-class _Merge(RowOperation):
+class _Merge(RowOperation[_Prepared]):
+    name = "MERGE"
+
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._gate = SqlGate(context)
@@ -73,11 +75,12 @@ class _Merge(RowOperation):
             clauses = check_clauses(gate, sides, context.arguments["clauses"])
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
-            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            scope, candidates = self._read(tx, snapshot, sides, clauses, source, partitions)
+            scope = partition_scope(context, gate, snapshot)
+            gate.check_all_used()
+            # Read: all files that may hold a row which decides on them.
+            candidates = scope.read_files(tx, self._of_interest(snapshot, sides, clauses, source))
             return _Prepared(
                 snapshot=snapshot,
-                partitions=partitions,
                 scope=scope,
                 candidates=candidates,
                 whole=candidates.slice(0, 0),
@@ -127,22 +130,6 @@ class _Merge(RowOperation):
             may_lack_columns=self._context.arguments["schema_evolution"],
         )
 
-    def _read(
-        self,
-        tx: Transaction,
-        snapshot: Snapshot,
-        sides: Sides,
-        clauses: Clauses,
-        source: PinnedSource,
-        partitions: Partitions,
-    ) -> tuple[str | None, pa.Table]:
-        """The scope, and the files that may hold a row of interest, registered as read by all that decides on them."""
-        context = self._context
-        scope, scope_read = read_scope(context, self._gate, snapshot, partitions)
-        self._gate.check_all_used()
-        files = tx.read(both(self._of_interest(snapshot, sides, clauses, source), scope_read))
-        return scope, files_inside(partitions, scope, files)
-
     def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: PinnedSource) -> Predicate:
         """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
         context = self._context
@@ -172,16 +159,14 @@ class _Merge(RowOperation):
             lenient=True,
         )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
+    def find(self, prepared: _Prepared, plan: FilePlan) -> Verdicts:
         """All pairs, and the rows on which a clause acts because nothing matched."""
-        assert isinstance(prepared, _Prepared)
         schema = prepared.snapshot.delta_schema
         sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
         return find_pairs(self._context, self._gate, plan, schema, sides, clauses, source)
 
-    def check(self, prepared: Prepared, found: Found) -> None:
+    def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
-        assert isinstance(prepared, _Prepared)
         context = self._context
         check_unambiguous(context, found.verdicts.pairs, found.plan, prepared.clauses)
         given = prepared.source.num_rows
@@ -195,16 +180,14 @@ class _Merge(RowOperation):
                 matched=matched,
             )
 
-    def images(self, prepared: Prepared, updated: FilePlan) -> DataFrame:
+    def images(self, prepared: _Prepared, updated: FilePlan) -> DataFrame:
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
-        assert isinstance(prepared, _Prepared)
         schema = prepared.snapshot.delta_schema
         clauses, sides = prepared.clauses, prepared.sides
         return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
 
-    def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: _Prepared, verdicts: Verdicts) -> Mapping[int, str]:
         """Which rows of a bucket are inserted follows from those that matched."""
-        assert isinstance(prepared, _Prepared)
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
         rows = verdicts.matched_source_rows()
@@ -214,27 +197,17 @@ class _Merge(RowOperation):
         count = len(matched)
         return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
 
-    def inserts(self, prepared: Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: _Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
-        assert isinstance(prepared, _Prepared)
         clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
         matched = verdicts.matched_source_rows()
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
-    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
-        """The commit, as delta-spark has it."""
-        assert isinstance(prepared, _Prepared)
+    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
         predicate = predicate_parameter([self._context.arguments["on"]])
-        return Change(
-            operation="MERGE",
-            parameters={"predicate": predicate, **prepared.clauses.parameters()},
-            staged=work.staged,
-            removed=work.removed,
-            metrics=self._metrics(prepared, found, work),
-            files=file_counts(prepared, work),
-        )
+        return {"predicate": predicate, **prepared.clauses.parameters()}
 
-    def _metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+    def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
         context, clauses = self._context, prepared.clauses
 
         def count(of: tuple[Clause, ...], action: str) -> int:

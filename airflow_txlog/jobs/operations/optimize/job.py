@@ -42,8 +42,7 @@ from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment
 from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import files_inside, read_scope
+from airflow_txlog.jobs.sql.scope import partition_scope
 
 
 def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> Outcome:
@@ -124,10 +123,9 @@ class _Optimizing:
             )
         self._target_bytes = arguments["target_bytes"] or target_of(snapshot)
         self._z_columns = self._ordering_columns(snapshot)
-        partitions = Partitions(self._context, self._gate, snapshot.delta_schema, snapshot.partition_columns)
-        scope, scope_read = read_scope(self._context, self._gate, snapshot, partitions)
+        scope = partition_scope(self._context, self._gate, snapshot)
         self._gate.check_all_used()
-        return files_inside(partitions, scope, snapshot.files(scope_read))
+        return scope.files_inside(snapshot.files(scope.read))
 
     def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
         """The columns of the Z-order. Raises UnsupportedFeature where the table is clustered by columns of its own."""

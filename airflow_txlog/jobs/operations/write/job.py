@@ -38,7 +38,7 @@ from airflow_txlog.jobs.files.source import Source, build_source
 from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
 from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows, only_inside, replaces_rows
 from airflow_txlog.jobs.operations.write.replaced import (
-    Scope,
+    WriteScope,
     check_has_partitions,
     files_in_scope,
     files_of_partitions,
@@ -146,11 +146,11 @@ class _Write:
                 check_has_partitions(context, target.layout.partition_columns)
         kept = self._memory.keep(ROWS, ())
         if source is not None:
-            self._stage(tx, source, target, partitions, scope)
+            self._stage(tx, source, target, scope)
         else:
             context.log(f"{plural(sum(len(segment.files) for segment in kept), 'file')} staged before are kept")
         staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
-        return self._change(tx, target, scope, staged, self._replaced(tx, partitions, scope, staged))
+        return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
 
     def _begin_memory(self, tx: Transaction) -> None:
         """Forget what was staged where it no longer holds: under other rules, or as rows of the table itself."""
@@ -160,7 +160,7 @@ class _Write:
         if snapshot is not None and not memory.begin(rules_at(snapshot)):
             self._context.log("the table's rules have changed: what was staged is not kept")
 
-    def _stage(self, tx: Transaction, source: Source, target: _Target, partitions: Partitions, scope: Scope) -> None:
+    def _stage(self, tx: Transaction, source: Source, target: _Target, scope: WriteScope) -> None:
         context = self._context
         self._gate.check_all_used()
         rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
@@ -169,8 +169,7 @@ class _Write:
         with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
             staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
         try:
-            if scope.text is not None:
-                partitions.check_inside(scope.text, [partitions.tuple_of(file.partition_values) for file in staged])
+            scope.check_inside(staged)
         except BaseException:
             unstage(staged)
             raise
@@ -179,14 +178,12 @@ class _Write:
         if tx.snapshot is not None:
             self._manifest.save(self._memory)
 
-    def _replaced(
-        self, tx: Transaction, partitions: Partitions, scope: Scope, staged: Sequence[StagedFile]
-    ) -> pa.Table:
+    def _replaced(self, tx: Transaction, scope: WriteScope, staged: Sequence[StagedFile]) -> pa.Table:
         """The live files (a table `FILES`) that the staged ones replace."""
         if self._mode == "overwrite":
-            return files_in_scope(tx, partitions, scope)
+            return files_in_scope(tx, scope)
         if self._mode == "overwrite_partitions":
-            return files_of_partitions(tx, partitions, staged)
+            return files_of_partitions(tx, scope.partitions, staged)
         return FILES.empty_table()
 
     def _target(self, metadata: Metadata, *, is_new: bool) -> _Target:
@@ -219,7 +216,7 @@ class _Write:
             check_may_remove_rows(snapshot, "an overwrite")
 
     def _change(
-        self, tx: Transaction, target: _Target, scope: Scope, staged: list[StagedFile], replaced: pa.Table
+        self, tx: Transaction, target: _Target, scope: WriteScope, staged: list[StagedFile], replaced: pa.Table
     ) -> Change:
         num_files = 0 if tx.snapshot is None else tx.snapshot.num_files
         replaces = self._mode != "append"
@@ -239,7 +236,7 @@ class _Write:
             is_creation=target.is_new,
         )
 
-    def _parameters(self, target: _Target, scope: Scope) -> dict[str, Any]:
+    def _parameters(self, target: _Target, scope: WriteScope) -> dict[str, Any]:
         parameters: dict[str, Any] = {
             "mode": "Append" if self._mode == "append" else "Overwrite",
             "partitionBy": json.dumps(list(target.layout.partition_columns)),
@@ -250,7 +247,7 @@ class _Write:
             parameters["isDynamicPartitionOverwrite"] = True
         return parameters
 
-    def _metrics(self, scope: Scope, staged: Sequence[StagedFile], replaced: pa.Table) -> dict[str, int]:
+    def _metrics(self, scope: WriteScope, staged: Sequence[StagedFile], replaced: pa.Table) -> dict[str, int]:
         metrics = {
             "numFiles": len(staged),
             "numOutputRows": sum(file.num_records for file in staged),

@@ -20,20 +20,18 @@ from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.source import Source, build_source
-from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.change_feed import untold
-from airflow_txlog.jobs.rows.find import find_rows
 from airflow_txlog.jobs.rows.matches import Verdicts
-from airflow_txlog.jobs.rows.metrics import file_counts, file_metrics
-from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
+from airflow_txlog.jobs.rows.metrics import file_metrics
+from airflow_txlog.jobs.rows.operation import Found, StagedWork
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
 from airflow_txlog.jobs.sql.schemas import is_ansi, spark_table_schema
-from airflow_txlog.jobs.sql.scope import both, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql.scope import partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
 
 
@@ -66,7 +64,7 @@ def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> Da
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prepared(Prepared):
+class _Prepared(PreparedByCondition):
     """`source` is None where its rows are staged already."""
 
     source: Source | None
@@ -74,23 +72,21 @@ class _Prepared(Prepared):
     staged_as: str
 
 
-class ReplaceRows(RowOperation):
+class ReplaceRows(ByCondition[_Prepared]):
     """What the pipeline must know of this overwrite."""
 
+    name = "WRITE"
     tells_inserts_alone = True
 
     def __init__(self, context: JobContext, gate: SqlGate) -> None:
-        self._context = context
-        self._gate = gate
-        self._condition: str = context.arguments["replace_where"] or "FALSE"
+        super().__init__(context, gate, context.arguments["replace_where"] or "FALSE")
 
-    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> Prepared:
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """The predicate accepted, the source built unless its rows are staged, and the files that it may touch."""
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
-            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            scope, scope_read = read_scope(context, gate, snapshot, partitions)
+            scope = partition_scope(context, gate, snapshot)
             read_self = bool(context.pinned_inputs.get("reads_target"))
             staged_as = f"version {snapshot.version}" if read_self else "the source"
             source = None
@@ -106,11 +102,9 @@ class ReplaceRows(RowOperation):
             if metadata is not snapshot.metadata:
                 snapshot = snapshot.with_metadata(metadata)
             condition_read = read_condition(context, snapshot, condition, used)
-            files = tx.read(both(condition_read, scope_read))
-            candidates = files_inside(partitions, scope, files)
+            candidates = scope.read_files(tx, condition_read)
             return _Prepared(
                 snapshot=snapshot,
-                partitions=partitions,
                 scope=scope,
                 candidates=candidates,
                 whole=candidates.slice(0, 0),
@@ -120,45 +114,30 @@ class ReplaceRows(RowOperation):
                 staged_as=staged_as,
             )
 
-    def find(self, prepared: Prepared, plan: FilePlan) -> Verdicts:
-        """Every row of which the predicate is TRUE leaves."""
-        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
-        found = find_rows(self._context, self._gate, plan, self._condition, columns, read=prepared.condition)
-        return Verdicts.of_clause(0, found)
-
-    def inserts_wanted(self, prepared: Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: _Prepared, verdicts: Verdicts) -> Mapping[int, str]:
         """All rows of the source, in one bucket, whatever was found."""
-        assert isinstance(prepared, _Prepared)
         return {0: prepared.staged_as}
 
-    def inserts(self, prepared: Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: _Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
         """The source's rows as new rows of the table, with what the predicate says of each."""
-        assert isinstance(prepared, _Prepared)
         assert prepared.source is not None
         context = self._context
         rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=is_ansi(context.spark))
         rows = only_inside(self._gate, context.view_name(), rows, self._condition)
         return rows.withColumn(SEGMENT_COLUMN, F.lit(0).cast("int"))
 
-    def change(self, prepared: Prepared, found: Found, work: StagedWork) -> Change:
-        """The commit, as delta-spark has it: one WRITE."""
-        context, scope = self._context, prepared.scope
-        predicate = self._condition if scope is None else f"({scope}) AND ({self._condition})"
+    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
+        predicate = prepared.scope.with_condition(self._condition)
         partition_by = json.dumps(list(prepared.snapshot.partition_columns))
-        metrics = file_metrics(context, work) | {
+        return {"mode": "Overwrite", "partitionBy": partition_by, "predicate": predicate}
+
+    def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+        return file_metrics(self._context, work) | {
             "numFiles": len(work.files),
             "numOutputRows": work.num_inserted,
             "numOutputBytes": work.num_bytes,
             "numDeletedRows": found.removed.num_rows,
         }
-        return Change(
-            operation="WRITE",
-            parameters={"mode": "Overwrite", "partitionBy": partition_by, "predicate": predicate},
-            staged=work.staged,
-            removed=work.removed,
-            metrics=metrics,
-            files=file_counts(prepared, work),
-        )
 
 
 def _text(value: str) -> str:

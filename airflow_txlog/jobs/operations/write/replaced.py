@@ -15,57 +15,55 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.predicate.tree import Predicate
 from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schemas import spark_table_schema
-from airflow_txlog.jobs.sql.scope import both, files_inside, read_condition, read_scope
+from airflow_txlog.jobs.sql.scope import PartitionScope, both, partition_scope, read_condition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scope:
-    """The part of a table that a write may touch: the author's texts, None for all of it, and the engine's reading.
+class WriteScope(PartitionScope):
+    """The part of a table that a write may touch.
 
     `rows`: a condition over data columns that every row of a new table must satisfy.
     """
 
-    text: str | None = None
-    read: Predicate | None = None
     rows: str | None = None
 
 
-def scope_of_new_table(context: JobContext, partitions: Partitions) -> Scope:
+def scope_of_new_table(context: JobContext, partitions: Partitions) -> WriteScope:
     """The scope on a table that is made here: nothing is read, and the new rows must lie inside."""
     text = context.arguments["partition_predicate"]
     if text is not None:
         partitions.check_scope(text)
     replaced = context.arguments["replace_where"]
     if replaced is None:
-        return Scope(text=text)
+        return WriteScope(partitions=partitions, text=text)
     if not partitions.speaks_of_partitions_only(replaced):
-        return Scope(text=text, rows=replaced)
-    return Scope(text=_joined(text, replaced))
+        return WriteScope(partitions=partitions, text=text, rows=replaced)
+    return WriteScope(partitions=partitions, text=_joined(text, replaced))
 
 
-def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions) -> Scope:
+def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions) -> WriteScope:
     """`partition_predicate` and `replace_where` over partition columns, accepted.
 
     Raises InvalidPredicate and its siblings.
     """
-    text, read = read_scope(context, gate, snapshot, partitions)
+    scope = partition_scope(context, gate, snapshot, partitions)
+    text, read = scope.text, scope.read
     replaced = context.arguments["replace_where"]
     if replaced is None:
-        return Scope(text=text, read=read)
+        return WriteScope(partitions=partitions, text=text, read=read)
     used = gate.condition(replaced, aliased(gate.shape(spark_table_schema(snapshot))))
-    return Scope(text=_joined(text, replaced), read=both(read_condition(context, snapshot, replaced, used), read))
+    read = both(read_condition(context, snapshot, replaced, used), read)
+    return WriteScope(partitions=partitions, text=_joined(text, replaced), read=read)
 
 
-def files_in_scope(tx: Transaction, partitions: Partitions, scope: Scope) -> pa.Table:
+def files_in_scope(tx: Transaction, scope: WriteScope) -> pa.Table:
     """The live files (a table `FILES`) that an overwrite of this scope removes."""
-    read = tx.read_whole_table() if scope.read is None else tx.read(scope.read)
-    return files_inside(partitions, scope.text, read)
+    return scope.files_inside(tx.read_whole_table() if scope.read is None else tx.read(scope.read))
 
 
 def check_has_partitions(context: JobContext, columns: Sequence[str]) -> None:

@@ -1,0 +1,63 @@
+"""Operations on the rows of which one text is TRUE: DELETE, UPDATE, and an overwrite with `replace_where`.
+
+Each accepts the text in its own way and says what becomes of the rows; how they are found is the same. The invariant:
+a row is found exactly where Spark says TRUE of the author's own text; what the engine makes of the text only leaves out
+files and rows of which it cannot be true. Source: soundness A2, A9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.errors import MatchNotFound
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.rows.find import find_rows
+from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
+from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
+
+ONLY_CLAUSE = 0
+"""The number of the clause that acts on every row that is found: there is no other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedByCondition(Prepared):
+    """`condition` is how the engine reads the text."""
+
+    condition: Predicate
+
+
+C = TypeVar("C", bound=PreparedByCondition)
+
+
+class ByCondition(RowOperation[C]):
+    """What the three share. `prepare` must have had `condition` accepted before `find` is called."""
+
+    def __init__(self, context: JobContext, gate: SqlGate, condition: str, alias: str = ROWS_ALIAS) -> None:
+        """`alias` is what the text may call the table."""
+        self._context = context
+        self._gate = gate
+        self._condition = condition
+        self._alias = alias
+
+    def find(self, prepared: C, plan: FilePlan) -> Verdicts:
+        """Every row of which the condition is TRUE, with the only clause there is."""
+        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
+        found = find_rows(
+            self._context, self._gate, plan, self._condition, columns, self._alias, read=prepared.condition
+        )
+        return Verdicts.of_clause(ONLY_CLAUSE, found)
+
+    def _check_matched(self, prepared: C, matched: int) -> None:
+        """Raises MatchNotFound where `require_match` asks for a row of which the condition is true: there is none."""
+        if self._context.arguments["require_match"] and not matched:
+            root, condition = self._context.root, prepared.scope.with_condition(self._condition)
+            raise MatchNotFound(
+                f"{root}: {condition!r} is true of no row at version {prepared.snapshot.version}, and require_match "
+                "asks for one. Nothing was changed. Look whether the parameters have the values that you expect.",
+                table=root,
+                matched=0,
+            )
