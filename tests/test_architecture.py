@@ -55,7 +55,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "saved_work": (),
     "datafiles": ("pyarrow", "fsspec"),
     "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
-    "jobs": ("pyarrow", "fsspec", "pyspark", "py4j"),
+    "jobs": ("pyarrow", "fsspec", "msgspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow", "fsspec")),
     "operators": ("airflow", "fsspec", "jinja2"),
     "cli": ("airflow", "rich"),

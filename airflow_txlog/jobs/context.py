@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.locations import inside, outer_location
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
@@ -23,6 +24,32 @@ from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 
 Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedSource:
+    """A source's rows as they were written down, once: where, as which columns, with which parameters.
+
+    `schema` is Spark's JSON of the source's own columns.
+    """
+
+    files: tuple[StagedFile, ...]
+    schema: dict[str, Any]
+    parameters: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class SavedInputs:
+    """What was evaluated once for all attempts and tries of this work. Its saved work keeps it.
+
+    `reads_target`: rows of the source may be the target's, so that the next attempt evaluates it again.
+    `source_schema` is Spark's JSON of the columns of a source whose rows are staged as the table's own.
+    """
+
+    source: SavedSource | None = None
+    reads_target: bool = False
+    source_schema: dict[str, Any] | None = None
+    num_keys_given: int = 0
 
 
 def plural(count: int, noun: str) -> str:
@@ -101,8 +128,7 @@ class JobContext(LogContext):
     """How many tasks Spark runs at once."""
     job_id: str = field(init=False)
     views: list[str] = field(default_factory=list)
-    pinned_inputs: dict[str, Any] = field(default_factory=dict)
-    """What was evaluated once for all rounds and tries of this work, JSON-plain; the manifest keeps it."""
+    saved_inputs: SavedInputs = field(default_factory=SavedInputs)
 
     def __post_init__(self) -> None:
         self.job_id = self.clock.unique_id().replace("-", "")[:16]

@@ -23,7 +23,7 @@ from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.files.source import pinned_before
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
@@ -136,7 +136,7 @@ def emptied(memory: Path, data: bytes, own: Seal) -> None:
 
 
 def changed_in_place(memory: Path, data: bytes, own: Seal) -> None:
-    changed = data.replace(b'"num_records": 1', b'"num_records": 7')
+    changed = data.replace(b'"num_records":1', b'"num_records":7')
     assert len(changed) == len(data)
     assert changed != data
     memory.write_bytes(changed)
@@ -274,11 +274,12 @@ USER_DEFINED = {"type": "struct", "fields": [{"name": "a", "type": _ARRAY, "null
         lambda header: header.update(segments={"kind": 1}),
         lambda header: header.update(dropped=[5]),
         lambda header: header.update(rules=[]),
-        lambda header: header["pinned"].update(source=5),
-        lambda header: header["pinned"].update(source={"files": [{"path": "../f"}]}),
-        lambda header: header["pinned"].update(source={"files": [], "schema": {"type": "struct"}}),
-        lambda header: header["pinned"].update(source_schema="long"),
-        lambda header: header["pinned"].update(source_schema=USER_DEFINED),
+        lambda header: header["inputs"].update(source=5),
+        lambda header: header["inputs"].update(source={"files": [{"path": "../f"}]}),
+        lambda header: header["inputs"].update(reads_target="no"),
+        lambda header: header["inputs"].update(source_schema="long"),
+        lambda header: header["inputs"].update(source_schema=USER_DEFINED),
+        lambda header: header.update(more=1),
         lambda header: [header],
         lambda header: header["segments"][0]["files"][0].update(path=5),
         lambda header: header["segments"][0]["files"][0].update(path=f"../outside/{NAME}"),
@@ -302,7 +303,7 @@ def test_no_class_that_a_saved_schema_names_is_imported(
     monkeypatch.syspath_prepend(tmp_path)
     source = {"files": [], "schema": USER_DEFINED, "parameters": []}
     memory = save(context_of(spark, table), table)
-    data = with_header(memory.read_bytes(), lambda header: header["pinned"].update(source=source))
+    data = with_header(memory.read_bytes(), lambda header: header["inputs"].update(source=source))
     memory.unlink()
     put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
     context = context_of(spark, table)
@@ -327,8 +328,7 @@ FORMS = [
 
 @pytest.mark.parametrize("path", FORMS)
 def test_a_path_that_a_job_gives_a_file_is_read_back_as_it_was(path: str) -> None:
-    saved = {**to_saved(StagedFile(location="/elsewhere", **_FIELDS)), "path": path}
-    file = from_saved(saved, "/lake/t")
+    file = confined(StagedFile(**_FIELDS | {"path": path}), "/lake/t")
     assert file.path == path
     assert file.location.startswith("/lake/t/")
 
@@ -378,13 +378,13 @@ def test_a_path_that_a_job_gives_a_file_is_read_back_as_it_was(path: str) -> Non
     ],
 )
 def test_a_path_that_no_job_gives_a_file_is_refused(path: str) -> None:
-    saved = {**to_saved(StagedFile(location="/elsewhere", **_FIELDS)), "path": path}
     with pytest.raises(ValueError, match="path"):
-        from_saved(saved, "/lake/t")
+        confined(StagedFile(**_FIELDS | {"path": path}), "/lake/t")
 
 
 _FIELDS: dict[str, Any] = {
     "path": NAME,
+    "location": "",
     "partition_values": {},
     "size_bytes": 4,
     "modification_time_ms": 0,

@@ -74,7 +74,7 @@ def pointing_at(outside: Path) -> Callable[[dict[str, Any]], None]:
         for name in ("report.txt", "f.parquet"):
             header["dropped"].append({**staged, "path": f"../outside/{name}", "location": str(outside / name)})
         staged |= {"path": "../outside/f.parquet", "location": str(outside / "f.parquet")}
-        for file in header["pinned"]["source"]["files"]:
+        for file in header["inputs"]["source"]["files"]:
             file |= {"path": "../../outside/source.parquet", "location": str(outside / "source.parquet")}
 
     return change

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY
 from airflow_txlog.datafiles.local_files import inner_parts
@@ -25,19 +23,18 @@ _VECTORS = re.compile(rf"deletion_vector_{_UUID}\.bin")
 _PREFIX = re.compile("[0-9A-Za-z]+")
 
 
-def to_saved(file: StagedFile) -> dict[str, Any]:
-    """The file as JSON has it, without its location."""
-    saved = dataclasses.asdict(file)
-    del saved["location"]
-    return saved
+def without_location(file: StagedFile) -> StagedFile:
+    """The file as saved work has it."""
+    return dataclasses.replace(file, location="")
 
 
-def from_saved(saved: Mapping[str, Any], folder: str) -> StagedFile:
-    """The file that `to_saved` wrote down, in the folder (a location) that its path is relative to.
+def confined(file: StagedFile, folder: str) -> StagedFile:
+    """A file as saved work has it, in the folder (a location) that its path is relative to.
 
-    Raises ValueError or TypeError for a path that leaves the folder or is none of ours, and for other fields.
+    Raises ValueError for a path that leaves the folder or is none of ours, and for a file that brings a location.
     """
-    file = StagedFile(**saved, location="")
+    if file.location:
+        raise ValueError("saved work has no locations")
     path = decode_add_path(file.path)
     if encode_add_path(path) != file.path:
         raise ValueError("a path is not spelled as ours are")

@@ -29,8 +29,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
-from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
 from airflow_txlog.jobs.files.source_files import canonical, reads_table
 from airflow_txlog.jobs.files.stage import collect_records, records_of
@@ -181,12 +180,10 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
     # its rows' numbers, so it is taken after that.
     rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
     staged = collect_records(records_of(rows, layout, numbers_rows=True), "write down the source's rows")
-    context.pinned_inputs["source"] = {
-        "files": [to_saved(file) for file in staged],
-        "schema": source.frame.schema.jsonValue(),
-        "parameters": sorted(gate.used),
-    }
-    context.pinned_inputs["reads_target"] = source.reads_target
+    context.saved_inputs.source = SavedSource(
+        files=tuple(staged), schema=source.frame.schema.jsonValue(), parameters=tuple(sorted(gate.used))
+    )
+    context.saved_inputs.reads_target = source.reads_target
     return PinnedSource(
         frame=_read_back(context, staged, layout.schema, source.frame.schema),
         files=tuple(staged),
@@ -195,13 +192,13 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
 
 
 def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
-    """The source that an earlier try of this work pinned; None where `context.pinned_inputs` has none that counts."""
-    told = context.pinned_inputs.get("source")
-    if told is None or context.pinned_inputs.get("reads_target"):
+    """The source that an earlier try of this work pinned; None where `context.saved_inputs` has none that counts."""
+    saved = context.saved_inputs.source
+    if saved is None or context.saved_inputs.reads_target:
         return None
-    gate.used.update(told["parameters"])
-    files = [from_saved(file, context.inputs_location) for file in told["files"]]
-    schema = schema_of_json(told["schema"])
+    gate.used.update(saved.parameters)
+    files = list(saved.files)
+    schema = schema_of_json(saved.schema)
     typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
     return PinnedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)

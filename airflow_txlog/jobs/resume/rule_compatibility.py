@@ -61,31 +61,6 @@ class TableRules:
     clustering: tuple[tuple[str, ...], ...] = ()
     """The clustering columns, as paths of physical names: new files need their statistics."""
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "table_id": self.table_id,
-            "reader_features": sorted(self.reader_features),
-            "writer_features": sorted(self.writer_features),
-            "schema": self.schema,
-            "partition_columns": list(self.partition_columns),
-            "properties": dict(self.properties),
-            "clustering": [list(path) for path in self.clustering],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> TableRules:
-        """What `to_plain` gave."""
-        return cls(
-            table_id=plain["table_id"],
-            reader_features=frozenset(plain["reader_features"]),
-            writer_features=frozenset(plain["writer_features"]),
-            schema=plain["schema"],
-            partition_columns=tuple(plain["partition_columns"]),
-            properties=dict(plain["properties"]),
-            clustering=tuple(tuple(path) for path in plain["clustering"]),
-        )
-
 
 def rules_at(snapshot: Snapshot) -> TableRules:
     """The rules of a version."""

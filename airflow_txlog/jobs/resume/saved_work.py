@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 import airflow_txlog
@@ -33,8 +33,8 @@ from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
-from airflow_txlog.jobs.context import JobContext, plural
-from airflow_txlog.jobs.files.saved_files import from_saved, to_saved
+from airflow_txlog.jobs.context import JobContext, SavedInputs, plural
+from airflow_txlog.jobs.files.saved_files import confined, without_location
 from airflow_txlog.jobs.files.stage import may_be_swept
 from airflow_txlog.jobs.resume.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
@@ -42,7 +42,7 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
 
-_FORMAT = 3
+_FORMAT = 4
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"
@@ -50,7 +50,7 @@ _DIGESTS_AT_ONCE = 8
 # What decoding raises for content of another form than ours.
 _MALFORMED = (
     *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError),
-    *(pa.ArrowException, CorruptDeletionVector),
+    *(msgspec.MsgspecError, pa.ArrowException, CorruptDeletionVector),
 )
 _HEADER = b"txlog"
 
@@ -66,6 +66,30 @@ _SCANS = pa.schema(
         *(pa.field(name, pa.large_list(VERDICTS.field(name).type)) for name in VERDICTS.names),
     ]
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What must agree for the memory of another process to be this job's."""
+
+    app_id: str
+    version: int
+    began_ms: int | None
+    digest: str
+    release: str
+    ansi: bool
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a memory holds besides its scans. Its files have no locations."""
+
+    format: int
+    identity: Identity
+    inputs: SavedInputs
+    clocks: dict[str, Any]
+    rules: TableRules | None
+    segments: list[Segment]
+    dropped: list[StagedFile]
 
 
 class Manifest:
@@ -93,14 +117,14 @@ class Manifest:
                 continue
             if found is None:
                 continue
-            if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(found.source_files)):
+            if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(_source_files(found.inputs))):
                 self._context.log(
                     "what an earlier try had saved is too old, no longer there, or not as it was written; starting over"
                 )
                 break
             memory = found.memory
-            self._context.pinned_inputs.update(found.header["pinned"])
-            self._context.current_time = CurrentTime(self._context.spark, found.header["clocks"])
+            self._context.saved_inputs = found.inputs
+            self._context.current_time = CurrentTime(self._context.spark, found.clocks)
             self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
             self.is_published = True
             self._saved.append(path)
@@ -113,18 +137,9 @@ class Manifest:
     def save(self, memory: Memory) -> None:
         """Write the memory down; earlier writings of this job go. A memory that cannot be saved is only a loss."""
         seal = self._seal
-        if seal is None or self._context.pinned_inputs.get("reads_target"):
+        if seal is None or self._context.saved_inputs.reads_target:
             return
-        header = {
-            "format": _FORMAT,
-            "identity": self._identity(),
-            "pinned": self._context.pinned_inputs,
-            "clocks": self._context.current_time.saved,
-            "rules": None if memory.rules is None else memory.rules.to_plain(),
-            "segments": [_plain_segment(segment) for segment in memory.segments],
-            "dropped": [to_saved(file) for file in memory.dropped],
-        }
-        data = _encode(header, memory)
+        data = encode(memory, self._identity(), self._context.saved_inputs, self._context.current_time.saved)
         if len(data) > LOG_FILE.allowed:
             self._context.log(
                 f"what was found is not written down: it takes {len(data)} bytes, and {LOG_FILE.setting} allows "
@@ -189,37 +204,36 @@ class Manifest:
             self._context.log(f"ignored {path}: it does not hold what was saved under this name")
             return None
         try:
-            header, table = _decode(data)
-            if header["format"] != _FORMAT or header["identity"] != self._identity():
+            header, scans = decode(data)
+            if header.format != _FORMAT or header.identity != self._identity():
                 return None
-            pinned = header["pinned"]
-            source = pinned.get("source") or {"files": []}
-            for schema in (source.get("schema"), pinned.get("source_schema")):
+            inputs = header.inputs
+            for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):
                 if schema is not None:
                     schema_of_json(schema)
             return _Saved(
-                header=header,
-                memory=_memory(header, table, self._context.root_location),
-                source_files=[from_saved(file, self._context.inputs_location) for file in source["files"]],
+                memory=memory_of(header, scans, self._context.root_location),
+                inputs=_with_source_files(header.inputs, lambda file: confined(file, self._context.inputs_location)),
+                clocks=header.clocks,
             )
         except _MALFORMED as error:
             self._context.log(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
             return None
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> Identity:
         """What must agree for the memory of another process to be this job's."""
         spec = self._context.spec
         assert spec.application is not None
-        return {
-            "app_id": spec.application.app_id,
-            "version": spec.application.version,
+        return Identity(
+            app_id=spec.application.app_id,
+            version=spec.application.version,
             # A clear before anything was committed gets the same number, and is to read its source anew. Without a
             # state store the number itself is another one after a clear, and when the work began is not known.
-            "began_ms": None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
-            "digest": spec.digest(),
-            "release": airflow_txlog.__version__,
-            "ansi": is_ansi(self._context.spark),
-        }
+            began_ms=None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
+            digest=spec.digest(),
+            release=airflow_txlog.__version__,
+            ansi=is_ansi(self._context.spark),
+        )
 
     def _are_fresh(self, files: Sequence[StagedFile]) -> bool:
         """Whether all files are there, and so young that no VACUUM will come for them soon (soundness A16)."""
@@ -236,21 +250,22 @@ class Manifest:
 class _Saved:
     """What an earlier try of this work has saved, its paths confined."""
 
-    header: dict[str, Any]
     memory: Memory
-    source_files: list[StagedFile]
+    inputs: SavedInputs
+    clocks: dict[str, Any]
 
 
-def _plain_segment(segment: Segment) -> dict[str, Any]:
-    return {
-        "kind": segment.kind,
-        "inputs": sorted(segment.inputs),
-        "fingerprint": segment.fingerprint,
-        "files": [to_saved(file) for file in segment.files],
-    }
-
-
-def _encode(header: dict[str, Any], memory: Memory) -> bytes:
+def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> bytes:
+    """The memory, and what belongs to it, as bytes: one Arrow file."""
+    header = Header(
+        format=_FORMAT,
+        identity=identity,
+        inputs=_with_source_files(inputs, without_location),
+        clocks=clocks,
+        rules=memory.rules,
+        segments=[_with_files(segment, without_location) for segment in memory.segments],
+        dropped=[without_location(file) for file in memory.dropped],
+    )
     scans = list(memory.scans.values())
     columns: dict[str, list[Any]] = {
         "path": [scan.file.path for scan in scans],
@@ -263,8 +278,8 @@ def _encode(header: dict[str, Any], memory: Memory) -> bytes:
     arrays += [
         _lists([scan.verdicts.pairs.column(name) for scan in scans], VERDICTS.field(name)) for name in VERDICTS.names
     ]
-    text = json.dumps(header, sort_keys=True)
-    table = pa.table(arrays, schema=_SCANS.with_metadata({_HEADER: text.encode()}))
+    text = msgspec.json.encode(header, order="deterministic")
+    table = pa.table(arrays, schema=_SCANS.with_metadata({_HEADER: text}))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
@@ -280,26 +295,18 @@ def _lists(columns: list[pa.ChunkedArray], field: pa.Field) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values.cast(field.type))
 
 
-def _decode(data: bytes) -> tuple[dict[str, Any], pa.Table]:
-    """The header and the scans."""
+def decode(data: bytes) -> tuple[Header, pa.Table]:
+    """The header and the scans of what `encode` gave. Raises one of many errors for what has another form."""
     table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-    header: dict[str, Any] = json.loads((table.schema.metadata or {})[_HEADER])
-    return header, table
+    return msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=Header), table
 
 
-def _memory(header: dict[str, Any], table: pa.Table, folder: str) -> Memory:
+def memory_of(header: Header, table: pa.Table, folder: str) -> Memory:
+    """The memory whose header and scans these are, its files confined to the folder. Raises as `decode` does."""
     memory = Memory(
-        rules=None if header["rules"] is None else TableRules.from_plain(header["rules"]),
-        segments=[
-            Segment(
-                kind=segment["kind"],
-                inputs=frozenset(segment["inputs"]),
-                fingerprint=segment["fingerprint"],
-                files=tuple(from_saved(file, folder) for file in segment["files"]),
-            )
-            for segment in header["segments"]
-        ],
-        dropped=[from_saved(file, folder) for file in header["dropped"]],
+        rules=header.rules,
+        segments=[_with_files(segment, lambda file: confined(file, folder)) for segment in header.segments],
+        dropped=[confined(file, folder) for file in header.dropped],
     )
     files = table.select(["path", "vector", "masked"]).to_pylist()
     lists = [table.column(name).combine_chunks() for name in VERDICTS.names]
@@ -309,3 +316,17 @@ def _memory(header: dict[str, Any], table: pa.Table, folder: str) -> Memory:
         rows = {clause: MaskedRows(data, "of saved work") for clause, data in bitmaps}
         memory.scans[file["path"]] = Scan(file=LiveFile(**file), verdicts=FileVerdicts(rows=rows, pairs=pairs))
     return memory
+
+
+def _source_files(inputs: SavedInputs) -> tuple[StagedFile, ...]:
+    return () if inputs.source is None else inputs.source.files
+
+
+def _with_source_files(inputs: SavedInputs, change: Callable[[StagedFile], StagedFile]) -> SavedInputs:
+    if inputs.source is None:
+        return inputs
+    return replace(inputs, source=replace(inputs.source, files=tuple(map(change, inputs.source.files))))
+
+
+def _with_files(segment: Segment, change: Callable[[StagedFile], StagedFile]) -> Segment:
+    return replace(segment, files=tuple(map(change, segment.files)))

@@ -52,8 +52,10 @@ def evolved_by_source(context: JobContext, tx: Transaction, source: StructType |
     if not context.arguments["schema_evolution"]:
         return tx.snapshot.metadata
     if source is None:
-        source = schema_of_json(context.pinned_inputs["source_schema"])
-    context.pinned_inputs["source_schema"] = source.jsonValue()
+        saved = context.saved_inputs.source_schema
+        assert saved is not None
+        source = schema_of_json(saved)
+    context.saved_inputs.source_schema = source.jsonValue()
     return evolved_metadata(context, tx, source)
 
 

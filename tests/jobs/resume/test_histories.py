@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 import pyarrow.compute as pc
 import pytest
 
-from airflow_txlog.jobs.files.saved_files import to_saved
-from airflow_txlog.jobs.resume import saved_work
+from airflow_txlog.jobs.context import SavedInputs
 from airflow_txlog.jobs.resume.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
+from airflow_txlog.jobs.resume.saved_work import Identity, decode, encode, memory_of
 from tests.helpers.depth import depth
 from tests.jobs.resume.histories import History, one_by_one, play
 
@@ -47,13 +47,8 @@ def test_what_is_kept_is_what_a_run_from_the_start_would_find_and_stage() -> Non
 
 def written_down_and_read(memory: Memory) -> Memory:
     """The memory as another process finds it."""
-    header = {
-        "format": saved_work._FORMAT,
-        "rules": None if memory.rules is None else memory.rules.to_plain(),
-        "segments": [saved_work._plain_segment(segment) for segment in memory.segments],
-        "dropped": [to_saved(file) for file in memory.dropped],
-    }
-    return saved_work._memory(*saved_work._decode(saved_work._encode(header, memory)), folder="")
+    identity = Identity(app_id="a", version=1, began_ms=None, digest="", release="", ansi=True)
+    return memory_of(*decode(encode(memory, identity, SavedInputs(), {})), folder="")
 
 
 @pytest.mark.seeded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from airflow_txlog.engine.log.actions import Format, Metadata, Protocol
@@ -74,4 +75,4 @@ def test_a18_only_the_high_water_mark_of_an_identity_column_may_change_in_the_sc
 
 def test_rules_survive_their_own_plain_form() -> None:
     found = rules(configuration={"delta.appendOnly": "true"})
-    assert TableRules.from_plain(json.loads(json.dumps(found.to_plain()))) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=TableRules) == found

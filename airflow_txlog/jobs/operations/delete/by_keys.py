@@ -42,7 +42,6 @@ from airflow_txlog.parameters import decode_parameter
 MOST_KEYS = 10_000
 
 KEY = "key"
-_GIVEN = "num_keys_given"
 # Types whose values lie in one order that everybody knows; of others only the rows are asked.
 _UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
 _BY_NUMBER = {Primitive.DATE: pa.int32(), Primitive.TIMESTAMP: pa.int64(), Primitive.TIMESTAMP_NTZ: pa.int64()}
@@ -121,7 +120,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             memory.forget()
             self._values = keys.values
             self._pinned = pin(context, Source(frame=self._frame(keys), reads_target=reads_target), self._gate)
-            context.pinned_inputs[_GIVEN] = keys.num_given
+            context.saved_inputs.num_keys_given = keys.num_given
         context.log(f"{plural(keys.num_given, 'key')} given, {len(keys.values)} of them different")
         return self._pinned
 
@@ -201,7 +200,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         return {
             **file_metrics(self._context, work),
             "numDeletedRows": found.removed.num_rows,
-            "numKeysGiven": self._context.pinned_inputs[_GIVEN],
+            "numKeysGiven": self._context.saved_inputs.num_keys_given,
             "numKeys": prepared.source.num_rows,
             "numKeysMatched": len(found.verdicts.matched_source_rows()),
         }

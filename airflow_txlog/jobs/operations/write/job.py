@@ -118,7 +118,7 @@ class _Write:
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
             target = self._target(tx.metadata, is_new=True)
-        context.pinned_inputs["reads_target"] = False
+        context.saved_inputs.reads_target = False
         self._created = source, target
         context.log(
             f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
@@ -155,7 +155,7 @@ class _Write:
     def _begin_memory(self, tx: Transaction) -> None:
         """Forget what was staged where it no longer holds: under other rules, or as rows of the table itself."""
         snapshot, memory = tx.snapshot, self._memory
-        if snapshot is None or self._context.pinned_inputs.get("reads_target"):
+        if snapshot is None or self._context.saved_inputs.reads_target:
             memory.forget()
         if snapshot is not None and not memory.begin(rules_at(snapshot)):
             self._context.log("the table's rules have changed: what was staged is not kept")
@@ -205,7 +205,7 @@ class _Write:
         if any(segment.kind == ROWS for segment in self._memory.segments):
             return None, self._target(evolved_by_source(context, tx, None), is_new=False)
         source = build_source(context, self._gate, snapshot)
-        context.pinned_inputs["reads_target"] = source.reads_target
+        context.saved_inputs.reads_target = source.reads_target
         if source.reads_target:
             tx.read_whole_table()
         return source, self._target(evolved_by_source(context, tx, source.frame.schema), is_new=False)

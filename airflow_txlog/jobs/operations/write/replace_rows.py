@@ -87,13 +87,13 @@ class ReplaceRows(ByCondition[_Prepared]):
         with context.step("plan"):
             used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
             scope = partition_scope(context, gate, snapshot)
-            read_self = bool(context.pinned_inputs.get("reads_target"))
+            read_self = context.saved_inputs.reads_target
             staged_as = f"version {snapshot.version}" if read_self else "the source"
             source = None
             if read_self or not any(untold(segment.fingerprint) == staged_as for segment in memory.segments):
                 source = build_source(context, gate, snapshot)
                 gate.check_all_used()
-                context.pinned_inputs["reads_target"] = source.reads_target
+                context.saved_inputs.reads_target = source.reads_target
                 if source.reads_target:
                     # Other rows in every round.
                     tx.read_whole_table()
