@@ -40,10 +40,14 @@ OURS: dict[str, tuple[str, ...]] = {
     "application": (*BASE, *CONTRACT, "saved_work", "engine"),
     # The names and signatures of saved work: written by jobs, and cleared away from both sides.
     "saved_work": CONTRACT,
-    "jobs": ("", *BASE, *CONTRACT, "application", "saved_work", "datafiles", "engine", "jobs"),
-    **dict.fromkeys(AIRFLOW_SIDE, ("", *BASE, *CONTRACT, "application", "saved_work", "engine", *AIRFLOW_SIDE)),
+    # How a result is worded for people: asked by jobs, operators and the command line.
+    "wording": CONTRACT,
+    "jobs": ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "datafiles", "engine", "jobs"),
+    **dict.fromkeys(
+        AIRFLOW_SIDE, ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "engine", *AIRFLOW_SIDE)
+    ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", *CONTRACT, "engine", "hooks", "cli"),
+    "cli": ("errors", *CONTRACT, "wording", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -53,6 +57,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CONTRACT, ()),
     "application": (),
     "saved_work": (),
+    "wording": (),
     "datafiles": ("pyarrow", "fsspec"),
     "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "fsspec", "msgspec", "pyspark", "py4j"),

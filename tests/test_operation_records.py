@@ -6,9 +6,9 @@ import pytest
 
 from airflow_txlog.arguments import OPERATIONS, row_counts
 from airflow_txlog.contract import JobResult
-from airflow_txlog.jobs.run import _LOG_JOBS, _MAINTENANCE, _ROW_JOBS, summary
-from airflow_txlog.operators.base import TxlogOperator, human_lines
-from airflow_txlog.operators.progress import rows_changed
+from airflow_txlog.jobs.run import _LOG_JOBS, _MAINTENANCE, _ROW_JOBS
+from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.wording import job_lines, rows_changed, task_lines
 
 
 def test_every_operation_has_one_job_and_one_operator() -> None:
@@ -37,8 +37,8 @@ def test_every_operation_has_one_job_and_one_operator() -> None:
 def test_what_is_said_after_a_commit_knows_every_operation(operation: str) -> None:
     metrics = {"numDeletedRows": 2, "numOutputRows": 3, "anything": 4}
     result = JobResult(status="committed", operation=operation, table_uri="/t", version=1, metrics=metrics)
-    assert summary(result)[0].startswith(f"{operation}: ")
-    assert human_lines(result)
+    assert job_lines(result)[0].startswith(f"{operation}: ")
+    assert task_lines(result)
     rows_changed(result)
 
 

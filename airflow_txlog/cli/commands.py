@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_txlog.arguments import is_absolute, row_counts
+from airflow_txlog.arguments import is_absolute
 from airflow_txlog.cli import printing
 from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.store import open_store
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.wording import commit_rows
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -301,20 +302,11 @@ def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
         commit["version"],
         printing.moment(commit["timestamp"]),
         commit.get("operation"),
-        _rows(commit),
+        commit_rows(commit.get("operation"), commit.get("operationMetrics")),
         _author(commit) or commit.get("engineInfo") or commit.get("clientVersion"),
         _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}run_id"),
         _pairs(commit.get("operationParameters")),
     )
-
-
-def _rows(commit: Mapping[str, Any]) -> str:
-    """What became of how many rows, where the operation is one that we know; delta-spark names metrics as we do."""
-    operation, metrics = str(commit.get("operation")).lower(), commit.get("operationMetrics")
-    if not isinstance(metrics, Mapping):
-        return ""
-    counts = row_counts(operation, {name: str(value) for name, value in metrics.items()})
-    return ", ".join(f"{count} {became}" for became, count in counts.items() if count != "0")
 
 
 def _author(commit: Mapping[str, Any]) -> str:

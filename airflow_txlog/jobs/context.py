@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.datafiles.locations import inside, outer_location
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
@@ -50,11 +50,6 @@ class SavedInputs:
     reads_target: bool = False
     source_schema: dict[str, Any] | None = None
     num_keys_given: int = 0
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 row`, `2 rows`: for people."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @dataclass(kw_only=True)
@@ -97,6 +92,29 @@ class LogContext:
             yield
         finally:
             self.steps.append({"name": name, "seconds": round(time.perf_counter() - start, 3)})
+
+    def result(
+        self,
+        *,
+        is_committed: bool,
+        version: int | None,
+        read_version: int | None,
+        metrics: Mapping[str, int] | None = None,
+        files: Mapping[str, int] | None = None,
+        rounds: int = 1,
+    ) -> JobResult:
+        """What the job answers; without a commit there was nothing to do."""
+        return JobResult(
+            status="committed" if is_committed else "nothing_to_do",
+            operation=self.spec.operation,
+            table_uri=self.spec.table_uri,
+            version=version,
+            read_version=read_version,
+            metrics=dict(metrics or {}),
+            files=dict(files or {}),
+            steps=self.steps,
+            rounds=rounds,
+        )
 
     def step_ms(self, name: str) -> int:
         """Milliseconds of the steps of this name so far."""

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from airflow_txlog.application import remove_saved_work
-from airflow_txlog.arguments import row_counts
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.datafiles.locations import is_local, outer_location
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
-from airflow_txlog.jobs.context import JobContext, Log, LogContext, plural
+from airflow_txlog.jobs.context import JobContext, Log, LogContext
 from airflow_txlog.jobs.operations import maintenance
 from airflow_txlog.jobs.operations.delete.job import delete
 from airflow_txlog.jobs.operations.merge.job import merge
@@ -27,21 +26,21 @@ from airflow_txlog.jobs.operations.restore import restore
 from airflow_txlog.jobs.operations.truncate import truncate
 from airflow_txlog.jobs.operations.update import update
 from airflow_txlog.jobs.operations.write.job import write
-from airflow_txlog.jobs.resume.rounds import Outcome
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.current_time import fix_current_time
+from airflow_txlog.wording import job_lines
 
-_ROW_JOBS: dict[str, Callable[[JobContext], Outcome]] = {
+_ROW_JOBS: dict[str, Callable[[JobContext], JobResult]] = {
     "write": write,
     "delete": delete,
     "update": update,
     "merge": merge,
     "optimize": optimize,
 }
-_LOG_JOBS: dict[str, Callable[[LogContext], Outcome]] = {"truncate": truncate, "restore": restore}
+_LOG_JOBS: dict[str, Callable[[LogContext], JobResult]] = {"truncate": truncate, "restore": restore}
 _MAINTENANCE: dict[str, Callable[[JobSpec], JobResult]] = {
     "checkpoint": maintenance.checkpoint,
     "vacuum": maintenance.vacuum,
@@ -70,7 +69,7 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
             result = _MAINTENANCE[spec.operation](spec)
         elif spec.operation in _LOG_JOBS:
             context = LogContext(spec=spec, root=open_store(spec.table_uri).root, log=say)
-            result = _result(context, _LOG_JOBS[spec.operation](context))
+            result = _LOG_JOBS[spec.operation](context)
         else:
             if spark is None:
                 raise InvalidJobSpec(f"{spec.operation} needs a Spark session.", argument="operation")
@@ -85,7 +84,7 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
     # The result first: what was committed must reach the operator, whatever becomes of a line for people.
     if spec.result_uri is not None:
         write_document(spec.result_uri, result.to_json())
-    for line in summary(result):
+    for line in job_lines(result):
         say(line)
     return result
 
@@ -107,31 +106,12 @@ def begin_job(spec: JobSpec, spark: SparkSession, root: str, log: Log) -> JobCon
     )
 
 
-def summary(result: JobResult) -> list[str]:
-    """What came of it, in a line for people, and the time of each step in another."""
-    if result.error is not None:
-        return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
-    files, parts = result.files, []
-    if "considered" in files:
-        parts.append(f"{plural(files['considered'], 'file')} considered")
-        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten", "masked") if name in files]
-    rows = row_counts(result.operation, result.metrics)
-    parts += [f"{plural(count, 'row')} {became}" for became, count in rows.items() if count]
-    version = "" if result.version is None else f" -> version {result.version}"
-    status = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
-    head = "; ".join(filter(None, [status[result.status], ", ".join(parts)])) or "done"
-    lines = [f"{result.operation}: {head}{version} in {result.seconds:.1f} s"]
-    if result.steps:
-        lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))
-    return lines
-
-
 def _run_rows(context: JobContext, store: Store) -> JobResult:
     spec = context.spec
     try:
         with context.step("prepare"):
             ship(context.spark)
-        outcome = _ROW_JOBS[spec.operation](context)
+        result = _ROW_JOBS[spec.operation](context)
     except Exception as error:
         if not (context.work_folder is not None and _may_be_retried(context.spec, error)):
             _remove_inputs(context, store)
@@ -139,7 +119,7 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
     finally:
         context.drop_views()
     _remove_inputs(context, store)
-    return _result(context, outcome)
+    return result
 
 
 def _may_be_retried(spec: JobSpec, error: Exception) -> bool:
@@ -150,24 +130,6 @@ def _may_be_retried(spec: JobSpec, error: Exception) -> bool:
     """
     found = failure_of(spec, error)
     return found.retryable or isinstance(found, JobError)
-
-
-def _result(context: LogContext, outcome: Outcome) -> JobResult:
-    spec = context.spec
-    if outcome.done is not None:
-        return outcome.done
-    change = outcome.change
-    return JobResult(
-        status="committed" if outcome.is_committed else "nothing_to_do",
-        operation=spec.operation,
-        table_uri=spec.table_uri,
-        version=outcome.version,
-        read_version=outcome.read_version,
-        metrics={} if change is None else dict(change.metrics),
-        files={} if change is None else dict(change.files),
-        steps=context.steps,
-        rounds=outcome.rounds,
-    )
 
 
 def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:

@@ -15,9 +15,10 @@ from airflow.providers.common.compat.sdk import Asset, BaseOperator, conf
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.operators.given import column_list, has_template, null_refusal, parameter_map, path_text, text_map
-from airflow_txlog.operators.progress import report_result, rows_changed
+from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.runners import Runner, check_runner, make_runner
+from airflow_txlog.wording import event_extra, task_lines, xcom_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -171,7 +172,8 @@ class TxlogOperator(BaseOperator):
         finally:
             self._running = None
         seconds = time.perf_counter() - started_s
-        self._tell(result)
+        for line in task_lines(result):
+            self.log.info("%s", line)
         if result.status == "nothing_to_do":
             # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
             self.outlets = []
@@ -222,22 +224,11 @@ class TxlogOperator(BaseOperator):
         name = self.runner or self.hook.runner_name or conf.get("txlog", "runner", fallback="") or "child"
         return make_runner(name)
 
-    def _tell(self, result: JobResult) -> None:
-        for line in human_lines(result):
-            self.log.info("%s", line)
-
     def _tell_outlets(self, context: Mapping[str, Any], result: JobResult) -> None:
         """Put the version into the asset events of this task, for the DAGs that they schedule."""
-        extra = {
-            "table_uri": result.table_uri,
-            "version": result.version,
-            "operation": result.operation,
-            "status": result.status,
-            "metrics": result.metrics,
-        }
         for outlet in self.outlets or ():
             if isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra.update(extra)
+                context["outlet_events"][outlet].extra.update(event_extra(result))
 
 
 class ExactlyOnceOperator(TxlogOperator):
@@ -337,48 +328,3 @@ def _places(name: str, value: Any, content: Any) -> Iterator[str]:
             yield from _places(f"{name}[{index}]", item, content)
     elif value is content or (isinstance(value, str) and isinstance(content, str) and value == content):
         yield name
-
-
-def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
-    """The small JSON dict that a task returns."""
-    told: dict[str, Any] = {
-        "table_uri": result.table_uri,
-        "operation": result.operation,
-        "status": result.status,
-        "read_version": result.read_version,
-        "version": result.version,
-        "metrics": result.metrics,
-        "files": result.files,
-        "seconds": round(seconds, 3),
-    }
-    if result.at_or_before is not None:
-        told["at_or_before"] = result.at_or_before
-    return told
-
-
-def human_lines(result: JobResult) -> list[str]:
-    """The outcome in one line, and the metrics that its commit carries in another.
-
-    What the job did on the way (files considered and pruned, time per step) it has said itself, as it went.
-    """
-    parts = [_outcome(result)]
-    parts += [f"{count} files {name}" for name, count in result.files.items() if count and name != "pruned"]
-    rows = rows_changed(result)
-    if rows is not None:
-        parts.append(f"{rows} rows")
-    if result.rounds > 1:
-        parts.append(f"planned {result.rounds} times because of other commits")
-    lines = [f"{result.operation} {result.table_uri}: {'; '.join(parts)}"]
-    if result.metrics:
-        lines.append("metrics: " + ", ".join(f"{name} {count}" for name, count in result.metrics.items()))
-    return lines
-
-
-def _outcome(result: JobResult) -> str:
-    if result.status == "committed":
-        before = "new table" if result.read_version is None else f"version {result.read_version}"
-        return f"{before} -> version {result.version}"
-    if result.status == "already_done":
-        where = f"at version {result.version}" if result.version is not None else f"by version {result.at_or_before}"
-        return f"done already {where}, by an earlier try of this task or under the same key; nothing was done again"
-    return f"nothing to do at version {result.version if result.version is not None else result.read_version}"

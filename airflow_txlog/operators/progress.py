@@ -12,17 +12,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_txlog.arguments import REPLACED, row_counts
 from airflow_txlog.contract import JobResult
+from airflow_txlog.wording import rows_changed
 
 PROGRESS_FILE = "TXLOG_PROGRESS_FILE"
-
-
-def rows_changed(result: JobResult) -> int | None:
-    """Rows that the operation wrote, changed or removed; None where it has no rows, or does not tell."""
-    # An overwrite counts the rows that it wrote.
-    found = [count for became, count in row_counts(result.operation, result.metrics).items() if became != REPLACED]
-    return sum(found) if found else None
 
 
 def report_result(context: Mapping[str, Any], result: JobResult, seconds: float) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.operators.base import TxlogOperator, human_lines, xcom_of
+from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.merge import (
@@ -31,6 +31,7 @@ from airflow_txlog.operators.update import DeltaUpdateOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
+from airflow_txlog.wording import task_lines, xcom_of
 
 pytestmark = pytest.mark.airflow
 
@@ -345,7 +346,7 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         rounds=2,
         details={"large": "x" * 1000},
     )
-    assert human_lines(result) == [
+    assert task_lines(result) == [
         "merge /lake/users: version 2 -> version 3; 365 files considered; 12 files rewritten; 812 rows; "
         "planned 2 times because of other commits",
         "metrics: numTargetRowsUpdated 800, numTargetRowsInserted 12",
@@ -366,7 +367,7 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
     ],
 )
 def test_every_outcome_has_its_words(fields: dict[str, Any], told: str) -> None:
-    assert told in human_lines(JobResult(operation="delete", table_uri="/t", **fields))[0]
+    assert told in task_lines(JobResult(operation="delete", table_uri="/t", **fields))[0]
 
 
 def test_an_operator_can_be_mapped() -> None:

@@ -24,15 +24,14 @@ from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced
-from airflow_txlog.jobs.context import LogContext, plural
-from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import Outcome
+from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.saved_work import restore_note
+from airflow_txlog.wording import plural
 
 _EXAMPLES = 5
 
 
-def restore(context: LogContext) -> Outcome:
+def restore(context: LogContext) -> JobResult:
     """Run the job of `context.spec`.
 
     Raises what `engine.Table.restore` raises; a ConcurrentWrite is not retryable here.
@@ -61,21 +60,21 @@ def restore(context: LogContext) -> Outcome:
                 raise ConcurrentWrite(told, **(error.facts | {"retryable": False})) from error
     _forget_head(context, table.store)
     if done is not None:
-        return Outcome(
-            change=None,
-            version=done.version,
-            read_version=done.read_version,
-            is_committed=False,
-            rounds=1,
-            done=done,
-        )
-    is_committed = restored.version != snapshot.version
-    return Outcome(
-        change=_told(snapshot, restored) if is_committed else None,
+        return done
+    if restored.version == snapshot.version:
+        return context.result(is_committed=False, version=restored.version, read_version=snapshot.version)
+    return context.result(
+        is_committed=True,
         version=restored.version,
         read_version=snapshot.version,
-        is_committed=is_committed,
-        rounds=1,
+        metrics=restored.metrics,
+        files={
+            "considered": snapshot.num_files,
+            "pruned": 0,
+            "rewritten": 0,
+            "added": restored.metrics["numRestoredFiles"],
+            "removed": restored.metrics["numRemovedFiles"],
+        },
     )
 
 
@@ -187,19 +186,3 @@ def _forget_head(context: LogContext, store: Store) -> None:
     if context.spec.application is not None:
         with contextlib.suppress(Exception):
             remove_restore_note(store, context.spec.application)
-
-
-def _told(before: Snapshot, restored: Restored) -> Change:
-    metrics = restored.metrics
-    return Change(
-        operation="RESTORE",
-        parameters={},
-        metrics=metrics,
-        files={
-            "considered": before.num_files,
-            "pruned": 0,
-            "rewritten": 0,
-            "added": metrics["numRestoredFiles"],
-            "removed": metrics["numRemovedFiles"],
-        },
-    )

@@ -6,15 +6,17 @@ order is that of its version, as under any Serializable writer. Source: delta-sp
 
 from __future__ import annotations
 
+from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
-from airflow_txlog.jobs.context import LogContext, plural
+from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
+from airflow_txlog.wording import plural
 
 
-def truncate(context: LogContext) -> Outcome:
+def truncate(context: LogContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     return run_rounds(context, lambda tx: _plan(context, tx))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
@@ -19,7 +20,6 @@ from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, 
 from airflow_txlog.jobs.operations.merge.images import updated_columns
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.resume.rounds import Outcome
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
@@ -30,7 +30,7 @@ from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope,
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 
 
-def update(context: JobContext) -> Outcome:
+def update(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     return run_row_operation(context, _Update)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from airflow_txlog.application import done_in
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
@@ -57,18 +56,6 @@ Plan = Callable[[Transaction], Change]
 BeginAbsent = Callable[[], Transaction]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What the rounds came to: a commit, nothing to do, or work that an earlier try did (`done`)."""
-
-    change: Change | None
-    version: int | None
-    read_version: int | None
-    is_committed: bool
-    rounds: int
-    done: JobResult | None = None
-
-
 def run_rounds(
     context: LogContext,
     plan: Plan,
@@ -78,7 +65,7 @@ def run_rounds(
     begin_absent: BeginAbsent | None = None,
     final: tuple[type[CommitConflict], ...] = (),
     clock: Clock = SYSTEM_CLOCK,
-) -> Outcome:
+) -> JobResult:
     """Plan and commit until it lands, for `conflict_deadline_s` after the first conflict at most.
 
     `plan` reads through the transaction, stages into `memory`, and says what to commit; on an error it has deleted what
@@ -90,25 +77,26 @@ def run_rounds(
     rounds = _Rounds(context, plan, begin_absent, final, clock)
     memory = memory or Memory()
     try:
-        outcome = rounds.run()
+        result = rounds.run()
     except BaseException:
         if rounds.fate_is_known and not (manifest and manifest.is_published):
             unstage(memory.staged_files())
         raise
-    _delete_leftovers(context, outcome, memory, manifest)
-    return outcome
+    _delete_leftovers(context, result, memory, manifest)
+    return result
 
 
-def _delete_leftovers(context: LogContext, outcome: Outcome, memory: Memory, manifest: Manifest | None) -> None:
+def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, manifest: Manifest | None) -> None:
     """Delete what was staged and is in no commit, where nobody can commit it any more.
 
     Another try that knows of our files has the same application transaction: once that is in the table with *our*
     commit, none of them can land. Where another's commit has it, or nothing was committed, our files may be in use.
     """
     is_published = manifest is not None and manifest.is_published
-    if outcome.is_committed and (not is_published or context.spec.application is not None):
+    is_committed = result.status == "committed"
+    if is_committed and (not is_published or context.spec.application is not None):
         unstage(memory.dropped)
-    elif not outcome.is_committed and not is_published:
+    elif not is_committed and not is_published:
         unstage(memory.staged_files())
 
 
@@ -131,7 +119,7 @@ class _Rounds:
         self.fate_is_known = True
         """Whether it is certain that no commit of these rounds is in the table."""
 
-    def run(self) -> Outcome:
+    def run(self) -> JobResult:
         context, clock = self._context, self._clock
         # From the first conflict on: the work before it may have taken longer than the whole time allowed.
         deadline_ms: int | None = None
@@ -152,20 +140,13 @@ class _Rounds:
                 clock.sleep(pause_s)
                 number += 1
 
-    def _round(self, number: int) -> Outcome:
+    def _round(self, number: int) -> JobResult:
         context = self._context
         with self._missing_files_are_conflicts():
             tx = self._begin()
             done = self._done(tx)
             if done is not None:
-                return Outcome(
-                    change=None,
-                    version=done.version,
-                    read_version=done.read_version,
-                    is_committed=False,
-                    rounds=number,
-                    done=done,
-                )
+                return done
             if tx.snapshot is not None:
                 context.tables_read.append((self._table, tx.snapshot))
             change = self._plan(tx)
@@ -176,11 +157,12 @@ class _Rounds:
         version = None if tx.outcome is None else tx.outcome.version
         if tx.outcome is not None and tx.outcome.rebased_over:
             context.log(f"rebased over {len(tx.outcome.rebased_over)} commits that do not conflict")
-        return Outcome(
-            change=change,
+        return context.result(
+            is_committed=is_committed,
             version=version if is_committed else tx.read_version,
             read_version=None if tx.snapshot is None else tx.read_version,
-            is_committed=is_committed,
+            metrics=change.metrics,
+            files=change.files,
             rounds=number,
         )
 

@@ -33,7 +33,7 @@ from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
-from airflow_txlog.jobs.context import JobContext, SavedInputs, plural
+from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined, without_location
 from airflow_txlog.jobs.files.stage import may_be_swept
 from airflow_txlog.jobs.resume.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
@@ -41,6 +41,7 @@ from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
+from airflow_txlog.wording import plural
 
 _FORMAT = 4
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.

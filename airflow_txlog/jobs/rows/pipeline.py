@@ -13,14 +13,15 @@ from typing import Generic
 
 import pyarrow as pa
 
+from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vector_of_key
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.files.stage import layout_of
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import LiveFile, Memory
-from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import Manifest
 from airflow_txlog.jobs.rows.find import files_outside
@@ -28,9 +29,10 @@ from airflow_txlog.jobs.rows.matches import Verdicts
 from airflow_txlog.jobs.rows.metrics import file_counts
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
+from airflow_txlog.wording import plural
 
 
-def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> Outcome:
+def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> JobResult:
     """Run the operation in rounds until it lands; raises TxlogError.
 
     It is made once the inputs that an earlier try has pinned are known.

@@ -17,13 +17,14 @@ from pyspark.sql import DataFrame
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine.table.snapshot.files import file_keys
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
 from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles, is_masking, mask_rows
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
+from airflow_txlog.wording import plural
 
 # A segment of images has at most so many input files: one that changes costs the others their images too.
 MAX_INPUTS = 16

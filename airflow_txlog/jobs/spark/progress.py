@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pyspark.sql import SparkSession
 
 from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.wording import tasks_done
 
 EVERY_S = 10.0
 
@@ -29,9 +30,9 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
         while not over.wait(every_s):
             # The session may be on its way out, and a line that is not said does no harm.
             with contextlib.suppress(Exception):
-                line = _line(name, *_counts(spark))
-                if line is not None:
-                    log(line)
+                total, done, failed = _counts(spark)
+                if total:
+                    log(tasks_done(name, total, done, failed))
 
     thread = threading.Thread(target=watch, name="txlog-progress", daemon=True)
     thread.start()
@@ -52,10 +53,3 @@ def _counts(spark: SparkSession) -> tuple[int, int, int]:
         sum(stage.numCompletedTasks for stage in running),
         sum(stage.numFailedTasks for stage in running),
     )
-
-
-def _line(name: str, total: int, done: int, failed: int) -> str | None:
-    if total == 0:
-        return None
-    again = f", {failed} failed and are run again" if failed else ""
-    return f"{name}: {done} of {total} tasks done{again}"

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.run import needs_spark, run_job, summary
+from airflow_txlog.jobs.run import needs_spark, run_job
+from airflow_txlog.wording import job_lines
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
 
@@ -46,7 +47,7 @@ def test_truncate_removes_every_row_and_no_file_is_read(tmp_path: Path) -> None:
     assert live_files(table) == set()
     (entry, *_) = table.history(1)
     assert (entry["operation"], entry["operationMetrics"]["numRemovedFiles"]) == ("TRUNCATE", "3")
-    assert "25 rows deleted" in summary(result)[0]
+    assert "25 rows deleted" in job_lines(result)[0]
 
 
 def test_truncate_of_an_empty_table_commits_nothing(tmp_path: Path) -> None:

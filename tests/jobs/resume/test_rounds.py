@@ -14,7 +14,8 @@ from airflow_txlog.errors import CommitContention, CommitStateUnknown, Concurren
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.rounds import run_rounds
-from airflow_txlog.jobs.run import run_job, summary
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.wording import job_lines
 from tests.conftest import ManualClock
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.racing import winning
@@ -196,7 +197,7 @@ def test_metrics_are_whole_numbers_and_the_summary_is_for_people() -> None:
         files={"considered": 365, "pruned": 300, "rewritten": 12, "added": 1, "removed": 12},
         steps=[{"name": "find", "seconds": 1.25}],
     )
-    assert summary(result) == [
+    assert job_lines(result) == [
         "merge: 365 files considered, 300 pruned, 12 rewritten, 1 row updated, 2 rows inserted -> version 7 in 1.2 s",
         "steps: find 1.2 s",
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
@@ -19,7 +19,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.stage import check_not_swept
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
@@ -45,7 +45,7 @@ def staged(table: Table, name: str, hours: float, **fields: Any) -> StagedFile:
     )
 
 
-def commit(table: Table, change: Change, **options: Any) -> Outcome:
+def commit(table: Table, change: Change, **options: Any) -> JobResult:
     spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     context = LogContext(spec=spec, root=table.uri, log=lambda line: None)
     return run_rounds(context, lambda tx: change, **options)
@@ -87,7 +87,7 @@ def test_a_file_is_looked_up_from_a_quarter_of_24_hours_on(table: Table) -> None
 
 def test_a_file_that_is_there_is_committed_while_no_vacuum_may_take_it(table: Table) -> None:
     change = Change(operation="WRITE", parameters={}, staged=[staged(table, "there", 11)])
-    assert commit(table, change).is_committed
+    assert commit(table, change).status == "committed"
     with pytest.raises(JobError, match="at any moment"):
         commit(table, Change(operation="WRITE", parameters={}, staged=[staged(table, "late", 12.1)]))
 

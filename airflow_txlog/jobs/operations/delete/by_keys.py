@@ -20,7 +20,7 @@ from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.tree import FALSE, Column, Comparison, Membership, Node, Operator, all_of
 from airflow_txlog.engine.table.schema.types import Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.source import PinnedSource, Source, build_source, pin, pinned_before
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
@@ -37,6 +37,7 @@ from airflow_txlog.jobs.sql.row_filters import sieve_of
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
+from airflow_txlog.wording import plural
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
 MOST_KEYS = 10_000

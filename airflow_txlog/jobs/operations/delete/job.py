@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.delete.by_keys import DeleteByKeys
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.resume.rounds import Outcome
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
@@ -25,7 +25,7 @@ from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope, read_condition
 
 
-def delete(context: JobContext) -> Outcome:
+def delete(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     if context.arguments["keys"] is None:
         return run_row_operation(context, _Delete)

@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.source import PinnedSource, build_source, pin, pinned_before
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, check_clauses
@@ -29,7 +30,6 @@ from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pa
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, told
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.resume.rounds import Outcome
 from airflow_txlog.jobs.rows.matches import Verdicts
 from airflow_txlog.jobs.rows.metrics import vector_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
@@ -39,9 +39,10 @@ from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_me
 from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.wording import plural
 
 
-def merge(context: JobContext) -> Outcome:
+def merge(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     if context.arguments["target_alias"].lower() == context.arguments["source_alias"].lower():
         raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")

@@ -38,13 +38,14 @@ from airflow_txlog.engine.table.predicate.tree import (
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.source import PinnedSource
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import is_same_type
+from airflow_txlog.wording import plural
 
 # Above so many combinations of values, each column's least and greatest do.
 MOST_VALUES = 10_000

@@ -20,13 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.contract import JobResult
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.optimize.bins import (
     Bin,
     batches_of,
@@ -39,13 +41,14 @@ from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
 from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
 from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment
-from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
+from airflow_txlog.wording import plural
 
 
-def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> Outcome:
+def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     return _Optimizing(context, clock).run()
 
@@ -68,16 +71,15 @@ class _Done:
         }
     )
 
-    def add(self, outcome: Outcome) -> None:
-        """Count one commit in."""
-        assert outcome.change is not None
-        assert outcome.version is not None
-        self.versions.append(outcome.version)
-        self.read_version = outcome.read_version
-        self.rounds += outcome.rounds - 1
-        self.sizes.extend(file.size_bytes for file in outcome.change.staged)
+    def add(self, result: JobResult, staged: Sequence[StagedFile]) -> None:
+        """Count one commit in, and the files that it added."""
+        assert result.version is not None
+        self.versions.append(result.version)
+        self.read_version = result.read_version
+        self.rounds += result.rounds - 1
+        self.sizes.extend(file.size_bytes for file in staged)
         for name in self.metrics:
-            self.metrics[name] += outcome.change.metrics[name]
+            self.metrics[name] += result.metrics[name]
 
 
 class _Optimizing:
@@ -93,7 +95,7 @@ class _Optimizing:
         """Paths of files whose bin was dropped, because another commit took one of its inputs away."""
         self._deadline_ms: int | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> JobResult:
         context = self._context
         table = context.open_table()
         with context.step("plan"):
@@ -108,7 +110,7 @@ class _Optimizing:
             for batch in batches_of(bins, self._arguments["batch_bytes"]):
                 self._commit(batch)
             bins = self._again(table)
-        return self._outcome(considered, snapshot.version)
+        return self._result(considered, snapshot.version)
 
     # --- what is to be done -----------------------------------------------------------------------------------------
 
@@ -205,14 +207,14 @@ class _Optimizing:
             kept = memory.keep(BIN, live, ("", CARRIES_IDS))
             return self._change(tx, snapshot, kept)
 
-        outcome = run_rounds(self._context, plan, memory=memory, clock=self._clock)
+        result = run_rounds(self._context, plan, memory=memory, clock=self._clock)
         committed = {path_of_key(key) for segment in memory.segments for key in segment.inputs}
         root = self._context.root
         self._left |= {path_of_key(key) for each in batch for key in each.keys(root)} - committed
-        if outcome.is_committed:
-            self._done.add(outcome)
+        if result.status == "committed":
+            self._done.add(result, [file for segment in memory.segments for file in segment.files])
             added, removed = (self._done.metrics[name] for name in ("numAddedFiles", "numRemovedFiles"))
-            self._context.log(f"version {outcome.version}: {removed} files have become {added} so far")
+            self._context.log(f"version {result.version}: {removed} files have become {added} so far")
 
     def _staged(self, snapshot: Snapshot, bins: Sequence[Bin]) -> list[Segment]:
         with self._context.step("rewrite"):
@@ -263,12 +265,13 @@ class _Optimizing:
             "zOrderBy": zorder_parameter(self._z_columns),
         }
 
-    def _outcome(self, considered: int, version: int) -> Outcome:
+    def _result(self, considered: int, version: int) -> JobResult:
         done = self._done
         removed, added = done.metrics["numRemovedFiles"], done.metrics["numAddedFiles"]
-        change = Change(
-            operation="OPTIMIZE",
-            parameters={},
+        return self._context.result(
+            is_committed=bool(done.versions),
+            version=done.versions[-1] if done.versions else version,
+            read_version=done.read_version if done.versions else version,
             metrics={**done.metrics, **size_metrics(done.sizes)},
             files={
                 "considered": considered,
@@ -277,12 +280,6 @@ class _Optimizing:
                 "added": added,
                 "removed": removed,
             },
-        )
-        return Outcome(
-            change=change,
-            version=done.versions[-1] if done.versions else version,
-            read_version=done.read_version if done.versions else version,
-            is_committed=bool(done.versions),
             rounds=done.rounds,
         )
 

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import NullType
 from pyspark.sql.types import StructType as SparkSchema
 
+from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.engine import Snapshot, Transaction
@@ -32,7 +33,7 @@ from airflow_txlog.errors import (
     PartitionMismatch,
     SchemaMismatch,
 )
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.sizes import shuffled_towards
 from airflow_txlog.jobs.files.source import Source, build_source
 from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
@@ -48,7 +49,7 @@ from airflow_txlog.jobs.operations.write.replaced import (
 from airflow_txlog.jobs.operations.write.tiny_files import joined
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
-from airflow_txlog.jobs.resume.rounds import Outcome, run_rounds
+from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import Manifest
 from airflow_txlog.jobs.rows.pipeline import RowRounds
@@ -63,9 +64,10 @@ from airflow_txlog.jobs.sql.schemas import (
 )
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+from airflow_txlog.wording import plural
 
 
-def write(context: JobContext) -> Outcome:
+def write(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     manifest = Manifest(context)
     memory = manifest.load()

@@ -21,10 +21,11 @@ from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.context import JobContext, plural
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import task_count
 from airflow_txlog.jobs.files.stage import collect_records, unstage
 from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.wording import plural
 
 # A file below an eighth of its target is tiny, and so is none above this.
 TINY_BYTES = 8 * 1024 * 1024

@@ -1,0 +1,119 @@
+"""How a result is worded: for the task's log, its XCom, its asset events, the progress file and the command line.
+
+A result is a `contract.JobResult`, from the commit on; here are the only lines that describe one. What a row count of a
+commit means is said by the operation's own record (`arguments.OPERATIONS`). The invariant: wording never fails for what
+a newer release has put into a result. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_txlog.arguments import REPLACED, row_counts
+from airflow_txlog.contract import JobResult
+
+_STATUS = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def tasks_done(name: str, total: int, done: int, failed: int) -> str:
+    """How far a step of a running job is."""
+    again = f", {failed} failed and are run again" if failed else ""
+    return f"{name}: {done} of {total} tasks done{again}"
+
+
+def job_lines(result: JobResult) -> list[str]:
+    """What a job did, in a line, and the time of each step in another: the last lines of the job's own log."""
+    if result.error is not None:
+        return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
+    files, parts = result.files, []
+    if "considered" in files:
+        parts.append(f"{plural(files['considered'], 'file')} considered")
+        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten", "masked") if name in files]
+    rows = row_counts(result.operation, result.metrics)
+    parts += [f"{plural(count, 'row')} {became}" for became, count in rows.items() if count]
+    version = "" if result.version is None else f" -> version {result.version}"
+    head = "; ".join(filter(None, [_STATUS[result.status], ", ".join(parts)])) or "done"
+    lines = [f"{result.operation}: {head}{version} in {result.seconds:.1f} s"]
+    if result.steps:
+        lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))
+    return lines
+
+
+def task_lines(result: JobResult) -> list[str]:
+    """The outcome in one line of the task's log, and the metrics that its commit carries in another.
+
+    What the job did on the way (files considered and pruned, time per step) `job_lines` have told, as it went.
+    """
+    parts = [_outcome(result)]
+    parts += [f"{count} files {name}" for name, count in result.files.items() if count and name != "pruned"]
+    rows = rows_changed(result)
+    if rows is not None:
+        parts.append(f"{rows} rows")
+    if result.rounds > 1:
+        parts.append(f"planned {result.rounds} times because of other commits")
+    lines = [f"{result.operation} {result.table_uri}: {'; '.join(parts)}"]
+    if result.metrics:
+        lines.append("metrics: " + ", ".join(f"{name} {count}" for name, count in result.metrics.items()))
+    return lines
+
+
+def _outcome(result: JobResult) -> str:
+    if result.status == "committed":
+        before = "new table" if result.read_version is None else f"version {result.read_version}"
+        return f"{before} -> version {result.version}"
+    if result.status == "already_done":
+        where = f"at version {result.version}" if result.version is not None else f"by version {result.at_or_before}"
+        return f"done already {where}, by an earlier try of this task or under the same key; nothing was done again"
+    return f"nothing to do at version {result.version if result.version is not None else result.read_version}"
+
+
+def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
+    """The small JSON dict that a task returns."""
+    xcom: dict[str, Any] = {
+        "table_uri": result.table_uri,
+        "operation": result.operation,
+        "status": result.status,
+        "read_version": result.read_version,
+        "version": result.version,
+        "metrics": result.metrics,
+        "files": result.files,
+        "seconds": round(seconds, 3),
+    }
+    if result.at_or_before is not None:
+        xcom["at_or_before"] = result.at_or_before
+    return xcom
+
+
+def event_extra(result: JobResult) -> dict[str, Any]:
+    """What the asset events of a task carry, for those who are scheduled by them."""
+    return {
+        "table_uri": result.table_uri,
+        "version": result.version,
+        "operation": result.operation,
+        "status": result.status,
+        "metrics": result.metrics,
+    }
+
+
+def rows_changed(result: JobResult) -> int | None:
+    """Rows that the operation wrote, changed or removed; None where it has no rows, or does not count them."""
+    # An overwrite counts the rows that it wrote.
+    found = [count for became, count in row_counts(result.operation, result.metrics).items() if became != REPLACED]
+    return sum(found) if found else None
+
+
+def commit_rows(operation: object, metrics: object) -> str:
+    """What became of how many rows in a commit of any engine, by its operation and operationMetrics.
+
+    Empty for an operation that we do not know; delta-spark names metrics as we do, and writes them as texts.
+    """
+    if not isinstance(metrics, Mapping):
+        return ""
+    counts = row_counts(str(operation).lower(), {name: str(value) for name, value in metrics.items()})
+    return ", ".join(f"{count} {became}" for became, count in counts.items() if count != "0")
