@@ -1,6 +1,6 @@
 """What a job has found and staged so far, and what of it still holds on a newer version of the table.
 
-A *scan* is remembered for every file that was looked at, touched or not, with all verdicts on its rows: everything that
+A *scan* is remembered for every file that was looked at, touched or not, with all matches in its rows: everything that
 is global (which source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are
 live now, never patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
 
@@ -29,7 +29,7 @@ CLAUSE = "clause"
 
 # The pairs of one file: the row's ordinal in the file; the source row that ON matched it with; the clause that acts on
 # the row, null where none does.
-VERDICTS = pa.schema(
+PAIRS = pa.schema(
     [pa.field(POSITION, pa.int64(), nullable=False), pa.field(SOURCE_ROW, pa.int64()), pa.field(CLAUSE, pa.int32())]
 )
 
@@ -56,15 +56,15 @@ class LiveFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileVerdicts:
+class FileMatches:
     """Everything that one look at a file found.
 
     `rows`: for each clause, the rows on which it acts and that met no source row, because there is no source or because
-    nothing matched. `pairs`: a table `VERDICTS`.
+    nothing matched. `pairs`: a table `PAIRS`.
     """
 
     rows: Mapping[int, MaskedRows] = field(default_factory=dict)
-    pairs: pa.Table = field(default_factory=VERDICTS.empty_table)
+    pairs: pa.Table = field(default_factory=PAIRS.empty_table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Scan:
     """One look at a file, and what it found."""
 
     file: LiveFile
-    verdicts: FileVerdicts
+    matches: FileMatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,21 +123,21 @@ class Memory:
         self._drop(self.segments)
         self.segments = []
 
-    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
-        """The verdicts of a look at the whole file, without the rows that its vector masks."""
-        self.scans[file.path] = Scan(file=file, verdicts=verdicts)
+    def remember(self, file: LiveFile, matches: FileMatches) -> None:
+        """What a look at the whole file found, without the rows that its vector masks."""
+        self.scans[file.path] = Scan(file=file, matches=matches)
 
-    def recall(self, file: LiveFile) -> FileVerdicts | None:
-        """The verdicts that a look at the file would give now; None where it must be looked at (again)."""
+    def recall(self, file: LiveFile) -> FileMatches | None:
+        """What a look at the file would find now; None where it must be looked at (again)."""
         scan = self.scans.get(file.path)
         if scan is None:
             return None
         if scan.file.vector == file.vector:
-            return scan.verdicts
+            return scan.matches
         if not _covers(file.masked, scan.file.masked):
             # Rows came back, about which nothing is known.
             return None
-        return _without(scan.verdicts, file.masked)
+        return _without(scan.matches, file.masked)
 
     def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
         """The segments of this kind that still hold, all others of it being dropped.
@@ -179,12 +179,12 @@ def _covers(masked: bytes | None, before: bytes | None) -> bool:
     return covers(MaskedRows(masked, "of the table"), MaskedRows(before, "of an earlier look"))
 
 
-def _without(verdicts: FileVerdicts, masked: bytes | None) -> FileVerdicts:
+def _without(matches: FileMatches, masked: bytes | None) -> FileMatches:
     if masked is None:
-        return verdicts
+        return matches
     gone = MaskedRows(masked, "of the table")
-    left = {number: MaskedRows(difference(rows, gone), rows.source) for number, rows in verdicts.rows.items()}
-    pairs = verdicts.pairs
+    left = {number: MaskedRows(difference(rows, gone), rows.source) for number, rows in matches.rows.items()}
+    pairs = matches.pairs
     if pairs.num_rows:
         pairs = pairs.filter(pc.invert(pc.is_in(pairs.column(POSITION), value_set=gone.positions())))
-    return FileVerdicts(rows={number: rows for number, rows in left.items() if rows.num_rows}, pairs=pairs)
+    return FileMatches(rows={number: rows for number, rows in left.items() if rows.num_rows}, pairs=pairs)

@@ -36,7 +36,7 @@ from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTa
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined, without_location
 from airflow_txlog.jobs.files.stage import may_be_swept
-from airflow_txlog.jobs.resume.memory import VERDICTS, FileVerdicts, LiveFile, Memory, Scan, Segment
+from airflow_txlog.jobs.resume.memory import PAIRS, FileMatches, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
@@ -64,7 +64,7 @@ _SCANS = pa.schema(
         pa.field("masked", pa.large_binary()),
         pa.field("clauses", pa.list_(pa.int32())),
         pa.field("rows", pa.list_(pa.large_binary())),
-        *(pa.field(name, pa.large_list(VERDICTS.field(name).type)) for name in VERDICTS.names),
+        *(pa.field(name, pa.large_list(PAIRS.field(name).type)) for name in PAIRS.names),
     ]
 )
 
@@ -272,13 +272,11 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
         "path": [scan.file.path for scan in scans],
         "vector": [scan.file.vector for scan in scans],
         "masked": [scan.file.masked for scan in scans],
-        "clauses": [list(scan.verdicts.rows) for scan in scans],
-        "rows": [[rows.data for rows in scan.verdicts.rows.values()] for scan in scans],
+        "clauses": [list(scan.matches.rows) for scan in scans],
+        "rows": [[rows.data for rows in scan.matches.rows.values()] for scan in scans],
     }
     arrays = [pa.array(columns[name], _SCANS.field(name).type) for name in columns]
-    arrays += [
-        _lists([scan.verdicts.pairs.column(name) for scan in scans], VERDICTS.field(name)) for name in VERDICTS.names
-    ]
+    arrays += [_lists([scan.matches.pairs.column(name) for scan in scans], PAIRS.field(name)) for name in PAIRS.names]
     text = msgspec.json.encode(header, order="deterministic")
     table = pa.table(arrays, schema=_SCANS.with_metadata({_HEADER: text}))
     sink = pa.BufferOutputStream()
@@ -310,12 +308,12 @@ def memory_of(header: Header, table: pa.Table, folder: str) -> Memory:
         dropped=[confined(file, folder) for file in header.dropped],
     )
     files = table.select(["path", "vector", "masked"]).to_pylist()
-    lists = [table.column(name).combine_chunks() for name in VERDICTS.names]
+    lists = [table.column(name).combine_chunks() for name in PAIRS.names]
     for number, file in enumerate(files):
-        pairs = pa.table([values[number].values for values in lists], schema=VERDICTS)
+        pairs = pa.table([values[number].values for values in lists], schema=PAIRS)
         bitmaps = zip(*(table.column(name)[number].as_py() for name in ("clauses", "rows")), strict=True)
         rows = {clause: MaskedRows(data, "of saved work") for clause, data in bitmaps}
-        memory.scans[file["path"]] = Scan(file=LiveFile(**file), verdicts=FileVerdicts(rows=rows, pairs=pairs))
+        memory.scans[file["path"]] = Scan(file=LiveFile(**file), matches=FileMatches(rows=rows, pairs=pairs))
     return memory
 
 

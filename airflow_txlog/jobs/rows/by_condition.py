@@ -15,7 +15,7 @@ from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.rows.find import find_rows
-from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
 
@@ -43,13 +43,13 @@ class ByCondition(RowOperation[C]):
         self._condition = condition
         self._alias = alias
 
-    def find(self, prepared: C, plan: FilePlan) -> Verdicts:
+    def find(self, prepared: C, plan: FilePlan) -> Matches:
         """Every row of which the condition is TRUE, with the only clause there is."""
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
         found = find_rows(
             self._context, self._gate, plan, self._condition, columns, self._alias, read=prepared.condition
         )
-        return Verdicts.of_clause(ONLY_CLAUSE, found)
+        return Matches.of_clause(ONLY_CLAUSE, found)
 
     def _check_matched(self, prepared: C, matched: int) -> None:
         """Raises MatchNotFound where `require_match` asks for a row of which the condition is true: there is none."""

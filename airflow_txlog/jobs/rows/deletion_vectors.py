@@ -2,7 +2,7 @@
 
 Done where the table has it switched on. The rows that leave join those that are masked already; a file of which no row
 is left is removed instead. The vectors of a round share few files, staged by the driver like data files and remembered
-as segments. The invariant: a vector masks what the file's live vector masks and the rows of this round's verdicts, and
+as segments. The invariant: a vector masks what the file's live vector masks and the rows that this round matched, and
 nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion Vectors"; soundness A1, A17.
 """
 

@@ -1,4 +1,4 @@
-"""Verdicts on the rows of a plan's files: which source row each row met, and which clause acts on it.
+"""Matches in the rows of a plan's files: which source row each row met, and which clause acts on it.
 
 Rows that a clause acts on without a source row are bitmaps, however many they are; pairs are a row of a table each.
 The invariant: these are *all* raw matches, also those on which no clause acts, because they decide what is ambiguous
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
-from airflow_txlog.jobs.resume.memory import CLAUSE, POSITION, SOURCE_ROW, VERDICTS, FileVerdicts
+from airflow_txlog.jobs.resume.memory import CLAUSE, PAIRS, POSITION, SOURCE_ROW, FileMatches
 from airflow_txlog.jobs.rows.find import FoundRows, united
 
 # As a Spark job yields pairs: the row's address in the plan, the source row or null, the acting clause or null.
@@ -27,8 +27,8 @@ _POSITION_MASK = pa.scalar((1 << POSITION_BITS) - 1, pa.int64())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdicts:
-    """The verdicts on all files of one plan, by its row numbers.
+class Matches:
+    """What was matched in all files of one plan, by its row numbers.
 
     `rows`: for each file and clause, the rows on which it acts without a source row. `pairs`: a table ADDRESSED of the
     rows that met one.
@@ -38,12 +38,12 @@ class Verdicts:
     pairs: pa.Table = field(default_factory=ADDRESSED.empty_table)
 
     @classmethod
-    def of_clause(cls, number: int, rows: Mapping[int, MaskedRows]) -> Verdicts:
+    def of_clause(cls, number: int, rows: Mapping[int, MaskedRows]) -> Matches:
         """One clause acts on all of these rows (by file), and there is no source."""
         return cls(rows={file: {number: found} for file, found in rows.items()})
 
     @classmethod
-    def of_packed(cls, found: pa.Table) -> Verdicts:
+    def of_packed(cls, found: pa.Table) -> Matches:
         """What a collected table PAIRS_SCHEMA holds."""
         is_pair = found.column(ADDRESS_COLUMN).is_valid()
         packed = found.filter(pc.invert(is_pair))
@@ -55,8 +55,8 @@ class Verdicts:
         return cls(rows=rows, pairs=found.filter(is_pair).select(ADDRESSED.names).cast(ADDRESSED))
 
     @classmethod
-    def of_files(cls, files: Mapping[int, FileVerdicts]) -> Verdicts:
-        """The verdicts on files one by one, put together."""
+    def of_files(cls, files: Mapping[int, FileMatches]) -> Matches:
+        """The matches of files one by one, put together."""
         parts = []
         for index, found in files.items():
             if found.pairs.num_rows:
@@ -67,14 +67,14 @@ class Verdicts:
         rows = {index: found.rows for index, found in files.items() if found.rows}
         return cls(rows=rows, pairs=pa.concat_tables(parts) if parts else ADDRESSED.empty_table())
 
-    def by_file(self, scanned: Iterable[int]) -> dict[int, FileVerdicts]:
-        """The verdicts on each scanned file, none of them left out."""
+    def by_file(self, scanned: Iterable[int]) -> dict[int, FileMatches]:
+        """The matches of each scanned file, none of them left out."""
         pairs = {
-            index: pa.table([table.column(name) for name in ADDRESSED.names], schema=VERDICTS)
+            index: pa.table([table.column(name) for name in ADDRESSED.names], schema=PAIRS)
             for index, table in _by_file(self.pairs).items()
         }
-        empty = VERDICTS.empty_table()
-        return {index: FileVerdicts(rows=self.rows.get(index, {}), pairs=pairs.get(index, empty)) for index in scanned}
+        empty = PAIRS.empty_table()
+        return {index: FileMatches(rows=self.rows.get(index, {}), pairs=pairs.get(index, empty)) for index in scanned}
 
     def acted(self, numbers: Collection[int] | None = None) -> FoundRows:
         """The rows on which one of these clauses acts (None: any), by file."""
@@ -99,7 +99,7 @@ class Verdicts:
         return alone + int(self._acting_pairs(numbers).num_rows)
 
     def matched_files(self) -> list[int]:
-        """The plan's row numbers of the files about whose rows there is any verdict."""
+        """The plan's row numbers of the files in which any row matched."""
         with_pairs = pc.unique(pc.shift_right(self.pairs.column(ADDRESS_COLUMN), _BITS)).to_pylist()
         return sorted({*self.rows, *with_pairs})
 

@@ -21,7 +21,7 @@ from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles
 from airflow_txlog.jobs.rows.find import FoundRows
-from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.sql.scope import PartitionScope
 
 
@@ -43,10 +43,10 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """All verdicts of a round: rows that leave their files (`removed`), and those of them that come back changed."""
+    """All matches of a round: rows that leave their files (`removed`), and those of them that come back changed."""
 
     plan: FilePlan
-    verdicts: Verdicts
+    matches: Matches
     removed: FoundRows
     updated: FoundRows
 
@@ -76,21 +76,21 @@ class RowOperation(ABC, Generic[P]):
         """Pin inputs, check texts and rules, register the reads. `memory` is emptied where inputs are pinned afresh."""
 
     @abstractmethod
-    def find(self, prepared: P, plan: FilePlan) -> Verdicts:
-        """The verdicts on all rows of the planned files. One Spark job."""
+    def find(self, prepared: P, plan: FilePlan) -> Matches:
+        """The matches in all rows of the planned files. One Spark job."""
 
     def check(self, prepared: P, found: Found) -> None:
-        """Raises what the verdicts of all live files together forbid."""
+        """Raises what the matches in all live files together forbid."""
 
     def images(self, prepared: P, updated: FilePlan) -> DataFrame | ComputedColumns:
         """New images of the rows at the plan's positions: the table's columns and SEGMENT_COLUMN, or what changes."""
         raise NotImplementedError(f"{type(self).__name__} updates nothing")
 
-    def inserts_wanted(self, prepared: P, verdicts: Verdicts) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: P, matches: Matches) -> Mapping[int, str]:
         """For each bucket of source rows that may be inserted: what decides which of them are (a fingerprint)."""
         return {}
 
-    def inserts(self, prepared: P, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: P, matches: Matches, buckets: Collection[int]) -> DataFrame:
         """The rows that these buckets insert: the table's columns, and the bucket as SEGMENT_COLUMN."""
         raise NotImplementedError(f"{type(self).__name__} inserts nothing")
 

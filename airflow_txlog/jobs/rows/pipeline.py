@@ -1,6 +1,6 @@
 """One round of DELETE, UPDATE or MERGE, over the memory of the rounds before it.
 
-Files that were never looked at are scanned; what earlier rounds know of the others is recalled. From all verdicts
+Files that were never looked at are scanned; what earlier rounds know of the others is recalled. From all matches
 together follows what leaves, what comes back and what is inserted, and of that only what is missing is staged. The
 invariant: the change of a round is that of a run from the start on its snapshot, with the same pinned inputs.
 Source: soundness, section 0.
@@ -25,7 +25,7 @@ from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import Manifest
 from airflow_txlog.jobs.rows.find import files_outside
-from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_counts
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
@@ -66,7 +66,7 @@ class RowRounds(Generic[P]):
         with context.step("find"):
             found = self._find(prepared)
             # A compaction of files that have no row of interest, and that lands first, does not concern us.
-            outside = files_outside(prepared.candidates, found.verdicts.matched_files())
+            outside = files_outside(prepared.candidates, found.matches.matched_files())
             tx.read_files(outside, matched=False)
         self._operation.check(prepared, found)
         context.log(
@@ -88,7 +88,7 @@ class RowRounds(Generic[P]):
         )
 
     def _find(self, prepared: P) -> Found:
-        """The verdicts on all candidates: recalled, or found by looking."""
+        """The matches in all candidates: recalled, or found by looking."""
         context, memory = self._context, self._memory
         plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.instants)
         files = _live_files(context, plan, prepared.candidates)
@@ -100,12 +100,12 @@ class RowRounds(Generic[P]):
         for number, rows in looked.items():
             memory.remember(files[number], rows)
         recalled = {number: rows for number, rows in known.items() if rows is not None}
-        verdicts = Verdicts.of_files(recalled | looked)
+        matches = Matches.of_files(recalled | looked)
         return Found(
             plan=plan,
-            verdicts=verdicts,
-            removed=verdicts.acted(),
-            updated=verdicts.acted(prepared.updates),
+            matches=matches,
+            removed=matches.acted(),
+            updated=matches.acted(prepared.updates),
         )
 
 

@@ -3,7 +3,7 @@
 A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and has them
 masked (`deletion_vectors`); new images of updated rows are gathered in segments of a few
 input files, so that a later round drops little; inserts are segments by bucket of source rows. The invariant: after
-`stage_work` the memory's segments hold exactly the rows of this round's verdicts. Source: soundness B2.
+`stage_work` the memory's segments hold exactly the rows that this round matched. Source: soundness B2.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _missing(
     copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
     imaged = _inputs(memory.keep(IMAGES, {keys[row] for row in found.updated.positions}))
     new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
-    wanted = operation.inserts_wanted(prepared, found.verdicts)
+    wanted = operation.inserts_wanted(prepared, found.matches)
     leaving = None
     if must_tell(operation, prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
         leaving = leaving_rows(context, prepared, found)
@@ -180,7 +180,7 @@ def _new_rows(
     """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
     frames, columns = [], None
     if missing.inserts:
-        inserts = operation.inserts(prepared, found.verdicts, list(missing.inserts))
+        inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
         frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
     if missing.images:
         segment_of = _numbered(missing.images, missing.first_image)

@@ -3,7 +3,7 @@
 A generated column that a row lacks is computed, and one that it brings is verified; a default fills a column that
 nobody named; char(n) is padded, and what is too long is refused; CHECK constraints and invariants must be true, and
 null is not true. What a row breaks travels beside it (`datafiles/tasks/violations`) and becomes an error where it is
-written. The invariant: whatever leaves `enforce` carries the verdict on each of its rows, and the writer takes no
+written. The invariant: whatever leaves `enforce` names the rule that a row breaks, and the writer takes no
 others where a rule can be broken. NOT NULL is the writer's own check. Source: protocol, "Column Invariants", "CHECK
 Constraints", "Generated Columns", "Identity Columns", "Default Columns"; delta-spark, CheckDeltaInvariant; Spark,
 CharVarcharUtils.
@@ -125,14 +125,14 @@ class Rules:
         """
         if not self.must_check:
             return rows
-        verdicts = [self._too_long(name, length) for name, length in self.table.lengths.items()]
-        verdicts += [self._miscomputed(name) for name in self.table.generated]
+        violations = [self._too_long(name, length) for name, length in self.table.lengths.items()]
+        violations += [self._miscomputed(name) for name in self.table.generated]
         checks = zip(self.table.checks, self.evaluated.checks, strict=True)
-        verdicts += [self._false(check, evaluated.sql) for check, evaluated in checks]
+        violations += [self._false(check, evaluated.sql) for check, evaluated in checks]
         if are_inserts:
-            verdicts += [self._without_identity(name) for name in self.table.identities]
-        # First the verdict on a length, because afterwards every text fits.
-        too_long, others = verdicts[: len(self.table.lengths)], verdicts[len(self.table.lengths) :]
+            violations += [self._without_identity(name) for name in self.table.identities]
+        # Lengths first, because afterwards every text fits.
+        too_long, others = violations[: len(self.table.lengths)], violations[len(self.table.lengths) :]
         if too_long:
             rows = rows.withColumn(VIOLATION_COLUMN, F.coalesce(*too_long))
             rows = rows.withColumns({name: _fitted(name, length) for name, length in self.table.lengths.items()})
@@ -145,17 +145,17 @@ class Rules:
     def _too_long(self, name: str, length: Length) -> Column:
         # Spaces beyond the limit are cut, as Spark cuts them; anything else there is too long.
         beyond = f"rtrim(substring({quoted(name)}, {length.limit + 1}))"
-        return self._verdict(f"{beyond} <> ''", str(length), f"{length} of column {name!r}", [name], column=name)
+        return self._violation(f"{beyond} <> ''", str(length), f"{length} of column {name!r}", [name], column=name)
 
     def _miscomputed(self, name: str) -> Column:
         text = self.table.generated[name]
         broken = f"NOT ({quoted(name)} <=> {self._generated_sql(name)})"
         what = f"the generated column {name!r}, which must be {text}"
-        return self._verdict(broken, "GENERATED", what, [name, *self._named(text)], column=name)
+        return self._violation(broken, "GENERATED", what, [name, *self._named(text)], column=name)
 
     def _false(self, check: Check, sql: str) -> Column:
         what = f"{'the CHECK constraint' if check.kind == 'CHECK' else 'the invariant of column'} {check.name!r}"
-        return self._verdict(
+        return self._violation(
             f"NOT coalesce((\n{sql}\n), FALSE)",
             check.name if check.kind == "CHECK" else check.kind,
             f"{what} ({check.sql})",
@@ -165,13 +165,15 @@ class Rules:
 
     def _without_identity(self, name: str) -> Column:
         what = f"the identity column {name!r}, for which every row needs a value"
-        return self._verdict(f"{quoted(name)} IS NULL", "IDENTITY", what, [], column=name)
+        return self._violation(f"{quoted(name)} IS NULL", "IDENTITY", what, [], column=name)
 
     def _named(self, sql: str) -> list[str]:
         named = columns_named(sql, self.schema)
         return [name for name in self.schema.names if named is None or name in named]
 
-    def _verdict(self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None) -> Column:
+    def _violation(
+        self, broken: str, constraint: str, what: str, shown: Sequence[str], *, column: str | None
+    ) -> Column:
         """JSON where the SQL `broken` is true, else null; see `datafiles/tasks/violations`."""
         columns = list(dict.fromkeys(shown))[:SHOWN_COLUMNS]
         told = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]

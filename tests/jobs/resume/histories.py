@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, VERDICTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, PAIRS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from tests.helpers.vectors import bitmap
 
@@ -111,7 +111,7 @@ class Job:
     inserts: bool
     marks: bool
 
-    def verdicts(self, row: Row, rules: int) -> list[tuple[int | None, int | None]]:
+    def matches(self, row: Row, rules: int) -> list[tuple[int | None, int | None]]:
         """The source rows that ON matches with this row and the clause that acts, as the pipeline has them."""
         if self.source is None:
             return [(None, 0)] if self.matched[0].acts(row, rules) else []
@@ -173,18 +173,18 @@ class Worker:
             if not self.job.reads(table.disk[path]):
                 continue
             file = table.file(path)
-            verdicts = self.memory.recall(file)
-            if verdicts is None:
+            matches = self.memory.recall(file)
+            if matches is None:
                 scanned.add(path)
-                verdicts = file_verdicts(
+                matches = file_matches(
                     [
                         {"position": position, "source_row": source, "clause": clause}
                         for position, row in table.rows(path).items()
-                        for source, clause in self.job.verdicts(row, table.rules)
+                        for source, clause in self.job.matches(row, table.rules)
                     ]
                 )
-                self.memory.remember(file, verdicts)
-            found[path] = one_by_one(verdicts)
+                self.memory.remember(file, matches)
+            found[path] = one_by_one(matches)
         return scanned, found
 
     def _copies(self, table: Table, acted: Mapping[str, Mapping[int, tuple[int | None, int]]]) -> list[Segment]:
@@ -263,30 +263,30 @@ class Worker:
         return rows
 
 
-def file_verdicts(entries: Sequence[Mapping[str, int | None]]) -> FileVerdicts:
-    """The verdicts on rows of one file, each of them a row of VERDICTS whose source row may be null."""
+def file_matches(entries: Sequence[Mapping[str, int | None]]) -> FileMatches:
+    """The matches on rows of one file, each of them a row of PAIRS whose source row may be null."""
     alone: dict[int, list[int]] = {}
     for entry in entries:
         if entry["source_row"] is None:
             alone.setdefault(entry["clause"], []).append(entry["position"])  # type: ignore[arg-type]
     rows = {clause: MaskedRows(bitmap(positions), "found") for clause, positions in alone.items()}
     pairs = [entry for entry in entries if entry["source_row"] is not None]
-    return FileVerdicts(rows=rows, pairs=pa.Table.from_pylist(pairs, schema=VERDICTS))
+    return FileMatches(rows=rows, pairs=pa.Table.from_pylist(pairs, schema=PAIRS))
 
 
-def one_by_one(verdicts: FileVerdicts) -> list[dict[str, int]]:
+def one_by_one(matches: FileMatches) -> list[dict[str, int]]:
     """The other way round, in order of position."""
     alone: list[dict[str, int]] = [
         {"position": position, "source_row": None, "clause": clause}  # type: ignore[dict-item]
-        for clause, rows in verdicts.rows.items()
+        for clause, rows in matches.rows.items()
         for position in rows.positions().to_pylist()
     ]
-    return sorted([*verdicts.pairs.to_pylist(), *alone], key=lambda entry: entry["position"])
+    return sorted([*matches.pairs.to_pylist(), *alone], key=lambda entry: entry["position"])
 
 
-def _acting(verdicts: Sequence[Mapping[str, int]]) -> dict[int, tuple[int | None, int]]:
+def _acting(matches: Sequence[Mapping[str, int]]) -> dict[int, tuple[int | None, int]]:
     found: dict[int, tuple[int | None, int]] = {}
-    for entry in verdicts:
+    for entry in matches:
         if entry["clause"] is not None:
             found.setdefault(entry["position"], (entry["source_row"], entry["clause"]))
     return found

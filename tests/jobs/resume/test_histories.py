@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_txlog.jobs.context import SavedInputs
-from airflow_txlog.jobs.resume.memory import CLAUSE, COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.memory import CLAUSE, COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.resume.saved_work import Identity, decode, encode, memory_of
 from tests.helpers.depth import depth
@@ -80,17 +80,17 @@ def _paths(segment: Segment) -> set[str]:
 class TouchedFilesAlone(Memory):
     """What was found in a file on which no clause acts is forgotten: its matches look unmatched, and are inserted."""
 
-    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
-        touched = any(entry["clause"] is not None for entry in one_by_one(verdicts))
-        super().remember(file, verdicts if touched else FileVerdicts())
+    def remember(self, file: LiveFile, matches: FileMatches) -> None:
+        touched = any(entry["clause"] is not None for entry in one_by_one(matches))
+        super().remember(file, matches if touched else FileMatches())
 
 
 class ActedPairsAlone(Memory):
     """Of the pairs that ON matches only those on which a clause acts are remembered."""
 
-    def remember(self, file: LiveFile, verdicts: FileVerdicts) -> None:
-        pairs = verdicts.pairs.filter(pc.is_valid(verdicts.pairs.column(CLAUSE)))
-        super().remember(file, dataclasses.replace(verdicts, pairs=pairs))
+    def remember(self, file: LiveFile, matches: FileMatches) -> None:
+        pairs = matches.pairs.filter(pc.is_valid(matches.pairs.column(CLAUSE)))
+        super().remember(file, dataclasses.replace(matches, pairs=pairs))
 
 
 class InsertsForGood(Memory):
@@ -105,17 +105,17 @@ class InsertsForGood(Memory):
 class ScansUnmasked(Memory):
     """A scan survives a vector that grew, with the rows that it masks now."""
 
-    def recall(self, file: LiveFile) -> FileVerdicts | None:
+    def recall(self, file: LiveFile) -> FileMatches | None:
         found = super().recall(file)
-        return None if found is None else self.scans[file.path].verdicts
+        return None if found is None else self.scans[file.path].matches
 
 
 class VectorsThatShrink(Memory):
     """A scan survives any vector: about rows that came back it says nothing, and it is believed."""
 
-    def recall(self, file: LiveFile) -> FileVerdicts | None:
+    def recall(self, file: LiveFile) -> FileMatches | None:
         found, scan = super().recall(file), self.scans.get(file.path)
-        return scan.verdicts if found is None and scan is not None else found
+        return scan.matches if found is None and scan is not None else found
 
 
 class AnyRules(Memory):

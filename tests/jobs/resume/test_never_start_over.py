@@ -19,7 +19,7 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec, write_document
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileVerdicts, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.rows import staging
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_on_disk, insert, live_files, update
@@ -128,9 +128,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     counts = Counts()
     remember, add = Memory.remember, Memory.add
 
-    def remembered(memory: Memory, file: LiveFile, verdicts: FileVerdicts) -> None:
+    def remembered(memory: Memory, file: LiveFile, matches: FileMatches) -> None:
         counts.looked[-1].append(file.path)
-        remember(memory, file, verdicts)
+        remember(memory, file, matches)
 
     def added(memory: Memory, segments: Any) -> None:
         new = list(segments)

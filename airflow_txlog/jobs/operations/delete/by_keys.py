@@ -2,7 +2,7 @@
 
 The keys are evaluated once, brought to the exact type of their column (`key_values`) and pinned like a merge's source:
 a subject who is added to the list while the job runs is in all of it or in none of it. What is found is, for each row,
-which key it has; so which keys matched nothing follows from the verdicts on all live files. The invariant: a row goes
+which key it has; so which keys matched nothing follows from the matches in all live files. The invariant: a row goes
 exactly where its column equals a key by value, and every key is accounted for. Source: soundness A2, B7.
 """
 
@@ -28,7 +28,7 @@ from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.find import scan_columns
-from airflow_txlog.jobs.rows.matches import ADDRESSED, Verdicts
+from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.spark.errors import collect
@@ -157,11 +157,11 @@ class DeleteByKeys(RowOperation[_Prepared]):
             self._values = collect(source.frame.select(KEY), "read the pinned keys").column(0).combine_chunks()
         return self._values
 
-    def find(self, prepared: _Prepared, plan: FilePlan) -> Verdicts:
+    def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
         context, source, name = self._context, prepared.source, prepared.field.name
         if plan.num_files == 0 or source.num_rows == 0:
-            return Verdicts()
+            return Matches()
         target_view, source_view = context.view_name(), context.view_name()
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
         sieve = sieve_of(prepared.read, {name})
@@ -172,12 +172,12 @@ class DeleteByKeys(RowOperation[_Prepared]):
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
         )
-        return Verdicts(pairs=collect(context.spark.sql(query), "find the rows of the keys").cast(ADDRESSED))
+        return Matches(pairs=collect(context.spark.sql(query), "find the rows of the keys").cast(ADDRESSED))
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises KeysNotFound where every key must match and one does not."""
         context = self._context
-        matched, count = len(found.verdicts.matched_source_rows()), prepared.source.num_rows
+        matched, count = len(found.matches.matched_source_rows()), prepared.source.num_rows
         context.log(f"{matched} of {plural(count, 'key')} matched")
         if context.arguments["require_match"] and matched < count:
             within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
@@ -203,7 +203,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             "numDeletedRows": found.removed.num_rows,
             "numKeysGiven": self._context.saved_inputs.num_keys_given,
             "numKeys": prepared.source.num_rows,
-            "numKeysMatched": len(found.verdicts.matched_source_rows()),
+            "numKeysMatched": len(found.matches.matched_source_rows()),
         }
 
 

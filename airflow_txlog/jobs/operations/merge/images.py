@@ -2,7 +2,7 @@
 
 The images are computed from the positions and clauses that the pairs name, never by ON again; a file of the target is
 opened for them only where a column of it is needed. The invariant: a frame made here has exactly the target's columns
-and types, the segment of each row, and the verdict of the table's rules on it where it can break one; and it is
+and types, the segment of each row, and the table's rule that it breaks, where it can break one; and it is
 evaluated once, by the stage that writes it.
 Source: docs/decisions/positions-not-rows.md.
 """

@@ -30,7 +30,7 @@ from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pa
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, told
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import vector_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
@@ -160,7 +160,7 @@ class _Merge(RowOperation[_Prepared]):
             lenient=True,
         )
 
-    def find(self, prepared: _Prepared, plan: FilePlan) -> Verdicts:
+    def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """All pairs, and the rows on which a clause acts because nothing matched."""
         schema = prepared.snapshot.delta_schema
         sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
@@ -169,9 +169,9 @@ class _Merge(RowOperation[_Prepared]):
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
         context = self._context
-        check_unambiguous(context, found.verdicts.pairs, found.plan, prepared.clauses)
+        check_unambiguous(context, found.matches.pairs, found.plan, prepared.clauses)
         given = prepared.source.num_rows
-        matched = len(found.verdicts.matched_source_rows()) if context.arguments["require_match"] else given
+        matched = len(found.matches.matched_source_rows()) if context.arguments["require_match"] else given
         if matched < given:
             raise MatchNotFound(
                 f"{context.root}: {given - matched} of {plural(given, 'source row')} match no row at version "
@@ -187,21 +187,21 @@ class _Merge(RowOperation[_Prepared]):
         clauses, sides = prepared.clauses, prepared.sides
         return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
 
-    def inserts_wanted(self, prepared: _Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: _Prepared, matches: Matches) -> Mapping[int, str]:
         """Which rows of a bucket are inserted follows from those that matched."""
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
-        rows = verdicts.matched_source_rows()
+        rows = matches.matched_source_rows()
         if len(rows) == prepared.source.num_rows:
             return {}
         matched = prepared.source.buckets_of(rows)
         count = len(matched)
         return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
 
-    def inserts(self, prepared: _Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> DataFrame:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
-        matched = verdicts.matched_source_rows()
+        matched = matches.matched_source_rows()
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class _Merge(RowOperation[_Prepared]):
         context, clauses = self._context, prepared.clauses
 
         def count(of: tuple[Clause, ...], action: str) -> int:
-            return found.verdicts.count([c.number for c in of if c.action == action])
+            return found.matches.count([c.number for c in of if c.action == action])
 
         by_source = {a: count(clauses.not_matched_by_source, a) for a in ("update", "delete")}
         updated, deleted = found.updated.num_rows, found.removed.num_rows - found.updated.num_rows

@@ -25,7 +25,7 @@ from airflow_txlog.jobs.files.source import PinnedSource
 from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.operations.merge.key_filter import key_sieve
 from airflow_txlog.jobs.rows.find import scan_columns
-from airflow_txlog.jobs.rows.matches import ADDRESSED, Verdicts
+from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
@@ -46,10 +46,10 @@ def find_pairs(
     sides: Sides,
     clauses: Clauses,
     source: PinnedSource,
-) -> Verdicts:
-    """The verdicts on all rows of the planned files (of a table with this schema)."""
+) -> Matches:
+    """The matches in all rows of the planned files (of a table with this schema)."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
-        return Verdicts()
+        return Matches()
     on = context.arguments["on"]
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
@@ -69,10 +69,10 @@ def find_pairs(
         f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
     if not by_source:
-        return Verdicts(pairs=collect(gate.run(query), _DOING).cast(ADDRESSED))
+        return Matches(pairs=collect(gate.run(query), _DOING).cast(ADDRESSED))
     # Of rows that match nothing there may be as many as the table has: they come as bitmaps.
     found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)))
-    return Verdicts.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
+    return Matches.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
 
 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:

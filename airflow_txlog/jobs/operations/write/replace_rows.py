@@ -24,7 +24,7 @@ from airflow_txlog.jobs.files.source import Source, build_source
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.change_feed import untold
-from airflow_txlog.jobs.rows.matches import Verdicts
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
@@ -114,11 +114,11 @@ class ReplaceRows(ByCondition[_Prepared]):
                 staged_as=staged_as,
             )
 
-    def inserts_wanted(self, prepared: _Prepared, verdicts: Verdicts) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: _Prepared, matches: Matches) -> Mapping[int, str]:
         """All rows of the source, in one bucket, whatever was found."""
         return {0: prepared.staged_as}
 
-    def inserts(self, prepared: _Prepared, verdicts: Verdicts, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> DataFrame:
         """The source's rows as new rows of the table, with what the predicate says of each."""
         assert prepared.source is not None
         context = self._context
