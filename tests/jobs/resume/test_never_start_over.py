@@ -220,9 +220,9 @@ def killed_before_commit(described: JobSpec, folder: Path) -> int:
     code = """
         import os, signal, sys
         from airflow_txlog.contract import read_spec
-        from airflow_txlog.jobs import rounds
+        from airflow_txlog.jobs.resume import rounds
         from airflow_txlog.jobs.run import run_job
-        from airflow_txlog.jobs.session import local_session
+        from airflow_txlog.jobs.spark.session import local_session
 
         rounds.commit_change = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
         conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
