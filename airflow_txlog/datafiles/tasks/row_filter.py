@@ -1,8 +1,8 @@
 """Rows that a condition cannot be TRUE of, dropped in the worker that reads them, before they cost a way to the JVM.
 
-A sieve is what the driver has read out of a condition: comparisons of single columns with constants, joined by AND and
-OR. It decides nothing: Spark evaluates the author's own text on every row that passes. The invariant: a row of which
-the condition is TRUE passes; whatever a sieve cannot say of a row lets it pass.
+A row filter is what the driver has read out of a condition: comparisons of single columns with constants, joined by
+AND and OR. It decides nothing: Spark evaluates the author's own text on every row that passes. The invariant: a row of
+which the condition is TRUE passes, and so does a row about which the filter is not certain.
 Source: docs/decisions/spark-computes.md; soundness A4.
 """
 
@@ -56,29 +56,29 @@ class IsNull:
 class AllOf:
     """Rows that pass every part."""
 
-    parts: tuple[Sieve, ...]
+    parts: tuple[RowFilter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
     """Rows that pass some part."""
 
-    parts: tuple[Sieve, ...]
+    parts: tuple[RowFilter, ...]
 
 
-Sieve: TypeAlias = Compared | OneOf | IsNull | AllOf | AnyOf
+RowFilter: TypeAlias = Compared | OneOf | IsNull | AllOf | AnyOf
 
 
-def columns_of(sieve: Sieve) -> frozenset[str]:
-    """The columns that a sieve looks at."""
-    if isinstance(sieve, AllOf | AnyOf):
-        return frozenset[str]().union(*(columns_of(part) for part in sieve.parts))
-    return frozenset({sieve.column})
+def columns_of(row_filter: RowFilter) -> frozenset[str]:
+    """The columns that a row filter looks at."""
+    if isinstance(row_filter, AllOf | AnyOf):
+        return frozenset[str]().union(*(columns_of(part) for part in row_filter.parts))
+    return frozenset({row_filter.column})
 
 
-def passing(sieve: Sieve, columns: Mapping[str, pa.Array]) -> pa.BooleanArray:
+def passing(row_filter: RowFilter, columns: Mapping[str, pa.Array]) -> pa.BooleanArray:
     """Which rows pass, by their columns in the table's types; never null."""
-    match sieve:
+    match row_filter:
         case Compared(column=name, operator=operator, value=value):
             return pc.fill_null(_COMPARE[operator](columns[name], value[0]), False)
         case OneOf(column=name, values=values, negated=negated):

@@ -42,7 +42,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.row_filter import Sieve, passing
+from airflow_txlog.datafiles.tasks.row_filter import RowFilter, passing
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError, TxlogError, from_dict
 
@@ -101,8 +101,8 @@ class ScanTask:
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
     the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all
     that no deletion vector masks, or only those at the plan's positions. An address counts the rows as the file has
-    them, masked ones too. Rows come in the order of the bin's files, and in each in the file's. `sieve`, where all rows
-    are read, drops rows that are of no interest; it looks at columns of `schema`.
+    them, masked ones too. Rows come in the order of the bin's files, and in each in the file's. `row_filter`, where all
+    rows are read, drops rows that are of no interest; it looks at columns of `schema`.
     """
 
     bins: Bins
@@ -112,7 +112,7 @@ class ScanTask:
     with_row_id: bool = False
     with_clause: bool = False
     with_segment: bool = False
-    sieve: Sieve | None = None
+    row_filter: RowFilter | None = None
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -157,7 +157,7 @@ class ScanTask:
                     # Numbered as the file has its rows, and only then filtered (soundness A19).
                     numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
                     keep = None if masked is None else masked.keep(start, batch.num_rows)
-                    yield from self._sieved(self._output(planned, batch, numbers, None, keep))
+                    yield from self._filtered(self._output(planned, batch, numbers, None, keep))
 
     def asked_rows(
         self, planned: PlannedFile, asked: MaskedRows, start: int, batch: pa.RecordBatch
@@ -175,10 +175,10 @@ class ScanTask:
                 numbers = addresses_of(planned.index, asked.positions(start, start + batch.num_rows))
             yield self._output(planned, chosen, numbers, (first, end))
 
-    def _sieved(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows that pass the sieve; no batch where none does."""
-        if self.sieve is not None:
-            keep = passing(self.sieve, dict(zip(rows.schema.names, rows.columns, strict=True)))
+    def _filtered(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that pass the filter; no batch where none does."""
+        if self.row_filter is not None:
+            keep = passing(self.row_filter, dict(zip(rows.schema.names, rows.columns, strict=True)))
             if keep.false_count:
                 rows = rows.filter(keep)
                 if not rows.num_rows:

@@ -19,14 +19,14 @@ from pyspark.sql import DataFrame
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PackTask
-from airflow_txlog.datafiles.tasks.row_filter import Sieve
+from airflow_txlog.datafiles.tasks.row_filter import RowFilter
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
-from airflow_txlog.jobs.sql.row_filters import sieve_of
+from airflow_txlog.jobs.sql.row_filters import row_filter_of
 from airflow_txlog.jobs.sql.schemas import spark_schema
 
 
@@ -82,15 +82,17 @@ def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
 
 
 def scan_columns(
-    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, sieve: Sieve | None = None
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter | None = None
 ) -> DataFrame:
-    """The planned files' rows with these columns (None: all) and each row's address; those that pass the sieve.
+    """The planned files' rows with these columns (None: all) and each row's address; those that pass the filter.
 
-    A sieve looks at nothing but these columns.
+    A row filter looks at nothing but these columns.
     """
     names = [name for name in plan.schema.names if columns is None or name in columns]
     schema = pa.schema([plan.schema.field(name) for name in names])
-    task = ScanTask(bins=bins_for(context, plan, in_pieces=True), schema=schema, with_address=True, sieve=sieve)
+    task = ScanTask(
+        bins=bins_for(context, plan, in_pieces=True), schema=schema, with_address=True, row_filter=row_filter
+    )
     return scan_frame(context, plan, task)
 
 
@@ -109,8 +111,8 @@ def find_rows(
     rows are dropped before they reach Spark. What the driver collects are bitmaps, made by the task that has scanned.
     """
     view = context.view_name()
-    sieve = None if read is None else sieve_of(read, plan.schema.names if columns is None else columns)
-    scan_columns(context, plan, columns, sieve).createOrReplaceTempView(view)
+    row_filter = None if read is None else row_filter_of(read, plan.schema.names if columns is None else columns)
+    scan_columns(context, plan, columns, row_filter).createOrReplaceTempView(view)
     query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
     packed = gate.run(query).mapInArrow(PackTask(), spark_schema(PACKED_SCHEMA))
     return united(collect(packed, "find the matching rows"))

@@ -1,6 +1,6 @@
-"""Sieves for scans: what the engine has read out of a condition, as far as a worker may drop rows by it.
+"""Row filters for scans: what the engine has read out of a condition, as far as a worker may drop rows by it.
 
-The invariant: a leaf becomes part of a sieve only where the column's type has one order and one equality for everybody
+The invariant: a leaf becomes part of a row filter only where all engines order and compare the column's type alike
 (no floats, no decimals), and a leaf that does not become part of it lets every row pass. Source: soundness A4.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, Sieve
+from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.exact import value_array
 from airflow_txlog.engine.table.predicate.tree import And, Comparison, Membership, Node, NullTest, Or
@@ -29,18 +29,18 @@ _PLAIN = frozenset(
 )
 
 
-def sieve_of(predicate: Predicate, scanned: Collection[str]) -> Sieve | None:
+def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> RowFilter | None:
     """What the predicate says of the `scanned` columns, or None where it says nothing that a worker may go by."""
-    return _sieve(predicate.tree, frozenset(scanned))
+    return _row_filter(predicate.tree, frozenset(scanned))
 
 
-def _sieve(node: Node, scanned: frozenset[str]) -> Sieve | None:
+def _row_filter(node: Node, scanned: frozenset[str]) -> RowFilter | None:
     match node:
         case And(children):
-            parts = [part for part in (_sieve(child, scanned) for child in children) if part is not None]
+            parts = [part for part in (_row_filter(child, scanned) for child in children) if part is not None]
             return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
         case Or(children):
-            branches = [_sieve(child, scanned) for child in children]
+            branches = [_row_filter(child, scanned) for child in children]
             known = tuple(branch for branch in branches if branch is not None)
             return AnyOf(known) if len(known) == len(branches) else None
         case Comparison(column, operator, value) if column.type in _PLAIN and column.name in scanned:

@@ -63,9 +63,9 @@ def test_parts_of_a_file_have_each_row_group_once(path: Path, parts: int) -> Non
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_scan_in_parts_gives_the_rows_and_addresses_of_the_whole(path: Path, parts: int) -> None:
-    sieve = Compared(column="text", operator="!=", value=pa.array(["t3"]))
-    for asked in (None, sieve):
-        options: dict[str, Any] = {"schema": ROWS.schema, "with_address": True, "sieve": asked}
+    row_filter = Compared(column="text", operator="!=", value=pa.array(["t3"]))
+    for asked in (None, row_filter):
+        options: dict[str, Any] = {"schema": ROWS.schema, "with_address": True, "row_filter": asked}
         whole = run(ScanTask(bins=bins_of(plan_of(path), 1), **options), 1)
         assert run(ScanTask(bins=bins_of(plan_of(path), parts), **options), parts) == whole
         assert whole.num_rows == (50 if asked is None else 43)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, columns_of, passing
-from airflow_txlog.jobs.sql.row_filters import sieve_of
+from airflow_txlog.jobs.sql.row_filters import row_filter_of
 from tests.engine.table.predicate.tables import read
 from tests.engine.table.predicate.test_rows_and_sets import ROWS, SELECTED
 
@@ -16,17 +16,17 @@ COLUMNS = {name: ROWS.column(name).combine_chunks() for name in ROWS.column_name
 
 
 def passed(sql: str) -> list[int] | None:
-    sieve = sieve_of(read(sql, parameters={"raw": b"a"} if ":raw" in sql else None), ROWS.column_names)
-    if sieve is None:
+    row_filter = row_filter_of(read(sql, parameters={"raw": b"a"} if ":raw" in sql else None), ROWS.column_names)
+    if row_filter is None:
         return None
     # It travels to the workers as it is.
-    keep = passing(pickle.loads(pickle.dumps(sieve)), COLUMNS)
+    keep = passing(pickle.loads(pickle.dumps(row_filter)), COLUMNS)
     assert keep.null_count == 0
     return [row for row, passes in enumerate(keep.to_pylist()) if passes]
 
 
 @pytest.mark.parametrize(("sql", "selected"), SELECTED)
-def test_a_row_that_a_condition_selects_passes_its_sieve(sql: str, selected: list[int]) -> None:
+def test_a_row_that_a_condition_selects_passes_its_filter(sql: str, selected: list[int]) -> None:
     found = passed(sql)
     assert found is None or set(found) >= set(selected)
 
@@ -44,21 +44,21 @@ def test_a_row_that_a_condition_selects_passes_its_sieve(sql: str, selected: lis
         ("day NOT IN (DATE'2024-01-01', DATE'2024-01-02')", [3]),
     ],
 )
-def test_what_the_engine_reads_of_a_condition_sieves(sql: str, expected: list[int]) -> None:
+def test_what_the_engine_reads_of_a_condition_filters(sql: str, expected: list[int]) -> None:
     assert passed(sql) == expected
 
 
 @pytest.mark.parametrize("sql", ["abs(i) = 2", "x > 5", "f = 0.1F", "price = 1.50BD", "i = 1 OR abs(i) = 2", "TRUE"])
-def test_a_condition_of_which_nothing_is_certain_has_no_sieve(sql: str) -> None:
+def test_a_condition_of_which_nothing_is_certain_has_no_filter(sql: str) -> None:
     assert passed(sql) is None
 
 
-def test_a_column_that_is_not_scanned_sieves_nothing() -> None:
-    assert sieve_of(read("i = 2"), ["name"]) is None
-    assert sieve_of(read("i = 2 AND name = 'a'"), ["name"]) == sieve_of(read("name = 'a'"), ["name"])
+def test_a_column_that_is_not_scanned_filters_nothing() -> None:
+    assert row_filter_of(read("i = 2"), ["name"]) is None
+    assert row_filter_of(read("i = 2 AND name = 'a'"), ["name"]) == row_filter_of(read("name = 'a'"), ["name"])
 
 
-def test_parts_of_a_sieve_join() -> None:
+def test_parts_of_a_row_filter_join() -> None:
     two = Compared(column="i", operator="=", value=pa.array([2], pa.int32()))
     some = OneOf(column="name", values=pa.array(["a", "é"]), negated=True)
     both, either = AllOf((two, some)), AnyOf((two, some, IsNull(column="name")))

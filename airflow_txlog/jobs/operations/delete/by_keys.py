@@ -33,7 +33,7 @@ from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.jobs.sql.row_filters import sieve_of
+from airflow_txlog.jobs.sql.row_filters import row_filter_of
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
@@ -164,8 +164,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
             return Matches()
         target_view, source_view = context.view_name(), context.view_name()
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
-        sieve = sieve_of(prepared.read, {name})
-        scan_columns(context, plan, frozenset({name}), sieve).createOrReplaceTempView(target_view)
+        row_filter = row_filter_of(prepared.read, {name})
+        scan_columns(context, plan, frozenset({name}), row_filter).createOrReplaceTempView(target_view)
         source.frame.createOrReplaceTempView(source_view)
         hint = join_hint(source.memory_bytes([KEY, ROW_ID_COLUMN]), "s")
         query = (

@@ -1,4 +1,4 @@
-"""The sieve of a MERGE: target rows whose key no source row has, dropped by the workers that read them.
+"""The row filter of a MERGE: target rows whose key no source row has, dropped by the workers that read them.
 
 Where a conjunct of ON is `t.k = s.k` with columns of one plain type, ON is not TRUE of a target row whose `k` is none
 of the source's, whatever the rest of ON says. The invariant: a row that ON matches with some source row passes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, Sieve
+from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
 from airflow_txlog.engine.table.predicate.lexing import Token, lex
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.files.source import PinnedSource
@@ -27,9 +27,9 @@ MOST_BYTES = 64 * 1024 * 1024
 _PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string"))
 
 
-def key_sieve(
+def key_filter(
     on: str, schema: delta.StructType, arrow_schema: pa.Schema, sides: Sides, source: PinnedSource
-) -> Sieve | None:
+) -> RowFilter | None:
     """What the accepted condition `on` says of target rows by the source's keys; None where it says nothing certain.
 
     `schema` is the target's, and `arrow_schema` the types in which its rows are read.
@@ -42,7 +42,7 @@ def key_sieve(
         target_columns=schema.names,
         source_columns=source.schema.names,
     )
-    parts: list[Sieve] = []
+    parts: list[RowFilter] = []
     for equality in equalities:
         key = _source_column(equality, sides, schema)
         if key is None or not is_same_type(sides.source[key].dataType, sides.target[equality.column].dataType):
@@ -76,11 +76,11 @@ def _source_column(equality: Equality, sides: Sides, schema: delta.StructType) -
     return None
 
 
-def _one_of(equality: Equality, values: pa.Array) -> Sieve:
+def _one_of(equality: Equality, values: pa.Array) -> RowFilter:
     present = values.drop_null()
     name = equality.column
     if len(present) <= MOST_KEYS:
-        found: Sieve = OneOf(column=name, values=present)
+        found: RowFilter = OneOf(column=name, values=present)
     else:
         ends = pc.min_max(present)
         least, greatest = (pa.array([ends[end]], present.type) for end in ("min", "max"))

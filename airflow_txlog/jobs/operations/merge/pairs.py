@@ -23,7 +23,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.source import PinnedSource
 from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
-from airflow_txlog.jobs.operations.merge.key_filter import key_sieve
+from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.rows.find import scan_columns
 from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.spark.errors import collect
@@ -54,8 +54,10 @@ def find_pairs(
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
     # Where no match is a reason to act, every row is of interest.
-    sieve = None if clauses.not_matched_by_source else key_sieve(on, schema, plan.schema, sides, source)
-    scan_columns(context, plan, _named(texts, schema, sides.source_alias), sieve).createOrReplaceTempView(target_view)
+    row_filter = None if clauses.not_matched_by_source else key_filter(on, schema, plan.schema, sides, source)
+    scan_columns(context, plan, _named(texts, schema, sides.source_alias), row_filter).createOrReplaceTempView(
+        target_view
+    )
     source.frame.createOrReplaceTempView(source_view)
     named = _named(texts, parse_schema(without_metadata(source.schema).json()), sides.target_alias)
     size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])

@@ -18,7 +18,7 @@ from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.jobs.files.source import PinnedSource
 from airflow_txlog.jobs.operations.merge import key_filter as module
 from airflow_txlog.jobs.operations.merge.clauses import Sides
-from airflow_txlog.jobs.operations.merge.key_filter import key_sieve
+from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.jobs.sql.table_rules import Rules
 
@@ -99,7 +99,7 @@ def pinned(spark: SparkSession, path: Path) -> PinnedSource:
     return PinnedSource(frame=spark.read.parquet(str(path)), files=(file,), reads_target=False)
 
 
-def test_the_keys_of_a_source_sieve_the_target(
+def test_the_keys_of_a_source_filter_the_target(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = pinned(spark, tmp_path / "source.parquet")
@@ -107,8 +107,12 @@ def test_the_keys_of_a_source_sieve_the_target(
     schema = parse_schema(spark_schema(TARGET.schema).json())
 
     def passed(on: str) -> list[int] | None:
-        sieve = key_sieve(on, schema, TARGET.schema, sides_of(source), source)
-        return None if sieve is None else [i for i, keep in enumerate(passing(sieve, columns).to_pylist()) if keep]
+        row_filter = key_filter(on, schema, TARGET.schema, sides_of(source), source)
+        return (
+            None
+            if row_filter is None
+            else [i for i, keep in enumerate(passing(row_filter, columns).to_pylist()) if keep]
+        )
 
     assert {on: passed(on) for on, _ in CASES} == dict(CASES)
     # Of more keys than a worker looks up, the ends.
