@@ -75,7 +75,7 @@ RUNS_OUT = """
 import json, sys
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.session import local_session
+from airflow_txlog.jobs.spark.session import local_session
 
 keys = "(SELECT id % 3 AS id FROM range(0, 10, 1, 2)) a"
 rows = "(SELECT id, repeat(CAST(id AS STRING), 20) AS x FROM range(0, 3000000, 1, 2)) b"
