@@ -21,7 +21,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap, union
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, corrupt_vector
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds
 from airflow_txlog.engine.log.actions import DeletionVector, Protocol
@@ -40,7 +40,7 @@ Kind = Literal["plain", "runs"]
 
 def decode_vector(data: bytes, *, cardinality: int | None = None, num_records: int | None = None) -> pa.Int64Array:
     """The positions in a serialized bitmap, checked as a table's are. Raises CorruptDeletionVector."""
-    rows = MaskedRows(data, "in memory", num_records)
+    rows = RowPositions(data, "in memory", num_records)
     if cardinality is not None and rows.num_rows != cardinality:
         raise corrupt_vector("in memory", f"it has {rows.num_rows} rows, and {cardinality} were expected")
     rows.check(num_records)
@@ -174,8 +174,8 @@ def mask(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     return tx.commit("DELETE", {"predicate": "[]"})
 
 
-def _united(rows: MaskedRows, before: MaskedRows | None) -> MaskedRows:
-    return rows if before is None else MaskedRows(union([rows, before]), "ours")
+def _united(rows: RowPositions, before: RowPositions | None) -> RowPositions:
+    return rows if before is None else RowPositions(union([rows, before]), "ours")
 
 
 def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
@@ -184,7 +184,7 @@ def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     numbers = sorted(masked)
     files = snapshot.files().sort_by("path").take(numbers)
     bitmaps = [
-        _united(MaskedRows(encode_bitmap(pa.array(sorted(masked[number]), pa.int64())), "ours"), before)
+        _united(RowPositions(encode_bitmap(pa.array(sorted(masked[number]), pa.int64())), "ours"), before)
         for number, before in zip(numbers, snapshot.masked_rows(files), strict=True)
     ]
     file = new_vector_file(bitmaps, prefix_chars=snapshot.table_properties.vector_prefix_chars)

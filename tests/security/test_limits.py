@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.rows import PORTABLE_MAGIC, MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import PORTABLE_MAGIC, RowPositions
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
 from airflow_txlog.engine.log.actions import DeletionVector
@@ -192,8 +192,8 @@ def test_a_vector_with_more_parts_than_its_file_has_is_refused_before_they_are_d
 
 def test_a_vector_that_leaves_its_file_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[Any] = []
-    values = MaskedRows._values
-    monkeypatch.setattr(MaskedRows, "_values", lambda self, part: decoded.append(part) or values(self, part))
+    values = RowPositions._values
+    monkeypatch.setattr(RowPositions, "_values", lambda self, part: decoded.append(part) or values(self, part))
     data = bitmap(list(range(0, 65536 * 40, 9000)))
     with pytest.raises(CorruptDeletionVector, match="of a file that has"):
         decode_vector(data, num_records=65536 * 39 + 5)

@@ -1,6 +1,6 @@
 """Bitmaps of rows being written, and sets of rows made of others: in the portable format of deletion vectors.
 
-The invariants: what is written, `rows.MaskedRows` reads back to exactly the same rows; each part of 65,536 rows takes
+The invariants: what is written, `rows.RowPositions` reads back to exactly the same rows; each part of 65,536 rows takes
 the smallest of the format's three forms, unless it is copied as it came. Memory is bounded by one part, besides what
 was given and the bytes that come out.
 Source: protocol, "Deletion Vector Format"; the RoaringBitmap format specification (32-bit portable, 64-bit extension).
@@ -28,7 +28,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import (
     COOKIE_WITHOUT_RUNS,
     FEWEST_WITH_OFFSETS,
     PORTABLE_MAGIC,
-    MaskedRows,
+    RowPositions,
     kept_by_both,
 )
 
@@ -42,16 +42,16 @@ def encode_bitmap(positions: pa.Array) -> bytes:
     return _serialized(_parts(positions))
 
 
-def union(bitmaps: Sequence[MaskedRows]) -> bytes:
+def union(bitmaps: Sequence[RowPositions]) -> bytes:
     """The serialized bitmap of the rows that any of these names. Raises CorruptDeletionVector."""
-    holders: dict[int, list[MaskedRows]] = {}
+    holders: dict[int, list[RowPositions]] = {}
     for bitmap in bitmaps:
         for base in bitmap.bases:
             holders.setdefault(base, []).append(bitmap)
     return _serialized(_united(base, holders[base]) for base in sorted(holders))
 
 
-def difference(rows: MaskedRows, without: MaskedRows) -> bytes:
+def difference(rows: RowPositions, without: RowPositions) -> bytes:
     """The serialized bitmap of the rows that `rows` names and `without` does not. Raises CorruptDeletionVector."""
     others = set(without.bases)
     parts = (
@@ -61,7 +61,7 @@ def difference(rows: MaskedRows, without: MaskedRows) -> bytes:
     return _serialized(part for part in parts if part is not None)
 
 
-def covers(rows: MaskedRows, some: MaskedRows) -> bool:
+def covers(rows: RowPositions, some: RowPositions) -> bool:
     """Whether `rows` names every row that `some` names. Raises CorruptDeletionVector."""
     return not any(_only_in(base, some, rows).true_count for base in some.bases)
 
@@ -103,12 +103,12 @@ def _named(base: int, flags: pa.BooleanArray) -> _Part | None:
     return _part(base, low) if len(low) else None
 
 
-def _copied(base: int, rows: MaskedRows) -> _Part:
+def _copied(base: int, rows: RowPositions) -> _Part:
     kind, count, body = rows.part(base)
     return _Part(base, count, kind == "runs", body)
 
 
-def _united(base: int, bitmaps: Sequence[MaskedRows]) -> _Part:
+def _united(base: int, bitmaps: Sequence[RowPositions]) -> _Part:
     if len(bitmaps) == 1:
         return _copied(base, bitmaps[0])
     kept = reduce(kept_by_both, (bitmap.keep(base, CONTAINER_ROWS) for bitmap in bitmaps))
@@ -117,7 +117,7 @@ def _united(base: int, bitmaps: Sequence[MaskedRows]) -> _Part:
     return part
 
 
-def _only_in(base: int, rows: MaskedRows, without: MaskedRows) -> pa.BooleanArray:
+def _only_in(base: int, rows: RowPositions, without: RowPositions) -> pa.BooleanArray:
     """Which of the rows of one container `rows` names and `without` does not; `rows` names some."""
     named = pc.invert(rows.keep(base, CONTAINER_ROWS))
     kept = without.keep(base, CONTAINER_ROWS)
@@ -200,4 +200,4 @@ def _check(positions: pa.Array) -> None:
         or not ascends
         or (len(positions) and _view(positions)[0] < 0)
     ):
-        raise ValueError("Positions to mask must be int64, ascending, distinct, not null and not negative.")
+        raise ValueError("Positions to delete must be int64, ascending, distinct, not null and not negative.")

@@ -13,23 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 
 POSITION_BITS = 40
 MAX_POSITION = (1 << 32) - 1
 
 
 def pack(positions: Iterable[int] | pa.Array) -> bytes:
-    """Ascending distinct positions as a bitmap, as `rows.MaskedRows` reads it; ValueError for one beyond 32 bits."""
+    """Ascending distinct positions as a bitmap, as `rows.RowPositions` reads it; ValueError for one beyond 32 bits."""
     array = positions if isinstance(positions, pa.Array) else pa.array(positions, pa.int64())
     if len(array) and array[-1].as_py() > MAX_POSITION:
         raise ValueError(f"A file has no row {array[-1].as_py()}: positions have 32 bits.")
     return encode_bitmap(array)
 
 
-def unpack(packed: bytes | None) -> MaskedRows:
+def unpack(packed: bytes | None) -> RowPositions:
     """The rows that a plan names; no row for None."""
-    return MaskedRows(packed or _NO_ROWS, "of the plan")
+    return RowPositions(packed or _NO_ROWS, "of the plan")
 
 
 _NO_ROWS = pack([])
@@ -65,7 +65,7 @@ def _num_below(ascending: pa.Int64Array, limit: int) -> int:
     return bisect_left(view, limit)
 
 
-def named_rows(rows: MaskedRows, start: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
+def named_rows(rows: RowPositions, start: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int, int]:
     """The rows of the batch, which begins at position `start`, that are named, in order.
 
     And the half-open range of their numbers among all that are named.

@@ -1,4 +1,4 @@
-"""The rows of a data file that its deletion vector masks: a bitmap, read a container at a time.
+"""Positions of rows of a data file, such as those that its deletion vector deletes: a bitmap, read in containers.
 
 What is kept is the serialized bitmap itself, magic number included, as the log or a vector file holds it: a few bytes
 for a run of a million rows. Rows are decoded only where they are asked for, so that memory is bounded by the rows that
@@ -51,8 +51,8 @@ class _Container:
     end: int
 
 
-class MaskedRows:
-    """The masked positions of one file, ascending and distinct.
+class RowPositions:
+    """Positions of rows in one file, ascending and distinct: a deletion vector's, or those that were found.
 
     `data` is the serialized bitmap; `source` says in messages whose it is. Making one reads the headers alone, so it
     costs a few bytes for each 65,536 rows. Raises CorruptDeletionVector; so does every method, for the part that it
@@ -70,12 +70,12 @@ class MaskedRows:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are masked, by the headers."""
+        """How many rows there are, by the headers."""
         return sum(container.count for container in self._containers)
 
     @property
     def bases(self) -> list[int]:
-        """Where the parts of 65,536 rows begin in which a row is masked, ascending."""
+        """Where the parts of 65,536 rows begin in which there is a row, ascending."""
         return list(self._bases)
 
     def check(self, num_records: int | None = None) -> None:
@@ -90,7 +90,7 @@ class MaskedRows:
         if self._containers:
             last = self._containers[-1].base + self._values(self._containers[-1])[-1].as_py()
             if last >= num_records:
-                self._refuse(f"it masks row {last} of a file that has {num_records} rows")
+                self._refuse(f"it deletes row {last} of a file that has {num_records} rows")
 
     def num_before(self, end: int) -> int:
         """How many of the positions lie before `end`."""
@@ -111,7 +111,7 @@ class MaskedRows:
         return container.kind, container.count, self.data[start : container.end]
 
     def positions(self, start: int = 0, end: int | None = None) -> pa.Array:
-        """The masked positions from `start` up to `end` (None: all the rest), ascending, as int64."""
+        """The positions from `start` up to `end` (None: all the rest), ascending, as int64."""
         first = max(bisect_left(self._bases, start + 1) - 1, 0)
         parts = []
         for container in self._containers[first:]:
@@ -129,7 +129,7 @@ class MaskedRows:
             before += container.count
 
     def keep(self, start: int, length: int) -> pa.BooleanArray | None:
-        """Which of the `length` rows from `start` on are not masked; None where all of them are kept."""
+        """Which of the `length` rows from `start` on are not among them; None where all of them are kept."""
         parts = []
         at, end = start, start + length
         first = max(bisect_left(self._bases, start + 1) - 1, 0)
@@ -155,7 +155,7 @@ class MaskedRows:
             self._runs(container)
 
     def _kept(self, container: _Container) -> pa.BooleanArray:
-        """For each of the container's 65,536 rows: whether it is not masked."""
+        """For each of the container's 65,536 rows: whether it is not among them."""
         if self._latest is not None and self._latest[0] is container:
             return self._latest[1]
         if container.kind == "bitmap":
@@ -224,16 +224,16 @@ class MaskedRows:
         raise corrupt_vector(self.source, reason)
 
 
-def masked_rows(data: bytes | None, location: str, num_records: int) -> MaskedRows | None:
-    """The masked rows of an open data file that has so many, from their serialized bitmap; None where there is none.
+def deleted_rows(data: bytes | None, location: str, num_records: int) -> RowPositions | None:
+    """The deleted rows of an open data file that has so many, from their serialized bitmap; None where there is none.
 
-    Raises as MaskedRows does, and CorruptDeletionVector for a row that the file does not have.
+    Raises as RowPositions does, and CorruptDeletionVector for a row that the file does not have.
     """
     if data is None:
         return None
-    masked = MaskedRows(data, f"of {location}", num_records)
-    masked.check_inside(num_records)
-    return masked
+    deleted = RowPositions(data, f"of {location}", num_records)
+    deleted.check_inside(num_records)
+    return deleted
 
 
 def kept_by_both(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.BooleanArray | None:
@@ -256,7 +256,7 @@ class _Headers:
         for number, container in enumerate(self._all(), start=1):
             if self._num_records is not None and container.base >= self._num_records:
                 self._refuse(
-                    f"it masks row {container.base} or a later one of a file that has {self._num_records} rows"
+                    f"it deletes row {container.base} or a later one of a file that has {self._num_records} rows"
                 )
             if number > _MOST_CONTAINERS:
                 self._refuse(f"it has more than {_MOST_CONTAINERS} parts, so more rows than a data file has")
@@ -284,7 +284,7 @@ class _Headers:
             previous = key
             # The signed 64-bit numbers of rows end here.
             if key >= 1 << 31:
-                self._refuse(f"it masks rows beyond {1 << 63}")
+                self._refuse(f"it deletes rows beyond {1 << 63}")
             yield from self._bitmap(key << 32)
 
     def _native(self, number: str) -> Iterator[_Container]:

@@ -1,4 +1,4 @@
-"""Copies of data files without some of their rows, faithful in everything else. Rows that a deletion vector masks go.
+"""Copies of data files without some of their rows, faithful in everything else. Rows that a deletion vector deletes go.
 
 A copy keeps the source file's own schema (absent columns stay absent, old types stay old), field ids, footer metadata,
 codecs, working dictionaries and row groups. Only timestamps change their form: INT96, milliseconds and a wrong zone
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, kept_by_both
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.dictionaries import dictionary_columns, holds_dictionary, is_held_as_dictionary
 from airflow_txlog.datafiles.parquet.output import DEFAULT_FORMAT, ParquetFormat, RowGroupWriter
@@ -40,7 +40,7 @@ def copy_without(
     parquet: pq.ParquetFile,
     positions: bytes,
     writer: RowGroupWriter,
-    masked: MaskedRows | None = None,
+    deleted: RowPositions | None = None,
     row_groups: Sequence[int] | None = None,
     look: Callable[[int, pa.RecordBatch], None] | None = None,
 ) -> int:
@@ -60,8 +60,8 @@ def copy_without(
             look(start, batch)
         # Both count the rows as the file has them, so nothing is filtered before both have spoken (soundness A19).
         keep = leaving.keep(start, batch.num_rows)
-        if masked is not None:
-            keep = kept_by_both(keep, masked.keep(start, batch.num_rows))
+        if deleted is not None:
+            keep = kept_by_both(keep, deleted.keep(start, batch.num_rows))
         kept = batch if keep is None else batch.filter(keep)
         dropped += batch.num_rows - kept.num_rows
         if kept.num_rows:

@@ -32,7 +32,7 @@ from airflow_txlog.errors import TxlogError
 class ChangeTask:
     """Change rows of the rows at the plan's positions, for a numbered range like a scan's; one record a file.
 
-    Of a file without positions it is every row that no deletion vector masks. `layout` is the table's. `updates` are
+    Of a file without positions it is every row that no deletion vector deletes. `layout` is the table's. `updates` are
     the clauses of the plan that update a row, whose old image it is; any other, or none, deletes it. Files never mix
     segments of the plan.
     """

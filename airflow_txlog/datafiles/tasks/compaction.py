@@ -1,7 +1,7 @@
 """Several data files become one: the rows of a bin, in the order of its files, as the table shows them now.
 
 The files may be of any age, so each is read as a reader would read it: columns found by the table's mapping, widened
-where the table widened them, null where a file lacks them, without the rows that its deletion vector masks. The
+where the table widened them, null where a file lacks them, without the rows that its deletion vector deletes. The
 invariant: a compacted file holds exactly the rows that a reader of its inputs sees; or there is none, and an error says
 why. A column of it may hold nulls whatever the table demands: which rows there are is not ours to judge here.
 Memory is bounded by one row group of at most 128 MiB. Source: delta-spark, OptimizeTableCommand; soundness A7, A8, A19.
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
-from airflow_txlog.datafiles.deletion_vectors.rows import masked_rows
+from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
 from airflow_txlog.datafiles.locations import inside, readable
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, relabel
 from airflow_txlog.datafiles.parquet.output import DEFAULT_CODEC, RowGroupWriter, StagedFile, file_suffix
@@ -125,15 +125,15 @@ class CompactTask:
             yield records([staged])
 
     def _rows(self, files: Iterable[PlannedFile], output: _Output) -> Iterator[pa.RecordBatch]:
-        """The rows of the files that no vector masks, with the columns of the output."""
+        """The rows of the files that no vector deletes, with the columns of the output."""
         table, schema = output.table_schema, output.schema
         for planned in files:
             with open_data_file(planned.file) as parquet:
                 output.follow(main_codec(parquet))
-                masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
+                deleted = deleted_rows(planned.deleted, readable(planned.file.location), parquet.metadata.num_rows)
                 names = names_in_file(planned.file, parquet.schema_arrow, table)
                 for start, batch in read_batches(planned.file, parquet, names):
-                    keep = None if masked is None else masked.keep(start, batch.num_rows)
+                    keep = None if deleted is None else deleted.keep(start, batch.num_rows)
                     try:
                         columns = columns_of_file(batch, table)
                     except ColumnMismatch as error:

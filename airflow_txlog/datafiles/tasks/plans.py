@@ -19,9 +19,9 @@ from airflow_txlog.datafiles.locations import read_bytes
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.errors import JobError
 
-# One row a data file. `masked` is the bitmap of the rows that its deletion vector masks, as
-# `deletion_vectors.rows.MaskedRows` reads it: spelled out, a billion masked rows would not fit a driver. `positions` is
-# `positions.pack`, of rows that are not masked. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them
+# One row a data file. `deleted` is the bitmap of the rows that its deletion vector deletes, as
+# `deletion_vectors.rows.RowPositions` reads it: a list of a billion deleted rows would not fit a driver. `positions` is
+# `positions.pack`, of rows that are not deleted. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them
 # one by one; one value alone belongs to them all, and where there are no `row_ids`, none of them met a source row.
 # `segment` is the number of the segment that new images of the file's rows belong to; where `is_copied`, the task that
 # writes the images copies the file's other rows too. Columns named `constant:<column>` follow: the partition values,
@@ -33,7 +33,7 @@ PLAN_FIELDS = [
     pa.field("num_records", pa.int64()),
     pa.field("directory", pa.string()),
     pa.field("partition_values", pa.map_(pa.string(), pa.string())),
-    pa.field("masked", pa.large_binary()),
+    pa.field("deleted", pa.large_binary()),
     pa.field("positions", pa.large_binary()),
     pa.field("row_ids", pa.large_binary()),
     pa.field("clauses", pa.large_binary()),
@@ -58,7 +58,7 @@ class PlannedFile:
     file: DataFile
     directory: str
     partition_values: dict[str, str | None]
-    masked: bytes | None
+    deleted: bytes | None
     positions: bytes | None
     row_ids: bytes | None
     clauses: bytes | None
@@ -119,7 +119,7 @@ def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
             file=DataFile(location=value["location"], size_bytes=value["size_bytes"], num_records=value["num_records"]),
             directory=value["directory"] or "",
             partition_values=dict(value["partition_values"] or []),
-            masked=value["masked"],
+            deleted=value["deleted"],
             positions=value["positions"],
             row_ids=value["row_ids"],
             clauses=value["clauses"],

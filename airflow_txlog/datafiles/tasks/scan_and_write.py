@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, masked_rows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.locations import inside, readable
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file
@@ -100,9 +100,9 @@ class ScanTask:
 
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
     the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all
-    that no deletion vector masks, or only those at the plan's positions. An address counts the rows as the file has
-    them, masked ones too. Rows come in the order of the bin's files, and in each in the file's. `row_filter`, where all
-    rows are read, drops rows that are of no interest; it looks at columns of `schema`.
+    that no deletion vector deletes, or only those at the plan's positions. An address counts the rows as the file has
+    them, deleted ones too. Rows come in the order of the bin's files, and in each in the file's. `row_filter`, where
+    all rows are read, drops rows that are of no interest; it looks at columns of `schema`.
     """
 
     bins: Bins
@@ -148,7 +148,7 @@ class ScanTask:
             groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
             if self.rows == "only":
                 groups = _groups_with_positions(asked, parquet, groups)
-            masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
+            deleted = deleted_rows(planned.deleted, readable(planned.file.location), parquet.metadata.num_rows)
             names = names_in_file(planned.file, parquet.schema_arrow, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
@@ -156,11 +156,11 @@ class ScanTask:
                 else:
                     # Numbered as the file has its rows, and only then filtered (soundness A19).
                     numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
-                    keep = None if masked is None else masked.keep(start, batch.num_rows)
+                    keep = None if deleted is None else deleted.keep(start, batch.num_rows)
                     yield from self._filtered(self._output(planned, batch, numbers, None, keep))
 
     def asked_rows(
-        self, planned: PlannedFile, asked: MaskedRows, start: int, batch: pa.RecordBatch
+        self, planned: PlannedFile, asked: RowPositions, start: int, batch: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
         """The rows at the positions `asked` of one batch of the file, which begins at `start`; no batch for none.
 
@@ -211,7 +211,7 @@ class ScanTask:
 
 @dataclass(frozen=True, kw_only=True)
 class RewriteTask:
-    """Copies of data files without the plan's positions, and without the rows that their deletion vectors mask.
+    """Copies of data files without the plan's positions, and without the rows that their deletion vectors delete.
 
     For a numbered range like a scan's; one record a file, or a part of a file. A copy of which no row is left is not
     made.
@@ -247,7 +247,7 @@ class RewriteTask:
         writer: RowGroupWriter | None = None
         try:
             with open_for_copy(planned.file) as parquet:
-                masked = masked_rows(planned.masked, readable(planned.file.location), parquet.metadata.num_rows)
+                deleted = deleted_rows(planned.deleted, readable(planned.file.location), parquet.metadata.num_rows)
                 options = copy_options(parquet, self.layout.parquet)
                 path = self._path(planned, attempt, options["compression"])
                 schema = copy_schema(parquet, self.layout.schema)
@@ -259,7 +259,7 @@ class RewriteTask:
                     statistics=self.layout.statistics_for(schema),
                 )
                 groups = planned.row_groups(parquet.metadata.num_row_groups)
-                copy_without(planned.file, parquet, planned.positions or b"", writer, masked, groups, look)
+                copy_without(planned.file, parquet, planned.positions or b"", writer, deleted, groups, look)
             closed = writer.close()
         except BaseException:
             if writer is not None:
@@ -352,7 +352,7 @@ def _numbered(batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _groups_with_positions(asked: MaskedRows, parquet: Any, groups: Sequence[int]) -> list[int]:
+def _groups_with_positions(asked: RowPositions, parquet: Any, groups: Sequence[int]) -> list[int]:
     starts = row_group_starts(parquet)
     return [group for group in groups if asked.num_before(starts[group]) < asked.num_before(starts[group + 1])]
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.vectors import B85_TO_Z85, FILE_VERSION, vector_file
 from airflow_txlog.engine.store.base import Store
@@ -35,10 +35,10 @@ class VectorFile:
     """A file of vectors: `place` is what its descriptors call it, the directory's prefix and the encoded uuid."""
 
     place: str
-    bitmaps: tuple[MaskedRows, ...]
+    bitmaps: tuple[RowPositions, ...]
 
     @classmethod
-    def at(cls, path: str, bitmaps: Sequence[MaskedRows]) -> VectorFile:
+    def at(cls, path: str, bitmaps: Sequence[RowPositions]) -> VectorFile:
         """The file of these bitmaps that was written to `path` before. Raises ValueError for another file's path."""
         prefix, _, name = path.rpartition("/")
         return cls(place=prefix + _encoded(name.removeprefix(_STEM).removesuffix(".bin")), bitmaps=tuple(bitmaps))
@@ -70,9 +70,9 @@ class VectorFile:
             offset += 4 + len(masked.data) + 4
 
 
-def pack_vectors(bitmaps: Sequence[MaskedRows]) -> list[tuple[MaskedRows, ...]]:
+def pack_vectors(bitmaps: Sequence[RowPositions]) -> list[tuple[RowPositions, ...]]:
     """The bitmaps cut into the contents of files, in order; a file is full once it has FILE_BYTES."""
-    files: list[list[MaskedRows]] = []
+    files: list[list[RowPositions]] = []
     size_bytes = FILE_BYTES
     for masked in bitmaps:
         if size_bytes >= FILE_BYTES:
@@ -83,7 +83,9 @@ def pack_vectors(bitmaps: Sequence[MaskedRows]) -> list[tuple[MaskedRows, ...]]:
     return [tuple(file) for file in files]
 
 
-def new_vector_file(bitmaps: Sequence[MaskedRows], *, prefix_chars: int = 0, clock: Clock = SYSTEM_CLOCK) -> VectorFile:
+def new_vector_file(
+    bitmaps: Sequence[RowPositions], *, prefix_chars: int = 0, clock: Clock = SYSTEM_CLOCK
+) -> VectorFile:
     """A file of these bitmaps under a fresh name, not written yet.
 
     `prefix_chars`: the length of the random directory that it lies in, 0 for the table's own folder.

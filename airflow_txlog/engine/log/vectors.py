@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, corrupt_vector
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.datafiles.locations import open_input
 from airflow_txlog.engine.limits import VECTOR
 from airflow_txlog.engine.log.actions import DeletionVector
@@ -73,7 +73,7 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
     return f"{prefix}/{file_name}" if prefix else file_name
 
 
-def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[MaskedRows]:
+def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[RowPositions]:
     """What each of the vectors masks, in the same order; beside each the rows of its data file, None where unknown.
 
     Each file of vectors is opened once, and neighbours in it are read together. Everything is checked: sizes,
@@ -104,7 +104,7 @@ def _check_descriptor(vector: DeletionVector, root: str) -> None:
 
 def _masked_rows(
     root: str, vector: DeletionVector, num_records: int | None, bitmaps: dict[tuple[str, _Range], bytes]
-) -> MaskedRows:
+) -> RowPositions:
     path = vector_file(vector.storage_type, vector.path_or_inline_dv, root)
     if path is None:
         source = f"{vector.path_or_inline_dv!r} (inline) of {root}"
@@ -113,10 +113,10 @@ def _masked_rows(
         offset, _ = _range(vector)
         source = f"{path} at byte {offset} of {root}"
         data = bitmaps[path, _range(vector)]
-    return _checked(MaskedRows(data, source, num_records), vector.cardinality, num_records)
+    return _checked(RowPositions(data, source, num_records), vector.cardinality, num_records)
 
 
-def _checked(masked: MaskedRows, cardinality: int | None, num_records: int | None) -> MaskedRows:
+def _checked(masked: RowPositions, cardinality: int | None, num_records: int | None) -> RowPositions:
     if cardinality is not None and masked.num_rows != cardinality:
         raise corrupt_vector(masked.source, f"it masks {masked.num_rows} rows, and its descriptor says {cardinality}")
     masked.check(num_records)

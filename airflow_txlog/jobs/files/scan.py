@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.locations import inside, open_output
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
@@ -56,10 +56,10 @@ class FilePlan:
     def live_row_counts(self) -> list[int | None]:
         """Rows of each file that its deletion vector leaves; None where it is not known how many the file has."""
         records = self.table.column("num_records").to_pylist()
-        masks = self.table.column("masked").to_pylist()
+        vectors = self.table.column("deleted").to_pylist()
         return [
-            count if count is None or mask is None else count - MaskedRows(mask, "of the plan").num_rows
-            for count, mask in zip(records, masks, strict=True)
+            count if count is None or vector is None else count - RowPositions(vector, "of the plan").num_rows
+            for count, vector in zip(records, vectors, strict=True)
         ]
 
     def take(self, rows: Sequence[int]) -> FilePlan:
@@ -94,7 +94,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
         "num_records": [record_count(row["stats"]) for row in rows],
         "directory": [_directory(snapshot, value) for value in values],
         "partition_values": [list(value.items()) for value in values],
-        "masked": [None if masked is None else masked.data for masked in snapshot.masked_rows(files)],
+        "deleted": [None if deleted is None else deleted.data for deleted in snapshot.masked_rows(files)],
         "positions": [None] * len(rows),
         "row_ids": [None] * len(rows),
         "clauses": [None] * len(rows),

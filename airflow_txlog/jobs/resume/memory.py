@@ -6,7 +6,7 @@ live now, never patched. A *segment* is files that were staged together from som
 
 The invariant: what is kept is what a run from the start on the new version, with the same pinned inputs, would find
 and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs; a scan, whose
-positions belong to the immutable file, survives a vector that only grew, less the rows that it now masks.
+positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes.
 Pure: no Spark, no store. Source: soundness, section 0, A1, A17, B2.
 """
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules, still_holds
 
@@ -46,13 +46,13 @@ CHANGES = "changes"
 class LiveFile:
     """A data file of the version that is worked on.
 
-    `path` is canonical; `vector` is the id of its deletion vector, None without one, and `masked` the serialized
-    bitmap of the rows that it masks.
+    `path` is canonical; `vector` is the id of its deletion vector, None without one, and `deleted` the serialized
+    set of the rows that it deletes.
     """
 
     path: str
     vector: str | None = None
-    masked: bytes | None = None
+    deleted: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class FileMatches:
     nothing matched. `pairs`: a table `PAIRS`.
     """
 
-    rows: Mapping[int, MaskedRows] = field(default_factory=dict)
+    rows: Mapping[int, RowPositions] = field(default_factory=dict)
     pairs: pa.Table = field(default_factory=PAIRS.empty_table)
 
 
@@ -124,7 +124,7 @@ class Memory:
         self.segments = []
 
     def remember(self, file: LiveFile, matches: FileMatches) -> None:
-        """What a look at the whole file found, without the rows that its vector masks."""
+        """What a look at the whole file found, without the rows that its vector deletes."""
         self.scans[file.path] = Scan(file=file, matches=matches)
 
     def recall(self, file: LiveFile) -> FileMatches | None:
@@ -134,10 +134,10 @@ class Memory:
             return None
         if scan.file.vector == file.vector:
             return scan.matches
-        if not _covers(file.masked, scan.file.masked):
+        if not _covers(file.deleted, scan.file.deleted):
             # Rows came back, about which nothing is known.
             return None
-        return _without(scan.matches, file.masked)
+        return _without(scan.matches, file.deleted)
 
     def keep(self, kind: str, inputs: Collection[str], fingerprints: Collection[str] = ("",)) -> list[Segment]:
         """The segments of this kind that still hold, all others of it being dropped.
@@ -170,20 +170,20 @@ class Memory:
         self.dropped.extend(file for segment in segments for file in segment.files)
 
 
-def _covers(masked: bytes | None, before: bytes | None) -> bool:
-    """Whether every row that was masked before is masked now."""
+def _covers(deleted: bytes | None, before: bytes | None) -> bool:
+    """Whether every row that was deleted before is deleted now."""
     if before is None:
         return True
-    if masked is None:
+    if deleted is None:
         return False
-    return covers(MaskedRows(masked, "of the table"), MaskedRows(before, "of an earlier look"))
+    return covers(RowPositions(deleted, "of the table"), RowPositions(before, "of an earlier look"))
 
 
-def _without(matches: FileMatches, masked: bytes | None) -> FileMatches:
-    if masked is None:
+def _without(matches: FileMatches, deleted: bytes | None) -> FileMatches:
+    if deleted is None:
         return matches
-    gone = MaskedRows(masked, "of the table")
-    left = {number: MaskedRows(difference(rows, gone), rows.source) for number, rows in matches.rows.items()}
+    gone = RowPositions(deleted, "of the table")
+    left = {number: RowPositions(difference(rows, gone), rows.source) for number, rows in matches.rows.items()}
     pairs = matches.pairs
     if pairs.num_rows:
         pairs = pairs.filter(pc.invert(pc.is_in(pairs.column(POSITION), value_set=gone.positions())))

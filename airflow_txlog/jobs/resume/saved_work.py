@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 
 import airflow_txlog
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.locations import exists, inside, open_output
 from airflow_txlog.datafiles.parquet.output import StagedFile
@@ -61,7 +61,7 @@ _SCANS = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
         pa.field("vector", pa.string()),
-        pa.field("masked", pa.large_binary()),
+        pa.field("deleted", pa.large_binary()),
         pa.field("clauses", pa.list_(pa.int32())),
         pa.field("rows", pa.list_(pa.large_binary())),
         *(pa.field(name, pa.large_list(PAIRS.field(name).type)) for name in PAIRS.names),
@@ -271,7 +271,7 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
     columns: dict[str, list[Any]] = {
         "path": [scan.file.path for scan in scans],
         "vector": [scan.file.vector for scan in scans],
-        "masked": [scan.file.masked for scan in scans],
+        "deleted": [scan.file.deleted for scan in scans],
         "clauses": [list(scan.matches.rows) for scan in scans],
         "rows": [[rows.data for rows in scan.matches.rows.values()] for scan in scans],
     }
@@ -307,12 +307,12 @@ def memory_of(header: Header, table: pa.Table, folder: str) -> Memory:
         segments=[_with_files(segment, lambda file: confined(file, folder)) for segment in header.segments],
         dropped=[confined(file, folder) for file in header.dropped],
     )
-    files = table.select(["path", "vector", "masked"]).to_pylist()
+    files = table.select(["path", "vector", "deleted"]).to_pylist()
     lists = [table.column(name).combine_chunks() for name in PAIRS.names]
     for number, file in enumerate(files):
         pairs = pa.table([values[number].values for values in lists], schema=PAIRS)
         bitmaps = zip(*(table.column(name)[number].as_py() for name in ("clauses", "rows")), strict=True)
-        rows = {clause: MaskedRows(data, "of saved work") for clause, data in bitmaps}
+        rows = {clause: RowPositions(data, "of saved work") for clause, data in bitmaps}
         memory.scans[file["path"]] = Scan(file=LiveFile(**file), matches=FileMatches(rows=rows, pairs=pairs))
     return memory
 

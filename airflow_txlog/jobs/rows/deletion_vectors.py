@@ -1,9 +1,10 @@
-"""Deletion vectors in the place of copies: rows leave a file by being masked, and the file stays where it is.
+"""Deletion vectors in the place of copies: rows are deleted, and their file stays where it is.
 
-Done where the table has it switched on. The rows that leave join those that are masked already; a file of which no row
+Done where the table has it switched on. The rows that leave join those that are deleted already; a file of which no row
 is left is removed instead. The vectors of a round share few files, staged by the driver like data files and remembered
-as segments. The invariant: a vector masks what the file's live vector masks and the rows that this round matched, and
-nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion Vectors"; soundness A1, A17.
+as segments. The invariant: a vector deletes what the file's live vector deletes and the rows that this round matched,
+and nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion Vectors"; soundness A1,
+A17.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.locations import location_of, readable, size_and_time
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
@@ -36,8 +37,8 @@ _FOOTERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedFiles:
-    """What masking rows comes to: files that come again, and the files of vectors that they name.
+class NewVectors:
+    """What deleting rows by vectors comes to: files that come again, and the files of vectors that they name.
 
     `num_updated` of the files had a vector before.
     """
@@ -47,48 +48,48 @@ class MaskedFiles:
     num_updated: int = 0
 
 
-def is_masking(snapshot: Snapshot) -> bool:
-    """Whether rows of this version's table are deleted by masking them."""
+def uses_deletion_vectors(snapshot: Snapshot) -> bool:
+    """Whether rows of this version's table are deleted by deletion vectors."""
     return masks_rows(snapshot.protocol, snapshot.metadata, snapshot.uri)
 
 
-def mask_rows(
+def stage_vectors(
     context: JobContext, snapshot: Snapshot, files: pa.Table, plan: FilePlan, leaving: FoundRows, memory: Memory
-) -> MaskedFiles:
-    """Stage the vectors that mask the rows which leave; `plan` is the plan of `files` (rows of a table `FILES`).
+) -> NewVectors:
+    """Stage the vectors that delete the rows which leave; `plan` is the plan of `files` (rows of a table `FILES`).
 
     Vectors that the memory holds are used again, others written; on an error none of those is left behind.
     """
     counts = _row_counts(plan, sorted(leaving.positions))
-    bitmaps: dict[int, MaskedRows] = {}
+    bitmaps: dict[int, RowPositions] = {}
     for row, count in counts.items():
-        masked = _masking(plan, row, leaving.positions[row])
-        masked.check_inside(count)
-        if masked.num_rows < count:
-            bitmaps[row] = masked
+        deleted = _deleted_rows(plan, row, leaving.positions[row])
+        deleted.check_inside(count)
+        if deleted.num_rows < count:
+            bitmaps[row] = deleted
     keys: list[str] = file_keys(files, context.root).to_pylist()
     packs = pack_vectors(list(bitmaps.values()))
     segments = _segments(packs, [keys[row] for row in bitmaps])
     vector_files = _staged(context, snapshot, packs, segments, memory)
     again = files.take(pa.array(list(bitmaps), pa.int64()))
     vectors = [vector for file in vector_files for vector in file.vectors()]
-    return MaskedFiles(
+    return NewVectors(
         adds=masked_adds(again, vectors, [counts[row] for row in bitmaps]),
         files=[file for segment in memory.segments if segment.kind == VECTORS for file in segment.files],
         num_updated=len(again) - again.column("deletion_vector").null_count,
     )
 
 
-def _masking(plan: FilePlan, row: int, leaving: MaskedRows) -> MaskedRows:
+def _deleted_rows(plan: FilePlan, row: int, leaving: RowPositions) -> RowPositions:
     location = readable(plan.table.column("location")[row].as_py())
-    before = plan.table.column("masked")[row].as_py()
+    before = plan.table.column("deleted")[row].as_py()
     if before is None:
         return leaving
-    return MaskedRows(union([leaving, MaskedRows(before, f"of {location}")]), f"of {location}")
+    return RowPositions(union([leaving, RowPositions(before, f"of {location}")]), f"of {location}")
 
 
 def _row_counts(plan: FilePlan, rows: Sequence[int]) -> dict[int, int]:
-    """The rows of these files, masked ones too; where no statistics tell, the file's footer does."""
+    """The rows of these files, deleted ones too; where the statistics lack them, the file's footer does."""
     known = plan.table.column("num_records")
     counts: dict[int, int | None] = {row: known[row].as_py() for row in rows}
     unknown = [row for row, count in counts.items() if count is None]
@@ -105,15 +106,15 @@ def _rows_in_footer(plan: FilePlan, row: int) -> int:
         return int(parquet.metadata.num_rows)
 
 
-def _segments(packs: Sequence[Sequence[MaskedRows]], keys: Sequence[str]) -> dict[str, frozenset[str]]:
+def _segments(packs: Sequence[Sequence[RowPositions]], keys: Sequence[str]) -> dict[str, frozenset[str]]:
     """The data files of each file of vectors, by its fingerprint: its bitmaps and what they belong to."""
     found = {}
     start = 0
     for bitmaps in packs:
         inputs = keys[start : start + len(bitmaps)]
         digest = hashlib.sha256()
-        for key, masked in zip(inputs, bitmaps, strict=True):
-            digest.update(f"{key}\n{len(masked.data)}\n".encode() + masked.data)
+        for key, deleted in zip(inputs, bitmaps, strict=True):
+            digest.update(f"{key}\n{len(deleted.data)}\n".encode() + deleted.data)
         found[digest.hexdigest()] = frozenset(inputs)
         start += len(bitmaps)
     return found
@@ -122,7 +123,7 @@ def _segments(packs: Sequence[Sequence[MaskedRows]], keys: Sequence[str]) -> dic
 def _staged(
     context: JobContext,
     snapshot: Snapshot,
-    packs: Sequence[tuple[MaskedRows, ...]],
+    packs: Sequence[tuple[RowPositions, ...]],
     segments: Mapping[str, frozenset[str]],
     memory: Memory,
 ) -> list[VectorFile]:

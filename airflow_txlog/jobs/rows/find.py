@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PackTask
 from airflow_txlog.datafiles.tasks.row_filter import RowFilter
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
@@ -38,7 +38,7 @@ class FoundRows:
     order, the source row (null where there is none) and the clause, as columns ROW_ID_COLUMN and CLAUSE_COLUMN.
     """
 
-    positions: Mapping[int, MaskedRows] = field(default_factory=dict)
+    positions: Mapping[int, RowPositions] = field(default_factory=dict)
     clauses: Mapping[int, int] = field(default_factory=dict)
     pairs: Mapping[int, pa.Table] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ def find_rows(
     columns: frozenset[str] | None,
     alias: str = ROWS_ALIAS,
     read: Predicate | None = None,
-) -> dict[int, MaskedRows]:
+) -> dict[int, RowPositions]:
     """The rows of the planned files of which the accepted condition is TRUE, by the plan's numbers of the files.
 
     `columns` are those that the condition may name. `read` is the condition as the engine reads it: by what it says,
@@ -118,14 +118,14 @@ def find_rows(
     return united(collect(packed, "find the matching rows"))
 
 
-def united(packed: pa.Table) -> dict[int, MaskedRows]:
+def united(packed: pa.Table) -> dict[int, RowPositions]:
     """A table PACKED_SCHEMA as one bitmap for each file."""
-    parts: dict[int, list[MaskedRows]] = {}
+    parts: dict[int, list[RowPositions]] = {}
     columns = (packed.column(name).to_pylist() for name in PACKED_SCHEMA.names)
     for index, data in zip(*columns, strict=True):
-        parts.setdefault(index, []).append(MaskedRows(data, "of found rows"))
+        parts.setdefault(index, []).append(RowPositions(data, "of found rows"))
     return {
-        index: of_file[0] if len(of_file) == 1 else MaskedRows(union(of_file), "of found rows")
+        index: of_file[0] if len(of_file) == 1 else RowPositions(union(of_file), "of found rows")
         for index, of_file in sorted(parts.items())
     }
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.jobs.resume.memory import CLAUSE, PAIRS, POSITION, SOURCE_ROW, FileMatches
 from airflow_txlog.jobs.rows.find import FoundRows, united
@@ -34,11 +34,11 @@ class Matches:
     rows that met one.
     """
 
-    rows: Mapping[int, Mapping[int, MaskedRows]] = field(default_factory=dict)
+    rows: Mapping[int, Mapping[int, RowPositions]] = field(default_factory=dict)
     pairs: pa.Table = field(default_factory=ADDRESSED.empty_table)
 
     @classmethod
-    def of_clause(cls, number: int, rows: Mapping[int, MaskedRows]) -> Matches:
+    def of_clause(cls, number: int, rows: Mapping[int, RowPositions]) -> Matches:
         """One clause acts on all of these rows (by file), and there is no source."""
         return cls(rows={file: {number: found} for file, found in rows.items()})
 
@@ -47,7 +47,7 @@ class Matches:
         """What a collected table PAIRS_SCHEMA holds."""
         is_pair = found.column(ADDRESS_COLUMN).is_valid()
         packed = found.filter(pc.invert(is_pair))
-        rows: dict[int, dict[int, MaskedRows]] = {}
+        rows: dict[int, dict[int, RowPositions]] = {}
         for number in pc.unique(packed.column(CLAUSE_COLUMN)).to_pylist():
             of_clause = united(packed.filter(pc.equal(packed.column(CLAUSE_COLUMN), number)))
             for file, bitmap in of_clause.items():
@@ -78,7 +78,7 @@ class Matches:
 
     def acted(self, numbers: Collection[int] | None = None) -> FoundRows:
         """The rows on which one of these clauses acts (None: any), by file."""
-        positions: dict[int, MaskedRows] = {}
+        positions: dict[int, RowPositions] = {}
         clauses: dict[int, int] = {}
         pairs = _by_file(self._acting_pairs(numbers))
         for index, chosen in self._acting_rows(numbers).items():
@@ -108,7 +108,7 @@ class Matches:
         found = pc.unique(self.pairs.column(ROW_ID_COLUMN).drop_null())
         return found.sort() if len(found) else pa.array([], pa.int64())
 
-    def _acting_rows(self, numbers: Collection[int] | None) -> dict[int, dict[int, MaskedRows]]:
+    def _acting_rows(self, numbers: Collection[int] | None) -> dict[int, dict[int, RowPositions]]:
         chosen = {
             index: {number: rows for number, rows in of_file.items() if numbers is None or number in numbers}
             for index, of_file in self.rows.items()
@@ -145,11 +145,11 @@ def _by_file(rows: pa.Table) -> dict[int, pa.Table]:
     return found
 
 
-def _bitmap(positions: pa.ChunkedArray) -> MaskedRows:
-    return MaskedRows(pack(pa.concat_arrays(positions.chunks)), "of found rows")
+def _bitmap(positions: pa.ChunkedArray) -> RowPositions:
+    return RowPositions(pack(pa.concat_arrays(positions.chunks)), "of found rows")
 
 
-def _alone(number: int, rows: MaskedRows) -> pa.Table:
+def _alone(number: int, rows: RowPositions) -> pa.Table:
     """Rows without a source row, spelled out."""
     count = rows.num_rows
     return pa.table(

@@ -31,21 +31,21 @@ def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
 def vector_metrics(prefix: str, work: StagedWork) -> dict[str, int]:
     """Files that have a new vector, files whose vector went, and files that are both, which "updated" counts again."""
     return {
-        f"{prefix}DeletionVectorsAdded": len(work.masked.adds),
+        f"{prefix}DeletionVectorsAdded": len(work.vectors.adds),
         f"{prefix}DeletionVectorsRemoved": len(vectors_of(work.removed)),
-        f"{prefix}DeletionVectorsUpdated": work.masked.num_updated,
+        f"{prefix}DeletionVectorsUpdated": work.vectors.num_updated,
     }
 
 
 def file_counts(prepared: Prepared, work: StagedWork) -> dict[str, int]:
     """`JobResult.files`."""
     total = prepared.snapshot.num_files
-    masked = len(work.masked.adds)
+    with_vectors = len(work.vectors.adds)
     return {
         "considered": total,
         "pruned": total - prepared.candidates.num_rows - prepared.whole.num_rows,
         "rewritten": len(work.copies),
-        **({"masked": masked} if masked else {}),
+        **({"masked": with_vectors} if with_vectors else {}),
         "added": len(work.files),
         "removed": work.num_removed,
     }

@@ -19,7 +19,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles
+from airflow_txlog.jobs.rows.deletion_vectors import NewVectors
 from airflow_txlog.jobs.rows.find import FoundRows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.sql.scope import PartitionScope
@@ -107,7 +107,8 @@ class RowOperation(ABC, Generic[P]):
 class StagedWork:
     """Everything that is staged for this round's commit, by what it is, and the files that leave for it.
 
-    `removed` (rows of a table `FILES`) has those that leave for good and those that come again, `masked`.
+    `removed` (rows of a table `FILES`) has those that leave for good and those that come again with one of the new
+    `vectors`.
     `changes` are the files of change rows, which are no files of the table.
     """
 
@@ -115,7 +116,7 @@ class StagedWork:
     images: Sequence[StagedFile]
     inserts: Sequence[StagedFile]
     removed: pa.Table
-    masked: MaskedFiles
+    vectors: NewVectors
     changes: Sequence[StagedFile] = ()
 
     @property
@@ -142,9 +143,9 @@ class StagedWork:
     @property
     def num_removed(self) -> int:
         """How many files leave for good."""
-        return int(self.removed.num_rows) - len(self.masked.adds)
+        return int(self.removed.num_rows) - len(self.vectors.adds)
 
     @property
     def num_removed_bytes(self) -> int:
         removed: list[int] = self.removed.column("size").to_pylist()
-        return sum(removed) - sum(add.size for add in self.masked.adds)
+        return sum(removed) - sum(add.size for add in self.vectors.adds)

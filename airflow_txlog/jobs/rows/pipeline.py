@@ -81,8 +81,8 @@ class RowRounds(Generic[P]):
             parameters=self._operation.parameters(prepared),
             staged=work.staged,
             removed=work.removed,
-            adds=work.masked.adds,
-            vector_files=work.masked.files,
+            adds=work.vectors.adds,
+            vector_files=work.vectors.files,
             metrics=self._operation.metrics(prepared, found, work),
             files=file_counts(prepared, work),
         )
@@ -111,10 +111,10 @@ class RowRounds(Generic[P]):
 
 def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> list[LiveFile]:
     keys: list[str] = file_keys(files, context.root).to_pylist()
-    masks = plan.table.column("masked").to_pylist()
+    vectors = plan.table.column("deleted").to_pylist()
     return [
-        LiveFile(path=path_of_key(key), vector=vector_of_key(key), masked=masked)
-        for key, masked in zip(keys, masks, strict=True)
+        LiveFile(path=path_of_key(key), vector=vector_of_key(key), deleted=deleted)
+        for key, deleted in zip(keys, vectors, strict=True)
     ]
 
 

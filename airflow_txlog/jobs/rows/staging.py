@@ -1,7 +1,7 @@
 """What a round has to stage: what the memory already holds is kept, the rest is written in one Spark job.
 
-A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and has them
-masked (`deletion_vectors`); new images of updated rows are gathered in segments of a few
+A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and gets
+a deletion vector (`deletion_vectors`); new images of updated rows are gathered in segments of a few
 input files, so that a later round drops little; inserts are segments by bucket of source rows. The invariant: after
 `stage_work` the memory's segments hold exactly the rows that this round matched. Source: soundness B2.
 """
@@ -22,7 +22,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
-from airflow_txlog.jobs.rows.deletion_vectors import MaskedFiles, is_masking, mask_rows
+from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 from airflow_txlog.wording import plural
 
@@ -65,29 +65,29 @@ def stage_work(
     """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
     staged just now; and what staging raises."""
     keys: list[str] = file_keys(prepared.candidates, context.root).to_pylist()
-    copied = [] if is_masking(prepared.snapshot) else found.removed.partly(found.plan)
+    copied = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
     missing = _missing(context, operation, prepared, found, memory, keys, copied)
     staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
     memory.add(_segments(missing, staged, keys))
-    masked = _masked(context, prepared, found, memory)
-    context.log(_told(missing, staged, memory, masked))
+    vectors = _vectors(context, prepared, found, memory)
+    context.log(_told(missing, staged, memory, vectors))
     touched = prepared.candidates.take(pa.array(sorted(found.removed.positions), pa.int64()))
     return StagedWork(
         copies=_files(memory, COPY),
         images=_files(memory, IMAGES),
         inserts=_files(memory, INSERTS),
         removed=pa.concat_tables([prepared.whole, touched]),
-        masked=masked,
+        vectors=vectors,
         changes=[file for segment in memory.segments for file in segment.files if file.is_change],
     )
 
 
-def _masked(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> MaskedFiles:
-    if not is_masking(prepared.snapshot):
+def _vectors(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> NewVectors:
+    if not uses_deletion_vectors(prepared.snapshot):
         # It may have been switched off since the last round.
         memory.keep(VECTORS, ())
-        return MaskedFiles()
-    return mask_rows(context, prepared.snapshot, prepared.candidates, found.plan, found.removed, memory)
+        return NewVectors()
+    return stage_vectors(context, prepared.snapshot, prepared.candidates, found.plan, found.removed, memory)
 
 
 def _missing(
@@ -260,10 +260,10 @@ def _files(memory: Memory, kind: str) -> list[StagedFile]:
     return [file for file in files if not file.is_change]
 
 
-def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, masked: MaskedFiles) -> str:
+def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, vectors: NewVectors) -> str:
     new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
     rows = sum(file.num_records for file in staged)
     kept = len(memory.segments) - new
     again = f"; {kept} pieces of earlier rounds kept" if kept else ""
-    vectors = f"; {plural(len(masked.adds), 'file')} masked further" if masked.adds else ""
-    return f"staged {len(staged)} files with {rows} rows{vectors}{again}"
+    added = f"; {plural(len(vectors.adds), 'file')} with a new deletion vector" if vectors.adds else ""
+    return f"staged {len(staged)} files with {rows} rows{added}{again}"

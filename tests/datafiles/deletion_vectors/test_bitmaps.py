@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference, encode_bitmap, union
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.deletion_vectors.test_rows import SHAPES
 from tests.helpers.vectors import Kind, bitmap
 
 
-def encoded(positions: list[int]) -> MaskedRows:
-    return MaskedRows(encode_bitmap(pa.array(positions, pa.int64())), "ours")
+def encoded(positions: list[int]) -> RowPositions:
+    return RowPositions(encode_bitmap(pa.array(positions, pa.int64())), "ours")
 
 
-def read(masked: MaskedRows) -> list[int]:
+def read(masked: RowPositions) -> list[int]:
     masked.check()
     found: list[int] = masked.positions().to_pylist()
     assert masked.num_rows == len(found)
@@ -56,12 +56,12 @@ def test_a_run_and_scattered_rows_are_kept_side_by_side() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_sets_of_rows_are_joined_taken_away_and_compared(kind: Kind, new: set[int], old: set[int]) -> None:
-    ours, theirs = encoded(sorted(new)), MaskedRows(bitmap(old, kind), "theirs")
-    assert read(MaskedRows(union([ours, theirs]), "both")) == sorted(new | old)
-    assert read(MaskedRows(union([theirs, ours, theirs]), "both")) == sorted(new | old)
-    assert read(MaskedRows(difference(ours, theirs), "left")) == sorted(new - old)
+    ours, theirs = encoded(sorted(new)), RowPositions(bitmap(old, kind), "theirs")
+    assert read(RowPositions(union([ours, theirs]), "both")) == sorted(new | old)
+    assert read(RowPositions(union([theirs, ours, theirs]), "both")) == sorted(new | old)
+    assert read(RowPositions(difference(ours, theirs), "left")) == sorted(new - old)
     assert covers(ours, theirs) == (old <= new)
-    assert covers(MaskedRows(union([ours, theirs]), "both"), theirs)
+    assert covers(RowPositions(union([ours, theirs]), "both"), theirs)
 
 
 @given(st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 70_000)), max_size=5))
@@ -91,23 +91,25 @@ def test_a_vector_that_is_broken_is_not_written_again() -> None:
     data = bytearray(bitmap([1, 2, 3, 70_000]))
     data[-8:-6] = b"\xff\xff"
     with pytest.raises(CorruptDeletionVector):
-        union([encoded([9]), MaskedRows(bytes(data), "theirs")])
+        union([encoded([9]), RowPositions(bytes(data), "theirs")])
 
 
 def test_a_slice_of_positions_is_what_is_written() -> None:
     positions = pa.array(range(0, 200_000, 7), pa.int64())
-    assert read(MaskedRows(encode_bitmap(positions.slice(100, 5000)), "ours")) == positions.slice(100, 5000).to_pylist()
+    assert (
+        read(RowPositions(encode_bitmap(positions.slice(100, 5000)), "ours")) == positions.slice(100, 5000).to_pylist()
+    )
 
 
 def test_a_hundred_million_masked_rows_grow_by_one_in_bounded_memory() -> None:
     # 1,526 whole parts of one run each: spelled out they would be 800 MB.
-    many = MaskedRows(bitmap_of_whole_parts(1526), "theirs")
+    many = RowPositions(bitmap_of_whole_parts(1526), "theirs")
     tracemalloc.start()
     before = pa.total_allocated_bytes()
     grown = union([many, encoded([1526 * 65_536 + 5])])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert MaskedRows(grown, "ours").num_rows == many.num_rows + 1
+    assert RowPositions(grown, "ours").num_rows == many.num_rows + 1
     assert peak < 20_000_000
     assert pa.total_allocated_bytes() - before < 20_000_000
     assert len(grown) < 1527 * 20

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows, kept_by_both
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.helpers.vectors import MAGIC, Kind, bitmap, bitmap32
 
@@ -33,7 +33,7 @@ SHAPES: dict[str, list[int]] = {
 @pytest.mark.parametrize("kind", ["plain", "runs"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_bitmap_reads_to_its_positions(shape: str, kind: Kind) -> None:
-    masked = MaskedRows(bitmap(SHAPES[shape], kind), "x")
+    masked = RowPositions(bitmap(SHAPES[shape], kind), "x")
     masked.check()
     assert masked.num_rows == len(SHAPES[shape])
     assert masked.positions().type == pa.int64()
@@ -45,7 +45,7 @@ def test_a_bitmap_reads_to_its_positions(shape: str, kind: Kind) -> None:
 @pytest.mark.parametrize("batch", [1000, 65536, 131072, 100_001])
 def test_every_batch_keeps_what_no_position_names(shape: str, kind: Kind, batch: int) -> None:
     rows = 400_000
-    masked = MaskedRows(bitmap([row for row in SHAPES[shape] if row < rows], kind), "x")
+    masked = RowPositions(bitmap([row for row in SHAPES[shape] if row < rows], kind), "x")
     gone: list[int] = []
     for start in range(0, rows, batch):
         length = min(batch, rows - start)
@@ -64,7 +64,7 @@ def test_every_batch_keeps_what_no_position_names(shape: str, kind: Kind, batch:
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 300_000), max_size=60), st.integers(0, 300_000), st.integers(1, 200_000), st.booleans())
 def test_any_window_of_any_bitmap_is_that_of_a_set(positions: set[int], start: int, length: int, runs: bool) -> None:
-    masked = MaskedRows(bitmap(positions, "runs" if runs else "plain"), "x")
+    masked = RowPositions(bitmap(positions, "runs" if runs else "plain"), "x")
     inside = sorted(row for row in positions if start <= row < start + length)
     assert masked.positions(start, start + length).to_pylist() == inside
     keep = masked.keep(start, length)
@@ -124,19 +124,19 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_bitmap_is_an_error_and_no_row_is_believed(name: str) -> None:
     with pytest.raises(CorruptDeletionVector) as caught:
-        MaskedRows(BROKEN[name], "dv.bin").check()
+        RowPositions(BROKEN[name], "dv.bin").check()
     assert caught.value.vector == "dv.bin"
     assert not caught.value.retryable
     with pytest.raises(CorruptDeletionVector):
-        MaskedRows(BROKEN[name], "dv.bin").keep(0, 131072)
+        RowPositions(BROKEN[name], "dv.bin").keep(0, 131072)
     with pytest.raises(CorruptDeletionVector):
-        MaskedRows(BROKEN[name], "dv.bin").positions()
+        RowPositions(BROKEN[name], "dv.bin").positions()
 
 
 def test_a_row_that_the_file_does_not_have_is_an_error() -> None:
-    masked = MaskedRows(bitmap([3, 99]), "x")
+    masked = RowPositions(bitmap([3, 99]), "x")
     masked.check(100)
-    with pytest.raises(CorruptDeletionVector, match="masks row 99 of a file that has 99 rows"):
+    with pytest.raises(CorruptDeletionVector, match="deletes row 99 of a file that has 99 rows"):
         masked.check(99)
 
 
@@ -145,10 +145,10 @@ def test_the_native_layout_reads_in_either_byte_order(order: str) -> None:
     first, third = bitmap32([3, 70000]), bitmap32([5], "runs")
     parts = b"".join(struct.pack(f"{order}I", len(part)) + part for part in (first, bitmap32([]), third))
     data = struct.pack(f"{order}II", MAGIC - 1, 3) + parts
-    assert MaskedRows(data, "x").positions().to_pylist() == [3, 70000, (2 << 32) + 5]
+    assert RowPositions(data, "x").positions().to_pylist() == [3, 70000, (2 << 32) + 5]
     wrong = struct.pack(f"{order}III", MAGIC - 1, 1, len(first) + 1) + first
     with pytest.raises(CorruptDeletionVector, match="bytes, and has"):
-        MaskedRows(wrong, "x")
+        RowPositions(wrong, "x")
 
 
 def test_a_bitmap_that_claims_four_billion_rows_takes_the_memory_of_the_rows_looked_at() -> None:
@@ -159,7 +159,7 @@ def test_a_bitmap_that_claims_four_billion_rows_takes_the_memory_of_the_rows_loo
     data = struct.pack("<iQII", MAGIC, 1, 0, 12347 | (count - 1) << 16) + flags + described + offsets + body
     before = pa.total_allocated_bytes()
     tracemalloc.start()
-    masked = MaskedRows(data, "x")
+    masked = RowPositions(data, "x")
     assert masked.num_rows == 1 << 32
     masked.check()
     assert masked.keep(1 << 31, 131072).true_count == 0  # type: ignore[union-attr]

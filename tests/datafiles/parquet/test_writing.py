@@ -285,8 +285,8 @@ def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -
 
 def test_a19_a_scan_leaves_out_masked_rows_and_addresses_count_them(tmp_path: Path) -> None:
     files = two_files(tmp_path)
-    files[0] |= {"masked": bitmap([0, 3, 4, 9])}
-    files[1] |= {"masked": bitmap(range(10), "runs")}
+    files[0] |= {"deleted": bitmap([0, 3, 4, 9])}
+    files[1] |= {"deleted": bitmap(range(10), "runs")}
     for schema in (pa.schema([("id", pa.int64())]), pa.schema([])):
         task = ScanTask(bins=all_of(plan(files)), schema=schema, with_address=True)
         rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
@@ -296,8 +296,8 @@ def test_a19_a_scan_leaves_out_masked_rows_and_addresses_count_them(tmp_path: Pa
 
 def test_a_copy_has_neither_masked_rows_nor_those_at_the_positions(tmp_path: Path) -> None:
     files = two_files(tmp_path)
-    files[0] |= {"masked": bitmap([0, 3, 4, 9]), "positions": pack([1, 5])}
-    files[1] |= {"masked": bitmap(range(8)), "positions": pack([8, 9])}
+    files[0] |= {"deleted": bitmap([0, 3, 4, 9]), "positions": pack([1, 5])}
+    files[1] |= {"deleted": bitmap(range(8)), "positions": pack([8, 9])}
     (copied,) = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
     assert isinstance(copied, StagedFile)
     assert pq.read_table(copied.location).column("id").to_pylist() == [2, 6, 7, 8]
@@ -309,7 +309,7 @@ def test_a_copy_has_neither_masked_rows_nor_those_at_the_positions(tmp_path: Pat
 @pytest.mark.parametrize("broken", [bitmap([10]), bitmap([1, 2])[:-1], b"no bitmap"])
 def test_a_bitmap_that_does_not_fit_its_file_stops_a_scan_and_a_copy(tmp_path: Path, broken: bytes) -> None:
     files = two_files(tmp_path)[:1]
-    files[0] |= {"masked": broken}
+    files[0] |= {"deleted": broken}
     with pytest.raises(TaskFailed) as caught:
         list(ScanTask(bins=all_of(plan(files)), schema=SCHEMA)(numbers(1)))
     assert isinstance(error_in(str(caught.value)), CorruptDeletionVector)

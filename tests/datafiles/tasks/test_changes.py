@@ -153,7 +153,7 @@ def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_
 def test_deleted_rows_need_no_clause_and_keep_to_their_segment(tmp_path: Path) -> None:
     bins = plan(
         {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5]), "segment": 3},
-        {"location": stored_rows(tmp_path, "b", 100), "masked": bitmap(range(8)), "segment": 4},
+        {"location": stored_rows(tmp_path, "b", 100), "deleted": bitmap(range(8)), "segment": 4},
     )
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("late", pa.string(), nullable=False)])
     target = layout(tmp_path, schema)

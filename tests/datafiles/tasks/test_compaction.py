@@ -50,7 +50,7 @@ def compact(
         for path in files:
             row: dict[str, Any] = dict.fromkeys(field.name for field in PLAN_FIELDS)
             row |= {"index": len(rows), "location": str(path), "size_bytes": path.stat().st_size, "segment": number}
-            row |= {"directory": "", "partition_values": [], "masked": (masked or {}).get(path)}
+            row |= {"directory": "", "partition_values": [], "deleted": (masked or {}).get(path)}
             rows.append(row)
             for name, by_file in (constants or {}).items():
                 values[name].append(by_file[path])

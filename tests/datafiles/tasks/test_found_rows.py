@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks import found_rows
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PAIRS_SCHEMA, PackPairsTask, PackTask
 
@@ -28,7 +28,7 @@ def rows_in(packed: list[pa.RecordBatch]) -> list[int]:
         address(row["_txlog_file"], position)
         for batch in packed
         for row in batch.to_pylist()
-        for position in MaskedRows(row["_txlog_positions"], "packed").positions().to_pylist()
+        for position in RowPositions(row["_txlog_positions"], "packed").positions().to_pylist()
     ]
     assert len(found) == len(set(found))
     return sorted(found)

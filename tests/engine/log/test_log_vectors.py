@@ -282,7 +282,7 @@ def test_a_broken_vector_is_an_error_of_its_own(tmp_path: Path, name: str) -> No
 
 def test_a_vector_of_a_shorter_data_file_is_an_error(tmp_path: Path) -> None:
     (vector,) = stored(tmp_path, [[1, 5, 9]])
-    with pytest.raises(CorruptDeletionVector, match="masks row 9 of a file that has 9 rows"):
+    with pytest.raises(CorruptDeletionVector, match="deletes row 9 of a file that has 9 rows"):
         read_vector(LocalStore(str(tmp_path)), vector, 9)
 
 

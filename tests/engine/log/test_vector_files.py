@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log import vector_files
 from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
@@ -16,8 +16,8 @@ from airflow_txlog.engine.store import LocalStore
 from tests.helpers.vectors import bitmap, file_of
 
 
-def masked(*positions: int) -> MaskedRows:
-    return MaskedRows(encode_bitmap(pa.array(sorted(positions), pa.int64())), "ours")
+def masked(*positions: int) -> RowPositions:
+    return RowPositions(encode_bitmap(pa.array(sorted(positions), pa.int64())), "ours")
 
 
 class FailingStore(LocalStore):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, PAIRS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
@@ -72,7 +72,7 @@ class Table:
         vector = self.live[path]
         if vector is None:
             return LiveFile(path=path)
-        return LiveFile(path=path, vector=vector[0], masked=_bitmap(vector[1]))
+        return LiveFile(path=path, vector=vector[0], deleted=_bitmap(vector[1]))
 
     def table_rules(self) -> TableRules:
         features = frozenset({"v2Checkpoint"} if self.harmless else ())
@@ -269,7 +269,7 @@ def file_matches(entries: Sequence[Mapping[str, int | None]]) -> FileMatches:
     for entry in entries:
         if entry["source_row"] is None:
             alone.setdefault(entry["clause"], []).append(entry["position"])  # type: ignore[arg-type]
-    rows = {clause: MaskedRows(bitmap(positions), "found") for clause, positions in alone.items()}
+    rows = {clause: RowPositions(bitmap(positions), "found") for clause, positions in alone.items()}
     pairs = [entry for entry in entries if entry["source_row"] is not None]
     return FileMatches(rows=rows, pairs=pa.Table.from_pylist(pairs, schema=PAIRS))
 

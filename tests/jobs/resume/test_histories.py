@@ -103,7 +103,7 @@ class InsertsForGood(Memory):
 
 
 class ScansUnmasked(Memory):
-    """A scan survives a vector that grew, with the rows that it masks now."""
+    """A scan survives a vector that grew, with the rows that it deletes now."""
 
     def recall(self, file: LiveFile) -> FileMatches | None:
         found = super().recall(file)

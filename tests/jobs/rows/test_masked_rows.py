@@ -195,5 +195,5 @@ def test_a_large_mask_travels_in_packed_form(tmp_path: Path) -> None:
     mask(table, {0: range(100, 400_100)})
     snapshot = table.snapshot()
     plan = plan_files(snapshot, snapshot.files(), "UTC")
-    assert plan.table.column("masked").nbytes < 60_000
+    assert plan.table.column("deleted").nbytes < 60_000
     assert plan.live_row_counts() == [100_000]

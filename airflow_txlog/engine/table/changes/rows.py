@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, DELETE, INSERT
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import nullable_schema
 from airflow_txlog.engine.log.actions import Add, Cdc, Metadata, Remove
 from airflow_txlog.engine.log.columns import adds_to_table
@@ -148,7 +148,7 @@ class _Side:
     """A file that a commit added or removed."""
 
     action: Add | Remove
-    masked: MaskedRows | None
+    masked: RowPositions | None
     values: Mapping[str, pa.Scalar]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, nullable_schema
 from airflow_txlog.datafiles.parquet.reading import (
     DataFile,
@@ -95,7 +95,7 @@ Keep = Callable[[int, int], pa.BooleanArray | None]
 """Which of so many rows from a position on are wanted; None for all of them."""
 
 
-def read_file(rows: FileRows, keep: Keep | None = None, masked: MaskedRows | None = None) -> Iterator[pa.RecordBatch]:
+def read_file(rows: FileRows, keep: Keep | None = None, masked: RowPositions | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of one file that `keep` (None: every row) wants, in order; every column nullable.
 
     `masked`, where given, must lie inside the file. Raises CorruptDataFile, CorruptDeletionVector.

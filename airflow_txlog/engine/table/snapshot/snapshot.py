@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.deletion_vectors.rows import MaskedRows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.checkpoints import read_checkpoint, read_metadata
 from airflow_txlog.engine.log.checksum import read_checksum
@@ -198,7 +198,7 @@ class Snapshot:
             predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust_statistics
         )
 
-    def masked_rows(self, files: pa.Table) -> list[MaskedRows | None]:
+    def masked_rows(self, files: pa.Table) -> list[RowPositions | None]:
         """Of each of these files (rows of a table `FILES`), in order: the rows that its deletion vector masks, if any.
 
         Each file of vectors is read once. Raises what `read_vectors` raises.
@@ -206,7 +206,7 @@ class Snapshot:
         vectors = vectors_of(files)
         stats = files.column("stats").take(pa.array(list(vectors), pa.int64())).to_pylist()
         wanted = [(vector, record_count(text)) for vector, text in zip(vectors.values(), stats, strict=True)]
-        found: list[MaskedRows | None] = [None] * files.num_rows
+        found: list[RowPositions | None] = [None] * files.num_rows
         for number, masked in zip(vectors, read_vectors(self.store, wanted), strict=True):
             found[number] = masked
         return found

@@ -18,7 +18,7 @@ from airflow_txlog.engine.table.snapshot.files import file_keys, record_count, v
 
 # A file of at least so much of the target is left alone: to grow it by a quarter is not worth writing it anew.
 LARGE_SHARE = 0.75
-# A file of which more rows than this share are masked is rewritten whatever its size, as delta-spark does.
+# A file of which more rows than this share are deleted is rewritten whatever its size, as delta-spark does.
 WORN_SHARE = 0.05
 # What a file costs in its bin even when it is empty: opening ten thousand files one by one is a task without end.
 _FILE_COST_BYTES = 128 * 1024
@@ -33,7 +33,7 @@ Partition = tuple[tuple[str, str | None], ...]
 class Bin:
     """Files that are rewritten together: rows of a table `FILES`, in the order in which their rows are written.
 
-    `size_bytes` is what they take now, `live_bytes` what their rows without the masked ones take, about.
+    `size_bytes` is what they take now, `live_bytes` what their rows without the deleted ones take, about.
     """
 
     files: pa.Table
@@ -146,7 +146,7 @@ def _described(files: pa.Table) -> list[_File]:
         vector = vectors.get(row)
         if vector is not None:
             records = record_count(files.column("stats")[row].as_py())
-            # Without a row count nobody can tell how much is masked, nor what the file's statistics are worth.
+            # Without a row count it is not known how much is deleted, nor what the file's statistics are worth.
             share = min(vector.cardinality / records, 1.0) if records else 1.0
             live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE
         found.append(_File(row, tuple(sorted(partitions[row] or [])), sizes[row], live, is_worn))

@@ -1,4 +1,4 @@
-"""OPTIMIZE: small files become large ones, rows sorted in Z-order where asked, and purged of masked rows where asked.
+"""OPTIMIZE: small files become large ones, rows sorted in Z-order where asked, and purged of deleted rows where asked.
 
 No row changes, so no action says that data changed, no commit carries an application transaction, and each batch of
 bins is a commit of its own: a job that is killed has done what it has committed, and running it again does the rest.
@@ -119,7 +119,7 @@ class _Optimizing:
         arguments = self._arguments
         if arguments["zorder_by"] and arguments["purge"]:
             raise InvalidJobSpec(
-                "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have masked "
+                "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
                 "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
                 argument="arguments.purge",
             )
@@ -160,7 +160,7 @@ class _Optimizing:
         if is_late and self._arguments["purge"]:
             raise JobError(
                 f"{plural(len(left), 'file')}, the first {min(left)}, went on being changed by other commits for "
-                f"{self._context.spec.conflict_deadline_s} s and may still hold masked rows. What was committed "
+                f"{self._context.spec.conflict_deadline_s} s and may still hold deleted rows. What was committed "
                 "before stays. Run the job again.",
                 retryable=True,
             )
