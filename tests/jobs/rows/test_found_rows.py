@@ -139,7 +139,7 @@ def test_a_file_whose_rows_all_go_travels_without_positions_and_saved_work_is_sm
     table = two_files(tmp_path / "t")
     plans: list[pa.Table] = []
     saved: list[int] = []
-    real_stage, real_encode = staging.stage, saved_work._encode
+    real_stage, real_encode = staging.stage, saved_work.encode
 
     def stage(*args: Any, **named: Any) -> Any:
         plans.append(named["copies"].table)
@@ -151,7 +151,7 @@ def test_a_file_whose_rows_all_go_travels_without_positions_and_saved_work_is_sm
         return data
 
     monkeypatch.setattr(staging, "stage", stage)
-    monkeypatch.setattr(saved_work, "_encode", encode)
+    monkeypatch.setattr(saved_work, "encode", encode)
     result = run(spark, "delete", table, predicate=f"{GOES} OR value < 0", application=application())
     committed(result)
     [plan] = plans
