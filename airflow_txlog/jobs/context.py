@@ -178,7 +178,7 @@ class JobContext(LogContext):
 
     @property
     def inputs_location(self) -> str:
-        """The folder for what the job pins, for large plans, and for its memory.
+        """The folder for what the job materializes, for large plans, and for its memory.
 
         Work with an application transaction and a key has one for all its tries, so that a retry finds what the one
         before it has done; any other has one of its own. No other process can know either name in advance. Inside the

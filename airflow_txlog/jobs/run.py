@@ -1,7 +1,7 @@
 """One job, from its description to its result. The way in for every runner.
 
 The invariant: a job that fails leaves nothing that a commit names, and a result that says why; whatever happens, its
-temporary views, its settings and its pinned inputs are gone when `run_job` returns.
+temporary views, its settings and its materialized inputs are gone when `run_job` returns.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _check_reachable(store: Store) -> None:
 
 
 def _remove_inputs(context: JobContext, store: Store) -> None:
-    """Delete the folder of pinned inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
+    """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
 
     Where a second copy of the work still reads them, it fails and finds on its retry that the work is done.
     """

@@ -1,8 +1,8 @@
-"""The source of a job: built from its description, and pinned where it is needed more than once.
+"""The source of a job: built from its description, and materialized where it is needed more than once.
 
-*Pinned* means evaluated once, written down with a number for each row, and from then on read from the files: a source
-with rand(), current_timestamp() or a moving table would otherwise give the finding and the writing different rows. The
-invariant: nothing after `pin` evaluates the author's query again. Source: soundness A2.
+*Materialized* means evaluated once, written down with a number for each row, and from then on read from the files: a
+source with rand(), current_timestamp() or a moving table would otherwise give the finding and the writing different
+rows. The invariant: nothing after `materialize` evaluates the author's query again. Source: soundness A2.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, spark_schema
 
-# About what one bucket of a pinned source takes.
+# About what one bucket of a materialized source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
 
 # A slot in a table that is half full, and the head of the row in its page.
@@ -56,7 +56,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PinnedSource:
+class MaterializedSource:
     """A source's rows, written down in `files`. `frame` reads them: the source's columns and ROW_ID_COLUMN."""
 
     frame: DataFrame
@@ -74,7 +74,7 @@ class PinnedSource:
         return max(1, min(len(self.files), round(size_bytes / BUCKET_BYTES)))
 
     def bucket_sql(self, row_id: str) -> str:
-        """SQL (int) for the bucket of a row, by SQL for its number: all rows of one task that pinned them share it."""
+        """SQL (int) for the bucket of a row, by SQL for its number: rows that one task has written share it."""
         return f"CAST(pmod(shiftright({row_id}, {POSITION_BITS}), {self.num_buckets}L) AS INT)"
 
     def buckets_of(self, rows: pa.Array) -> list[pa.Array]:
@@ -152,7 +152,7 @@ def build_source(
     return replace(source, reads_target=reads_target)
 
 
-def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
+def materialize(context: JobContext, source: Source, gate: SqlGate) -> MaterializedSource:
     """The source evaluated, once, and written down in the job's inputs folder. `gate` has built it.
 
     Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
@@ -184,15 +184,15 @@ def pin(context: JobContext, source: Source, gate: SqlGate) -> PinnedSource:
         files=tuple(staged), schema=source.frame.schema.jsonValue(), parameters=tuple(sorted(gate.used))
     )
     context.saved_inputs.reads_target = source.reads_target
-    return PinnedSource(
+    return MaterializedSource(
         frame=_read_back(context, staged, layout.schema, source.frame.schema),
         files=tuple(staged),
         reads_target=source.reads_target,
     )
 
 
-def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
-    """The source that an earlier try of this work pinned; None where `context.saved_inputs` has none that counts."""
+def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSource | None:
+    """The source that an earlier try of this work has materialized; None where `context.saved_inputs` has none."""
     saved = context.saved_inputs.source
     if saved is None or context.saved_inputs.reads_target:
         return None
@@ -201,7 +201,7 @@ def pinned_before(context: JobContext, gate: SqlGate) -> PinnedSource | None:
     schema = schema_of_json(saved.schema)
     typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
-    return PinnedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)
+    return MaterializedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)
 
 
 def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snapshot | None) -> Source:
@@ -270,7 +270,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema, wanted: StructType) -> DataFrame:
-    """The pinned rows by Spark's own reader, which knows their size and skips columns."""
+    """The materialized rows by Spark's own reader, which knows their size and skips columns."""
     stored = spark_schema(schema)
     if staged:
         # Our files count days as the calendar of today does, whatever the session would make of a file without a mark.

@@ -4,10 +4,10 @@ A *scan* is remembered for every file that was looked at, touched or not, with a
 is global (which source rows matched nothing, counts, ambiguity) is derived again from the scans of the files that are
 live now, never patched. A *segment* is files that were staged together from some inputs, kept or dropped as a whole.
 
-The invariant: what is kept is what a run from the start on the new version, with the same pinned inputs, would find
-and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs; a scan, whose
-positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes.
-Pure: no Spark, no store. Source: soundness, section 0, A1, A17, B2.
+The invariant: what is kept is what a run from the start on the new version, with the same materialized inputs, would
+find and stage again, row for row. So a segment lives by path *and deletion vector* of each of its inputs; a scan, whose
+positions belong to the immutable file, survives a vector that only grew, less the rows that it now deletes. Pure: no
+Spark, no store. Source: soundness, section 0, A1, A17, B2.
 """
 
 from __future__ import annotations

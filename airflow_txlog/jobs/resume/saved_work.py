@@ -1,10 +1,10 @@
 """The memory of a job written down, so that a retry or a restarted worker goes on where the last try ended.
 
-It lies in the job's inputs folder inside the table, beside the pinned inputs that it names, and is written after every
-staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is signed
-with the work's key (`saved_work`), so what is torn, too large or another process's is passed over unread; the newest
-file that this work has signed counts. Only work with an application transaction and a key has one: the transaction is
-what makes two tries the same work.
+It lies in the job's inputs folder inside the table, beside the materialized inputs that it names, and is written after
+every staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is
+signed with the work's key (`saved_work`), so what is torn, too large or another process's is passed over unread; the
+newest file that this work has signed counts. Only work with an application transaction and a key has one: the
+transaction is what makes two tries the same work.
 
 The invariant: what is resumed was found and staged for the same spec, the same transaction, the same table, by the same
 release and in the same SQL dialect, and every path in it is confined again; and no process deletes a file that a saved
@@ -106,7 +106,10 @@ class Manifest:
         """Whether another try may know of what this job has staged."""
 
     def load(self) -> Memory:
-        """The memory of an earlier try of the same work, or an empty one. What it had pinned is pinned so again."""
+        """The memory of an earlier try of the same work, or an empty one.
+
+        Its inputs and its current time are this job's too.
+        """
         for path in self._saved_before():
             try:
                 found = self._read(path)

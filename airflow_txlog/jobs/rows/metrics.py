@@ -22,7 +22,7 @@ def file_metrics(context: JobContext, work: StagedWork) -> dict[str, int]:
         "numCopiedRows": work.num_copied,
         "numAddedChangeFiles": len(work.changes),
         **vector_metrics("num", work),
-        "executionTimeMs": sum(context.step_ms(name) for name in ("pin", "plan", "find", "rewrite")),
+        "executionTimeMs": sum(context.step_ms(name) for name in ("materialize", "plan", "find", "rewrite")),
         "scanTimeMs": context.step_ms("find"),
         "rewriteTimeMs": context.step_ms("rewrite"),
     }

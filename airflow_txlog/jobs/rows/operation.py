@@ -1,7 +1,8 @@
 """What one kind of DML must know of itself, for the pipeline to do the rest.
 
 The invariant: `prepare` checks every text and registers every read before anything is read or staged, and what `find`
-says of a row is a function of that row and of the pinned inputs alone. Source: soundness, section 0 (conditions 1, 2).
+says of a row is a function of that row and of the materialized inputs alone. Source: soundness, section 0 (conditions
+1, 2).
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class RowOperation(ABC, Generic[P]):
 
     @abstractmethod
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> P:
-        """Pin inputs, check texts and rules, register the reads. `memory` is emptied where inputs are pinned afresh."""
+        """Materialize inputs, check texts and rules, register the reads.
+
+        `memory` is emptied where inputs are materialized afresh.
+        """
 
     @abstractmethod
     def find(self, prepared: P, plan: FilePlan) -> Matches:

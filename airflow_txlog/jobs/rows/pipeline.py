@@ -2,7 +2,7 @@
 
 Files that were never looked at are scanned; what earlier rounds know of the others is recalled. From all matches
 together follows what leaves, what comes back and what is inserted, and of that only what is missing is staged. The
-invariant: the change of a round is that of a run from the start on its snapshot, with the same pinned inputs.
+invariant: the change of a round is that of a run from the start on its snapshot, with the same materialized inputs.
 Source: soundness, section 0.
 """
 
@@ -35,7 +35,7 @@ from airflow_txlog.wording import plural
 def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> JobResult:
     """Run the operation in rounds until it lands; raises TxlogError.
 
-    It is made once the inputs that an earlier try has pinned are known.
+    It is made once the inputs that an earlier try has materialized are known.
     """
     manifest = Manifest(context)
     memory = manifest.load()

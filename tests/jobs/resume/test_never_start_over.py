@@ -210,7 +210,7 @@ def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     assert by_id(table) == after("delete", expected)
     # What the killed job had copied is what was committed, but for the file that is another now.
     assert len(copies & live_files(table)) == FILES - 1
-    # And nothing is left of either, pinned inputs included.
+    # And nothing is left of either, materialized inputs included.
     assert files_on_disk(table) == ever_live(table)
 
 

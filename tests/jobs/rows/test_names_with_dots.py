@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.files.source import MaterializedSource
 from tests.helpers.jobs import committed, run
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_column_with_a_dot_in_its_name_has_its_bytes_counted(tmp_path: Path) -
         num_records=1000,
         stats="{}",
     )
-    source = PinnedSource(frame=cast("DataFrame", None), files=(file,), reads_target=False)
+    source = MaterializedSource(frame=cast("DataFrame", None), files=(file,), reads_target=False)
     assert source.bytes_of(["A.B"]) > 1000
 
 

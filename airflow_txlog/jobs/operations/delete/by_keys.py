@@ -1,9 +1,9 @@
 """DELETE by keys: the rows of the subjects that a list, a file, a table or a query names.
 
-The keys are evaluated once, brought to the exact type of their column (`key_values`) and pinned like a merge's source:
-a subject who is added to the list while the job runs is in all of it or in none of it. What is found is, for each row,
-which key it has; so which keys matched nothing follows from the matches in all live files. The invariant: a row goes
-exactly where its column equals a key by value, and every key is accounted for. Source: soundness A2, B7.
+The keys are evaluated once, brought to the exact type of their column (`key_values`) and materialized like a merge's
+source: a subject who is added to the list while the job runs is in all of it or in none of it. What is found is, for
+each row, which key it has; so which keys matched nothing follows from the matches in all live files. The invariant: a
+row goes exactly where its column equals a key by value, and every key is accounted for. Source: soundness A2, B7.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.source import PinnedSource, Source, build_source, pin, pinned_before
+from airflow_txlog.jobs.files.source import MaterializedSource, Source, build_source, materialize, materialized_before
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.resume.commit import predicate_parameter
@@ -50,7 +50,7 @@ _BY_NUMBER = {Primitive.DATE: pa.int32(), Primitive.TIMESTAMP: pa.int64(), Primi
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared(Prepared):
-    source: PinnedSource
+    source: MaterializedSource
     field: StructField
     read: Predicate
 
@@ -65,11 +65,11 @@ class DeleteByKeys(RowOperation[_Prepared]):
         self._context = context
         self._gate = SqlGate(context)
         self._described: dict[str, Any] = context.arguments["keys"]
-        self._pinned: PinnedSource | None = None
+        self._materialized: MaterializedSource | None = None
         self._values: pa.Array | None = None
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
-        """The keys pinned in their column's type, and the files that may hold one."""
+        """The keys materialized in their column's type, and the files that may hold one."""
         context, gate = self._context, self._gate
         check_may_remove_rows(snapshot, "DELETE")
         field = self._field(snapshot)
@@ -77,7 +77,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         with context.step("plan"):
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
-            # A column may have been widened since the keys were pinned; any other type is refused here.
+            # A column may have been widened since the keys were materialized; any other type is refused here.
             keys = convert_keys(self._key_values(source), field, context.root)
             read = keys_predicate(keys, field)
             files = scope.read_files(tx, read)
@@ -105,14 +105,14 @@ class DeleteByKeys(RowOperation[_Prepared]):
         check_key_column(field, self._context.root)
         return field
 
-    def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> PinnedSource:
-        """The keys, pinned once for all rounds and tries, but in each round where the target holds them."""
+    def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> MaterializedSource:
+        """The keys, materialized once for all rounds and tries, but in each round where the target holds them."""
         context = self._context
-        if self._pinned is None:
-            self._pinned = pinned_before(context, self._gate)
-        if self._pinned is not None and not self._pinned.reads_target:
-            return self._pinned
-        with context.step("pin"):
+        if self._materialized is None:
+            self._materialized = materialized_before(context, self._gate)
+        if self._materialized is not None and not self._materialized.reads_target:
+            return self._materialized
+        with context.step("materialize"):
             given, reads_target = self._given(snapshot)
             if reads_target:
                 tx.read_whole_table()
@@ -120,10 +120,12 @@ class DeleteByKeys(RowOperation[_Prepared]):
             # Other keys: nothing that was found about the last ones holds.
             memory.forget()
             self._values = keys.values
-            self._pinned = pin(context, Source(frame=self._frame(keys), reads_target=reads_target), self._gate)
+            self._materialized = materialize(
+                context, Source(frame=self._frame(keys), reads_target=reads_target), self._gate
+            )
             context.saved_inputs.num_keys_given = keys.num_given
         context.log(f"{plural(keys.num_given, 'key')} given, {len(keys.values)} of them different")
-        return self._pinned
+        return self._materialized
 
     def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
         """The keys as they came, and whether they were read of the target."""
@@ -152,9 +154,9 @@ class DeleteByKeys(RowOperation[_Prepared]):
         table = pa.table({KEY: keys.values})
         return self._context.spark.createDataFrame(table, spark_schema(table.schema))
 
-    def _key_values(self, source: PinnedSource) -> pa.Array:
+    def _key_values(self, source: MaterializedSource) -> pa.Array:
         if self._values is None:
-            self._values = collect(source.frame.select(KEY), "read the pinned keys").column(0).combine_chunks()
+            self._values = collect(source.frame.select(KEY), "read the materialized keys").column(0).combine_chunks()
         return self._values
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:

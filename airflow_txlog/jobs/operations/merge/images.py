@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
-from airflow_txlog.jobs.files.source import PinnedSource, hashed_bytes
+from airflow_txlog.jobs.files.source import MaterializedSource, hashed_bytes
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import (
     Clause,
@@ -70,7 +70,7 @@ def updated_images(
     schema: delta.StructType,
     sides: Sides,
     clauses: Clauses,
-    source: PinnedSource,
+    source: MaterializedSource,
 ) -> DataFrame:
     """New images of the rows at the plan's positions (of a table with this schema), with the segments of the files."""
     needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
@@ -94,7 +94,7 @@ def updated_images(
 
 
 def _matched_images(
-    context: JobContext, gate: SqlGate, view: str, sides: Sides, clauses: Sequence[Clause], source: PinnedSource
+    context: JobContext, gate: SqlGate, view: str, sides: Sides, clauses: Sequence[Clause], source: MaterializedSource
 ) -> DataFrame:
     """The images of those rows of the view that met a source row."""
     source_view = context.view_name()
@@ -123,13 +123,13 @@ def inserted_rows(
     gate: SqlGate,
     sides: Sides,
     clauses: Clauses,
-    source: PinnedSource,
+    source: MaterializedSource,
     matched: pa.Array,
     buckets: Collection[int],
 ) -> DataFrame:
     """What WHEN NOT MATCHED clauses make of the source rows that are not among `matched`, with the bucket as segment.
 
-    Only source rows of these `buckets` (see `PinnedSource.bucket_sql`).
+    Only source rows of these `buckets` (see `MaterializedSource.bucket_sql`).
     """
     view = context.view_name()
     unmatched = source.frame.withColumn(SEGMENT_COLUMN, F.expr(source.bucket_sql(ROW_ID_COLUMN)))

@@ -1,9 +1,9 @@
 """MERGE: source rows meet target rows; what acts on each pair, and on each row without one, the clauses say.
 
-The source is pinned first. One Spark job finds the pairs (`pairs`); the driver judges ambiguity and knows which source
-rows matched nothing; a second job copies the touched files without the acted rows and writes the new rows (`images`).
-The invariant: which clause acts on which pair is decided once, in the first job, over all pairs that ON matches.
-Source: delta-spark, MergeIntoCommand; soundness A2, A13, A14.
+The source is materialized first. One Spark job finds the pairs (`pairs`); the driver judges ambiguity and knows which
+source rows matched nothing; a second job copies the touched files without the acted rows and writes the new rows
+(`images`). The invariant: which clause acts on which pair is decided once, in the first job, over all pairs that ON
+matches. Source: delta-spark, MergeIntoCommand; soundness A2, A13, A14.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.source import PinnedSource, build_source, pin, pinned_before
+from airflow_txlog.jobs.files.source import MaterializedSource, build_source, materialize, materialized_before
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, check_clauses
 from airflow_txlog.jobs.operations.merge.images import inserted_rows, updated_images
 from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
@@ -51,7 +51,7 @@ def merge(context: JobContext) -> JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared(Prepared):
-    source: PinnedSource
+    source: MaterializedSource
     sides: Sides
     clauses: Clauses
 
@@ -62,11 +62,11 @@ class _Merge(RowOperation[_Prepared]):
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._gate = SqlGate(context)
-        self._pinned: PinnedSource | None = None
+        self._materialized: MaterializedSource | None = None
         self._auto = AutoScope(context=context, gate=self._gate)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
-        """The source pinned, every text accepted, every rule of the table kept, and the files registered as read."""
+        """The source materialized, every text accepted, every table rule kept, and the files registered as read."""
         context, gate = self._context, self._gate
         source = self._source(tx, snapshot, memory)
         with context.step("plan"):
@@ -91,31 +91,31 @@ class _Merge(RowOperation[_Prepared]):
                 clauses=clauses,
             )
 
-    def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PinnedSource:
-        """The source, pinned once for all rounds and tries, but afresh in each round where it reads the target."""
+    def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
+        """The source, materialized once for all rounds and tries; in each round where it reads the target."""
         context = self._context
-        if self._pinned is None:
-            self._pinned = pinned_before(context, self._gate)
-        if self._pinned is not None and not self._pinned.reads_target:
-            return self._pinned
-        with context.step("pin"):
+        if self._materialized is None:
+            self._materialized = materialized_before(context, self._gate)
+        if self._materialized is not None and not self._materialized.reads_target:
+            return self._materialized
+        with context.step("materialize"):
             source = build_source(context, self._gate, snapshot)
             if source.reads_target:
                 tx.read_whole_table()
             # Other source rows: nothing that was found about the last ones holds.
             memory.forget()
-            self._pinned = pin(context, source, self._gate)
-        context.log(f"the source has {plural(self._pinned.num_rows, 'row')}")
-        return self._pinned
+            self._materialized = materialize(context, source, self._gate)
+        context.log(f"the source has {plural(self._materialized.num_rows, 'row')}")
+        return self._materialized
 
-    def _evolved(self, tx: Transaction, snapshot: Snapshot, source: PinnedSource) -> Snapshot:
+    def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
         """The table with the columns that this merge gives it; itself where it gives it none."""
         arguments = self._context.arguments
         columns = assigned_columns(source.schema, arguments["clauses"], arguments["target_alias"])
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
 
-    def _sides(self, snapshot: Snapshot, source: PinnedSource) -> Sides:
+    def _sides(self, snapshot: Snapshot, source: MaterializedSource) -> Sides:
         rules = accepted_rules(self._context, snapshot.metadata)
         target = rules.spark_schema
         return Sides(
@@ -131,7 +131,7 @@ class _Merge(RowOperation[_Prepared]):
             may_lack_columns=self._context.arguments["schema_evolution"],
         )
 
-    def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: PinnedSource) -> Predicate:
+    def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: MaterializedSource) -> Predicate:
         """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
         context = self._context
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
@@ -233,8 +233,8 @@ class _Merge(RowOperation[_Prepared]):
             "numTargetFilesRemoved": work.num_removed,
             "numTargetBytesAdded": work.num_bytes,
             "numTargetBytesRemoved": work.num_removed_bytes,
-            "executionTimeMs": sum(context.step_ms(name) for name in ("pin", "plan", "find", "rewrite")),
-            "materializeSourceTimeMs": context.step_ms("pin"),
+            "executionTimeMs": sum(context.step_ms(name) for name in ("materialize", "plan", "find", "rewrite")),
+            "materializeSourceTimeMs": context.step_ms("materialize"),
             "scanTimeMs": context.step_ms("find"),
             "rewriteTimeMs": context.step_ms("rewrite"),
         }

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
 from airflow_txlog.engine.table.predicate.lexing import Token, lex
 from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.files.source import MaterializedSource
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.source_scope import Equality, scoping_equalities
 from airflow_txlog.jobs.sql.schemas import is_same_type
@@ -28,7 +28,7 @@ _PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp",
 
 
 def key_filter(
-    on: str, schema: delta.StructType, arrow_schema: pa.Schema, sides: Sides, source: PinnedSource
+    on: str, schema: delta.StructType, arrow_schema: pa.Schema, sides: Sides, source: MaterializedSource
 ) -> RowFilter | None:
     """What the accepted condition `on` says of target rows by the source's keys; None where it says nothing certain.
 

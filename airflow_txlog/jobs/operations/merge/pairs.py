@@ -1,8 +1,8 @@
 """Pairs of a merge: every target row and source row that ON matches, and the clause that acts on them.
 
-One Spark job joins the rows of the scanned files with the pinned source and yields numbers only: where the target row
-lives, which source row it met, which clause acts. The invariant: these are *all* pairs that ON matches, also those on
-which no clause acts, because they decide what is ambiguous and what is inserted; and every target row that matches
+One Spark job joins the rows of the scanned files with the materialized source and yields numbers only: where the target
+row lives, which source row it met, which clause acts. The invariant: these are *all* pairs that ON matches, also those
+on which no clause acts, because they decide what is ambiguous and what is inserted; and every target row that matches
 nothing and on which a WHEN NOT MATCHED BY SOURCE clause acts. Source: delta-spark, MergeIntoCommand; soundness A1.
 """
 
@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.files.source import MaterializedSource
 from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.rows.find import scan_columns
@@ -45,7 +45,7 @@ def find_pairs(
     schema: StructType,
     sides: Sides,
     clauses: Clauses,
-    source: PinnedSource,
+    source: MaterializedSource,
 ) -> Matches:
     """The matches in all rows of the planned files (of a table with this schema)."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):

@@ -1,4 +1,4 @@
-"""A MERGE scoped by itself: the partitions that its pinned source can meet, where ON compares a partition column.
+"""A MERGE scoped by itself: the partitions that its materialized source can meet, where ON compares a partition column.
 
 Where a conjunct of ON is `t.p = expr(s)` or `t.p <=> expr(s)`, a target row in another partition than the source's
 values name can match nothing, so it need not be read, and what happens there is no conflict. The scope bounds what is
@@ -39,7 +39,7 @@ from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.files.source import MaterializedSource
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
@@ -49,7 +49,7 @@ from airflow_txlog.wording import plural
 
 # Above so many combinations of values, each column's least and greatest do.
 MOST_VALUES = 10_000
-# So much of the pinned source is read on the driver rather than by a Spark job.
+# So much of the materialized source is read on the driver rather than by a Spark job.
 MOST_BYTES_READ = 64 * 1024 * 1024
 
 _INTEGERS = (delta.Primitive.BYTE, delta.Primitive.SHORT, delta.Primitive.INTEGER, delta.Primitive.LONG)
@@ -128,9 +128,9 @@ class AutoScope:
 
     context: JobContext
     gate: SqlGate
-    _found: tuple[PinnedSource, object, Predicate | None] | None = None
+    _found: tuple[MaterializedSource, object, Predicate | None] | None = None
 
-    def of(self, snapshot: Snapshot, sides: Sides, source: PinnedSource, on: str) -> Predicate | None:
+    def of(self, snapshot: Snapshot, sides: Sides, source: MaterializedSource, on: str) -> Predicate | None:
         """Where in the table a row can be that the accepted condition `on` matches with some row of the source.
 
         A predicate over partition columns, or None where nothing bounds it.
@@ -143,7 +143,7 @@ class AutoScope:
             self._found = (source, key, self._look(chosen, sides, source))
         return self._found[2]
 
-    def _chosen(self, snapshot: Snapshot, sides: Sides, source: PinnedSource, on: str) -> Chosen:
+    def _chosen(self, snapshot: Snapshot, sides: Sides, source: MaterializedSource, on: str) -> Chosen:
         fields = [snapshot.delta_schema.find(name) for name in snapshot.partition_columns]
         able = {field.name: field for field in fields if field is not None and _can_scope(field)}
         equalities = scoping_equalities(
@@ -169,7 +169,7 @@ class AutoScope:
         both_whole = {found.simpleString(), wanted.simpleString()} <= _SPARK_INTEGERS
         return both_whole or is_same_type(found, wanted)
 
-    def _look(self, chosen: Chosen, sides: Sides, source: PinnedSource) -> Predicate | None:
+    def _look(self, chosen: Chosen, sides: Sides, source: MaterializedSource) -> Predicate | None:
         read = _read_values(chosen, sides, source)
         if read is not None and read.num_rows <= MOST_VALUES:
             return values_of(chosen, read)
@@ -186,7 +186,7 @@ class AutoScope:
             )
             return None
 
-    def _evaluated(self, chosen: Chosen, sides: Sides, source: PinnedSource) -> Predicate:
+    def _evaluated(self, chosen: Chosen, sides: Sides, source: MaterializedSource) -> Predicate:
         """The same by Spark jobs over the source's rows. Raises as `collect` does."""
         view = self.context.view_name()
         source.frame.createOrReplaceTempView(view)
@@ -245,8 +245,8 @@ def told(scope: Predicate) -> str:
     return f"a range of {names}"
 
 
-def _read_values(chosen: Chosen, sides: Sides, source: PinnedSource) -> pa.Table | None:
-    """The distinct values, a column for each equality, read out of the pinned files without a Spark job.
+def _read_values(chosen: Chosen, sides: Sides, source: MaterializedSource) -> pa.Table | None:
+    """The distinct values, a column for each equality, read out of the materialized files without a Spark job.
 
     None where some equality is with more than a bare column of the source, or where there is much to read.
     """

@@ -15,7 +15,7 @@ from airflow_txlog.datafiles.tasks.row_filter import passing
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.rules import RowRules
 from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.jobs.files.source import PinnedSource
+from airflow_txlog.jobs.files.source import MaterializedSource
 from airflow_txlog.jobs.operations.merge import key_filter as module
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
@@ -64,7 +64,7 @@ CASES = [
 ]
 
 
-def sides_of(source: PinnedSource) -> Sides:
+def sides_of(source: MaterializedSource) -> Sides:
     target = spark_schema(TARGET.schema)
     return Sides(
         target=target,
@@ -85,7 +85,7 @@ def sides_of(source: PinnedSource) -> Sides:
     )
 
 
-def pinned(spark: SparkSession, path: Path) -> PinnedSource:
+def materialized(spark: SparkSession, path: Path) -> MaterializedSource:
     pq.write_table(SOURCE, path)
     file = StagedFile(
         path=path.name,
@@ -96,13 +96,13 @@ def pinned(spark: SparkSession, path: Path) -> PinnedSource:
         num_records=SOURCE.num_rows,
         stats="{}",
     )
-    return PinnedSource(frame=spark.read.parquet(str(path)), files=(file,), reads_target=False)
+    return MaterializedSource(frame=spark.read.parquet(str(path)), files=(file,), reads_target=False)
 
 
 def test_the_keys_of_a_source_filter_the_target(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = pinned(spark, tmp_path / "source.parquet")
+    source = materialized(spark, tmp_path / "source.parquet")
     columns = {name: TARGET.column(name).combine_chunks() for name in TARGET.column_names}
     schema = parse_schema(spark_schema(TARGET.schema).json())
 

@@ -207,7 +207,7 @@ def test_a2_the_source_and_the_values_are_evaluated_once_for_all_attempts(tmp_pa
     assert len(found) == 201 + result.metrics["numTargetRowsInserted"]
     # A row that landed meanwhile may match a source row besides the one that was there.
     assert (result.rounds, len(set(uuids)), len(uuids) - len(set(uuids)) <= 1) == (2, 50, True)
-    assert [step["name"] for step in result.steps].count("pin") == 1
+    assert [step["name"] for step in result.steps].count("materialize") == 1
 
 
 def test_a2_a_source_that_disappears_after_it_was_pinned_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import PinnedSource, Source, pin
+from airflow_txlog.jobs.files.source import MaterializedSource, Source, materialize
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, Equality, scoping_equalities, told
@@ -221,13 +221,13 @@ RANGES: dict[str, int | None] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """A merge as far as it is prepared, with its source pinned."""
+    """A merge as far as it is prepared, with its source materialized."""
 
     context: JobContext
     gate: SqlGate
     snapshot: Snapshot
     sides: Sides
-    source: PinnedSource
+    source: MaterializedSource
 
     def scope(self, on: str) -> Any:
         self.gate.condition(on, self.sides.pair)
@@ -253,7 +253,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         ship(spark)
         gate = SqlGate(context)
         rows = source_rows()
-        source = pin(
+        source = materialize(
             context, Source(frame=spark.createDataFrame(rows, spark_schema(rows.schema)), reads_target=False), gate
         )
         rules = accepted_rules(context, snapshot.metadata)
