@@ -24,10 +24,10 @@ from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.saved_files import confined
-from airflow_txlog.jobs.files.source import pinned_before
+from airflow_txlog.jobs.files.source import materialized_before
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
-from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.saved_work import Seal, work_folder
@@ -84,7 +84,7 @@ def save(context: JobContext, table: Table) -> Path:
     memory = Memory()
     memory.begin(rules_at(table.snapshot()))
     memory.add([Segment(kind=COPY, inputs=frozenset({"a.parquet"}), files=(staged_file(table),))])
-    Manifest(context).save(memory)
+    SavedWork(context).save(memory)
     (found,) = Path(context.inputs_location).glob("memory-*")
     return found
 
@@ -97,7 +97,7 @@ def table(tmp_path: Path) -> Table:
 def test_the_next_try_goes_on_from_what_the_work_has_signed(table: Table, spark: SparkSession) -> None:
     save(context_of(spark, table), table)
     context = context_of(spark, table)
-    memory = Manifest(context).load()
+    memory = SavedWork(context).load()
     assert [file.location for file in memory.staged_files()] == [inside(str(table_folder(table)), NAME)]
     assert lines_of(context) == ["resuming an earlier try: 0 files looked at, 1 pieces staged"]
 
@@ -109,16 +109,16 @@ def test_saved_work_that_is_too_large_to_be_read_or_behind_a_link_is_ignored(
     with monkeypatch.context() as patch:
         patch.setenv(LOG_FILE.setting, str(memory.stat().st_size - 1))
         context = context_of(spark, table)
-        assert Manifest(context).load().staged_files() == []
+        assert SavedWork(context).load().staged_files() == []
         assert [line for line in lines_of(context) if line.startswith("ignored ") and LOG_FILE.setting in line]
         # Nor is it written down then, where no retry could read it.
-        Manifest(context).save(Memory(dropped=[staged_file(table)] * 100))
+        SavedWork(context).save(Memory(dropped=[staged_file(table)] * 100))
         assert list(memory.parent.glob("memory-*")) == [memory]
     moved = tmp_path / "moved"
     memory.parent.rename(moved)
     memory.parent.symlink_to(moved)
     context = context_of(spark, table)
-    assert Manifest(context).load().staged_files() == []
+    assert SavedWork(context).load().staged_files() == []
     assert [line for line in lines_of(context) if line.startswith("ignored ") and "symbolic link" in line]
 
 
@@ -206,7 +206,7 @@ def test_a_memory_that_this_work_has_not_signed_is_ignored_with_a_warning(
 
     monkeypatch.setattr(LocalStore, "read", watched)
     context = context_of(spark, table)
-    assert Manifest(context).load() == Memory()
+    assert SavedWork(context).load() == Memory()
     (line,) = lines_of(context)
     assert line.startswith("ignored ")
     # Only what has a signed name, and the size that the name says, is opened at all.
@@ -232,7 +232,7 @@ def test_a_memory_of_other_work_counts_for_nothing(
     context = context_of(spark, table)
     Path(context.inputs_location).mkdir()
     shutil.copy(memory, context.inputs_location)
-    assert Manifest(context).load() == Memory()
+    assert SavedWork(context).load() == Memory()
     assert len(lines_of(context)) == 1
 
 
@@ -242,7 +242,7 @@ def test_a_table_that_was_made_again_in_the_same_place_gets_nothing_of_the_old_o
     save(context_of(spark, table), table)
     shutil.rmtree(tmp_path / "t" / "_delta_log")
     again = make_table(tmp_path / "t", rows(3))
-    memory = Manifest(context_of(spark, again)).load()
+    memory = SavedWork(context_of(spark, again)).load()
     assert not memory.begin(rules_at(again.snapshot()))
     assert memory.segments == []
 
@@ -252,7 +252,7 @@ def test_a_job_without_a_key_finds_no_memory(table: Table, spark: SparkSession) 
     context = context_of(spark, table, key=None)
     Path(context.inputs_location).mkdir()
     shutil.copy(memory, context.inputs_location)
-    assert Manifest(context).load() == Memory()
+    assert SavedWork(context).load() == Memory()
     assert context.inputs_location != context_of(spark, table, key=None).inputs_location
 
 
@@ -293,7 +293,7 @@ def test_a_signed_memory_of_another_form_is_ignored_too(
     data = with_header(memory.read_bytes(), change)
     memory.unlink()
     put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
-    assert Manifest(context_of(spark, table)).load() == Memory()
+    assert SavedWork(context_of(spark, table)).load() == Memory()
 
 
 def test_no_class_that_a_saved_schema_names_is_imported(
@@ -307,9 +307,9 @@ def test_no_class_that_a_saved_schema_names_is_imported(
     memory.unlink()
     put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
     context = context_of(spark, table)
-    Manifest(context).load()
+    SavedWork(context).load()
     with contextlib.suppress(Exception):
-        pinned_before(context, SqlGate(context, {}))
+        materialized_before(context, SqlGate(context, {}))
     assert CLASS_OF not in sys.modules
 
 

@@ -33,7 +33,7 @@ from airflow_txlog.jobs.files.stage import check_not_swept, unstage
 from airflow_txlog.jobs.resume.commit import Change, commit_change
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
-from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.resume.saved_work import SavedWork
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -61,7 +61,7 @@ def run_rounds(
     plan: Plan,
     *,
     memory: Memory | None = None,
-    manifest: Manifest | None = None,
+    saved_work: SavedWork | None = None,
     begin_absent: BeginAbsent | None = None,
     final: tuple[type[CommitConflict], ...] = (),
     clock: Clock = SYSTEM_CLOCK,
@@ -79,20 +79,20 @@ def run_rounds(
     try:
         result = rounds.run()
     except BaseException:
-        if rounds.fate_is_known and not (manifest and manifest.is_published):
+        if rounds.fate_is_known and not (saved_work and saved_work.is_published):
             unstage(memory.staged_files())
         raise
-    _delete_leftovers(context, result, memory, manifest)
+    _delete_leftovers(context, result, memory, saved_work)
     return result
 
 
-def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, manifest: Manifest | None) -> None:
+def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, saved_work: SavedWork | None) -> None:
     """Delete what was staged and is in no commit, where nobody can commit it any more.
 
     Another try that knows of our files has the same application transaction: once that is in the table with *our*
     commit, none of them can land. Where another's commit has it, or nothing was committed, our files may be in use.
     """
-    is_published = manifest is not None and manifest.is_published
+    is_published = saved_work is not None and saved_work.is_published
     is_committed = result.status == "committed"
     if is_committed and (not is_published or context.spec.application is not None):
         unstage(memory.dropped)

@@ -7,8 +7,8 @@ newest file that this work has signed counts. Only work with an application tran
 transaction is what makes two tries the same work.
 
 The invariant: what is resumed was found and staged for the same spec, the same transaction, the same table, by the same
-release and in the same SQL dialect, and every path in it is confined again; and no process deletes a file that a saved
-manifest names before its transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
+release and in the same SQL dialect, and every path in it is confined again; and no process deletes a file that saved
+work names before its transaction is in the table. Source: docs/decisions/saved-work.md; soundness A17, B1, B2.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dropped: list[StagedFile]
 
 
-class Manifest:
+class SavedWork:
     """Where the memory of one job is kept. Does nothing for work without an application transaction, or a key."""
 
     def __init__(self, context: JobContext) -> None:

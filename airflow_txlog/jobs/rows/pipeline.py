@@ -23,7 +23,7 @@ from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import LiveFile, Memory
 from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
-from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.find import files_outside
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_counts
@@ -37,20 +37,20 @@ def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOpera
 
     It is made once the inputs that an earlier try has materialized are known.
     """
-    manifest = Manifest(context)
-    memory = manifest.load()
-    rounds = RowRounds(context, make(context), memory, manifest)
-    return run_rounds(context, rounds.plan, memory=memory, manifest=manifest)
+    saved_work = SavedWork(context)
+    memory = saved_work.load()
+    rounds = RowRounds(context, make(context), memory, saved_work)
+    return run_rounds(context, rounds.plan, memory=memory, saved_work=saved_work)
 
 
 class RowRounds(Generic[P]):
     """The rounds of one operation, over a memory that others may share. Made once, used by one thread."""
 
-    def __init__(self, context: JobContext, operation: RowOperation[P], memory: Memory, manifest: Manifest) -> None:
+    def __init__(self, context: JobContext, operation: RowOperation[P], memory: Memory, saved_work: SavedWork) -> None:
         self._context = context
         self._operation = operation
         self._memory = memory
-        self._manifest = manifest
+        self._saved_work = saved_work
 
     def plan(self, tx: Transaction) -> Change:
         """Find, stage, and say what the commit shall be."""
@@ -75,7 +75,7 @@ class RowRounds(Generic[P]):
         )
         with context.step("rewrite"):
             work = stage_work(context, self._operation, prepared, found, memory)
-        self._manifest.save(memory)
+        self._saved_work.save(memory)
         return Change(
             operation=self._operation.name,
             parameters=self._operation.parameters(prepared),

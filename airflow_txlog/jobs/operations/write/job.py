@@ -51,7 +51,7 @@ from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
-from airflow_txlog.jobs.resume.saved_work import Manifest
+from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowRounds
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
@@ -69,14 +69,14 @@ from airflow_txlog.wording import plural
 
 def write(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    manifest = Manifest(context)
-    memory = manifest.load()
-    job = _Write(context, memory, manifest)
+    saved_work = SavedWork(context)
+    memory = saved_work.load()
+    job = _Write(context, memory, saved_work)
     return run_rounds(
         context,
         job.plan,
         memory=memory,
-        manifest=manifest,
+        saved_work=saved_work,
         begin_absent=job.begin_absent if context.arguments["create"] else None,
         final=_ROWS_OF_OTHERS if context.arguments["on_conflict"] == "fail" else (),
     )
@@ -97,14 +97,14 @@ class _Target:
 
 
 class _Write:
-    def __init__(self, context: JobContext, memory: Memory, manifest: Manifest) -> None:
+    def __init__(self, context: JobContext, memory: Memory, saved_work: SavedWork) -> None:
         self._context = context
         self._memory = memory
-        self._manifest = manifest
+        self._saved_work = saved_work
         self._gate = SqlGate(context)
         self._mode: str = context.arguments["mode"]
         self._created: tuple[Source, _Target] | None = None
-        self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, manifest)
+        self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, saved_work)
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
@@ -178,7 +178,7 @@ class _Write:
         self._memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")
         if tx.snapshot is not None:
-            self._manifest.save(self._memory)
+            self._saved_work.save(self._memory)
 
     def _replaced(self, tx: Transaction, scope: WriteScope, staged: Sequence[StagedFile]) -> pa.Table:
         """The live files (a table `FILES`) that the staged ones replace."""
