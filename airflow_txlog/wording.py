@@ -48,7 +48,7 @@ def job_lines(result: JobResult) -> list[str]:
 def task_lines(result: JobResult) -> list[str]:
     """The outcome in one line of the task's log, and the metrics that its commit carries in another.
 
-    What the job did on the way (files considered and pruned, time per step) `job_lines` have told, as it went.
+    What the job did on the way (files considered and pruned, time per step) is in the job's own lines.
     """
     parts = [_outcome(result)]
     parts += [f"{count} files {name}" for name, count in result.files.items() if count and name != "pruned"]

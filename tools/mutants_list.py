@@ -308,7 +308,7 @@ FAULTS = (
         breaks="rows that a deletion vector deletes come back when their file is rewritten",
         file="airflow_txlog/datafiles/parquet/rewriting.py",
         old="            keep = kept_by_both(keep, deleted.keep(start, batch.num_rows))\n",
-        new="            masked.keep(start, batch.num_rows)\n",
+        new="            deleted.keep(start, batch.num_rows)\n",
         tests=(f"{TASKS}::test_a_copy_has_neither_masked_rows_nor_those_at_the_positions",),
     ),
     Fault(

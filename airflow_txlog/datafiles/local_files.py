@@ -1,10 +1,10 @@
 """Files below one folder of a local disk, reached by descriptor: no component below the folder is followed as a link.
 
-The folder itself may be reached through links: who names it decides what it is. Below it, whoever may write to the
-table could put a link in the place of any folder or file, at any moment. So a path is walked from descriptor to
-descriptor (openat, O_NOFOLLOW), and what was opened stays what it is, whatever is put in its place meanwhile. The
-invariant: nothing here takes a path of more than one component below the folder.
-Source: openat(2); docs/decisions/links.md.
+The folder itself may be reached through links: the caller who names it decides what it is. Below it, any process that
+may write to the table could put a link in the place of any folder or file, at any moment. So a path is walked from
+descriptor to descriptor (openat, O_NOFOLLOW), and what was opened stays what it is, whatever is put in its place
+meanwhile. The invariant: nothing here takes a path of more than one component below the folder. Source: openat(2);
+docs/decisions/links.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_txlog.errors import OutsideTable
 
-# Passing through a folder takes less permission than reading it, where the system can tell the two apart.
+# Passing through a folder takes less permission than reading it, where the system can distinguish the two.
 _PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LIST = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
 # A pipe in the place of a file must not make its reader wait.

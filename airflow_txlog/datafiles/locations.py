@@ -1,13 +1,13 @@
 """Opening, sizing and deleting a data file by its location, wherever the code runs.
 
-A location is what a driver tells an executor: an absolute local path, or a URL that fsspec knows. It is decoded, so a
+A location is what a driver gives an executor: an absolute local path, or a URL that fsspec knows. It is decoded, so a
 `%` in it is a percent sign. Credentials are never part of it: each process uses its own. In a local path two slashes
 stand behind the table's folder: below them nothing is followed as a link (`local_files`).
 
     /lake/t//day=1/f.parquet   a file of the table in /lake/t
     /lake/t/day=1/f.parquet    a file anywhere, which can only be read; its links are followed
 
-The invariants: a local file is written or deleted only below a folder that its location tells; and it never goes
+The invariants: a local file is written or deleted only below a folder that its location names; and it never goes
 through a Python file object, because every read and write would then cross the interpreter.
 """
 
@@ -150,7 +150,7 @@ def delete(location: str) -> None:
 
 
 def _in_table(location: str) -> tuple[str, str]:
-    """The table's folder and the path below it. Raises ValueError for a location that tells none."""
+    """The table's folder and the path below it. Raises ValueError for a location that names none."""
     root, end, path = location.partition(_ROOT_END)
     if not end:
         raise ValueError(f"{location!r} is in no table's folder: it is refused, nothing was touched")

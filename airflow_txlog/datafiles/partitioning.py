@@ -1,6 +1,6 @@
 """Partition values on their way out: typed values to strings, strings to directories, paths to `add.path`.
 
-The way back, from strings to typed values, is in `engine/table/columns/partitions`; nobody ever reads a value from a
+The way back, from strings to typed values, is in `engine/table/columns/partitions`; no code ever reads a value from a
 path. The invariant: a value is escaped for the directory once, and the path is percent-encoded once, in this order.
 Source: protocol, "Partition Value Serialization" and "Add File".
 """

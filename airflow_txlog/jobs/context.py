@@ -153,7 +153,7 @@ class JobContext(LogContext):
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measures what runs inside as a step of the result, and tells of its tasks while it runs long."""
+        """Measures what runs inside as a step of the result; while it runs long, logs how far it is."""
         with super().step(name), watched(self.spark, name, self.log):
             yield
 
@@ -188,7 +188,7 @@ class JobContext(LogContext):
         return inside(self.root_location, self.work_folder or folder_named(self.job_id))
 
     def view_name(self) -> str:
-        """A name for a temporary view that nobody uses; dropped by `drop_views`."""
+        """A name for a temporary view that is not in use; dropped by `drop_views`."""
         name = f"txlog_{self.job_id}_{len(self.views)}"
         self.views.append(name)
         return name

@@ -142,7 +142,7 @@ def _struct(array: pa.Array, wanted: pa.StructType, column: str, source: ValueSo
 
 
 def _check_variant(found: pa.StructType, members: FileFields, column: str, is_whole: bool) -> None:
-    # A struct of two such binaries is no variant, and Arrow cannot tell; its members may have physical names.
+    # A struct of two such binaries is no variant, and Arrow cannot see it; its members may have physical names.
     # In a shredded file `value` lacks what stands in `typed_value`.
     if members.find_name("typed_value") is not None:
         raise ShreddedVariant(column, found, VARIANT, "the variant is shredded (variantShredding)")

@@ -29,7 +29,7 @@ def holds_dictionary(chunk: Any) -> bool:
     time for nothing. Such a dictionary has at most 2^18 entries, so a chunk that holds more than it and 18 bits a value
     has values outside of it.
     """
-    # Some writers leave the offset of the dictionary page out; the encodings tell all the same.
+    # Some writers leave the offset of the dictionary page out; the encodings show it all the same.
     if not (chunk.has_dictionary_page or {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings)):
         return False
     return bool(chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES)

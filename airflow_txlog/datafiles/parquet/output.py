@@ -1,7 +1,7 @@
 """Data files being written: row groups of a bounded size, statistics on the way, and a record of what was staged.
 
 Used for copies and for new rows alike. The invariant: nothing here is ever named by a commit unless `close` returned
-its record, and a file whose writer failed before that is deleted by the writer itself, because nobody else can know
+its record, and a file whose writer failed before that is deleted by the writer itself, because no other process knows
 its name. Source: soundness A17, B10.
 """
 
@@ -172,7 +172,7 @@ class RowGroupWriter:
         return self._sink.digest() if self._with_digest and self._sink is not None else None
 
     def abandon(self) -> None:
-        """Drop the file, begun or finished. For a record that was not handed to anyone yet."""
+        """Drop the file, begun or finished. For a record that was not handed on yet."""
         self._pending = []
         with contextlib.suppress(Exception):
             if self._writer is not None:

@@ -36,7 +36,7 @@ _NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A data file as its add action tells it; None where the action does not say."""
+    """A data file as its add action describes it; None where the action does not say."""
 
     location: str
     size_bytes: int | None = None

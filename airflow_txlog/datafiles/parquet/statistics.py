@@ -52,7 +52,7 @@ def file_statistics(
 class StatisticsCollector:
     """Gathers the statistics of one file while it is written. Not to be shared between threads.
 
-    `schema` is the table's, without partition columns: statistics stand under its physical names and have its
+    `schema` is the table's, without partition columns: statistics stand under its physical names and describe its
     current types, whatever older type a copied file has. `indexed_columns` names the columns that get bounds and null
     counts, by logical name in any case, top-level or through structs (`a.b`; a struct names all its members; names
     that the table does not have are skipped): the table property dataSkippingStatsColumns. None takes the first
@@ -227,7 +227,7 @@ def _cast_to(kind: pa.DataType) -> Callable[[Any], Any]:
 
 def _float_texts(lower: float, upper: float, single: bool) -> _Texts:
     infinite = float("inf")
-    # Equal zeros may have either sign, and some readers tell them apart: take the sign that bounds both.
+    # Equal zeros may have either sign, and some readers distinguish them: take the sign that bounds both.
     lower, upper = (-0.0 if lower == 0 else lower), (0.0 if upper == 0 else upper)
     return (
         None if abs(lower) == infinite else float_text(lower, single),

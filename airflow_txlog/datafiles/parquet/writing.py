@@ -2,8 +2,8 @@
 
 Rows come as record batches whose columns are the table's, in any order; partition columns decide the directory and are
 left out of the file. The invariant: every row that came in is in exactly one staged file when `finish` returns, or
-`finish` was never reached and nothing that was written is known to anyone. Source: protocol, "Add File", "Partition
-Values", "Column Invariants"; soundness B10.
+`finish` was never reached and nothing that was written is known to any process. Source: protocol, "Add File",
+"Partition Values", "Column Invariants"; soundness B10.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Layout:
     """Where and how new files of one table are written: the part of a plan that all tasks of a job share.
 
     `root`: the table's location. `schema`: the table's columns as Arrow, nullability and the marks of a column mapping
-    (see `physical`) included. `job_id` stands in every file name, so that a person can tell what left an orphan behind.
+    (see `physical`) included. `job_id` stands in every file name, so that a person can see what left an orphan behind.
     `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
     `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
     `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
@@ -169,7 +169,7 @@ class PartitionedWriter:
         return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
 
     def abandon(self) -> None:
-        """Delete every file of this writer: none was ever told to anyone."""
+        """Delete every file of this writer: none was ever reported."""
         for writer in [*self._abandoned, *(writer for writer, _ in self._writers.values())]:
             writer.abandon()
         if self._changes is not None:

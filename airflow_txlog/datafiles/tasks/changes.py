@@ -1,8 +1,8 @@
 """What Spark's Python workers run to write change rows of rows that leave their files: deleted ones and old images.
 
 The rows are read where they are and written whole, without a way through the JVM. The invariants are those of
-`scan_and_write`: what is foreseen is told as a record, never raised, and a row of the plan's positions is in exactly
-one file. Source: protocol, "Change Data Files"; soundness A17.
+`scan_and_write`: what is foreseen is returned as a record, never raised, and a row of the plan's positions is in
+exactly one file. Source: protocol, "Change Data Files"; soundness A17.
 """
 
 from __future__ import annotations

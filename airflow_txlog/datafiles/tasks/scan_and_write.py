@@ -2,7 +2,7 @@
 
 They are values of module-level classes, so that they travel by reference to this package and carry nothing but data.
 The invariants: a scan raises what is wrong in a form that the driver can read back from any text (`TaskFailed`); a
-stage that writes never raises what it foresees, but tells it as a record, so that the driver still learns of every
+stage that writes never raises what it foresees, but returns it as a record, so that the driver still learns of every
 file that was staged. Results of a writing task are true only when they were collected, once.
 Source: soundness B9, B10, A17.
 """
@@ -332,13 +332,13 @@ def staged_or_error(record: str) -> StagedFile | TxlogError:
 
 
 def records(staged: list[StagedFile]) -> pa.RecordBatch:
-    """What a writing task tells of the files that it staged; `staged_or_error` reads it."""
+    """What a writing task reports of the files that it staged; `staged_or_error` reads it."""
     texts = [f'{{"staged":{file.to_json()}}}' for file in staged]
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=RECORD_SCHEMA)
 
 
 def error_record(error: TxlogError) -> pa.RecordBatch:
-    """What a writing task tells of an error; `staged_or_error` reads it."""
+    """What a writing task reports of an error; `staged_or_error` reads it."""
     text = json.dumps({"error": error.to_dict()}, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], schema=RECORD_SCHEMA)
 

@@ -1,8 +1,8 @@
-"""Rows that break a rule of the table, as Spark tells them beside the rows: the first one becomes an error.
+"""Rows that break a rule of the table, as Spark reports them beside the rows: the first one becomes an error.
 
 Spark evaluates the rules and puts JSON into one more column, null where a row breaks none; here it is looked at and
 taken away. An error that Spark raised itself would kill the task, be tried again and leave its files behind; one that
-is found here is told as a record, and every file of the job goes. The invariant: rows of a table whose rules can be
+is found here is returned as a record, and every file of the job goes. The invariant: rows of a table whose rules can be
 broken are never written without that column. Source: jobs/rules; soundness C8, A17.
 """
 
@@ -41,12 +41,12 @@ def _violation(text: str, count: int) -> ConstraintViolation:
 
     `text`: `{"constraint", "column", "what", "columns": [names]}`; `count`: the rows of one batch.
     """
-    told = json.loads(text)
-    columns = ", ".join(told.get("columns") or [])
+    violation = json.loads(text)
+    columns = ", ".join(violation.get("columns") or [])
     return ConstraintViolation(
-        f"{f'{count} rows or more break' if count > 1 else 'A row breaks'} {told['what']}"
+        f"{f'{count} rows or more break' if count > 1 else 'A row breaks'} {violation['what']}"
         f"{f' (it reads {columns})' if columns else ''}. Nothing was committed. Correct such rows, or leave them out, "
         "in the SQL that makes them.",
-        constraint=told["constraint"],
-        column=told.get("column"),
+        constraint=violation["constraint"],
+        column=violation.get("column"),
     )

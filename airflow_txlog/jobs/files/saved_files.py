@@ -2,7 +2,7 @@
 
 What is written down has no location: where a file lies follows from its path and from where the table is now. The
 invariant: a path that is read back stays inside the folder, in the spelling and the form that our tasks give to new
-files; so nothing that is opened, committed or deleted for a saved file lies elsewhere, whoever wrote it down.
+files; so nothing that is opened, committed or deleted for a saved file lies elsewhere, whichever process wrote it down.
 """
 
 from __future__ import annotations

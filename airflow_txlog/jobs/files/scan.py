@@ -111,7 +111,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
 
 
 def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -> str:
-    """Where a copy of a file goes; "" where column mapping leaves the choice to whoever writes it."""
+    """Where a copy of a file goes; "" where column mapping leaves the choice to the writer."""
     if any(map(is_mapped, snapshot.schema)):
         return ""
     names = snapshot.partition_columns
@@ -164,7 +164,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
 
 
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
-    """The work of each task, told by the plan's rows, sent along or, where it is large, left in the inputs folder."""
+    """The work of each task, given by the plan's rows, sent along or, where it is large, left in the inputs folder."""
     encoded = encode_bins(plan.table, packed)
     if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
         return Bins(inline=tuple(encoded))

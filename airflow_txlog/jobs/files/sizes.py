@@ -59,12 +59,12 @@ def _by_partition(context: JobContext, rows: DataFrame, names: Sequence[str]) ->
     columns = [F.col(quoted(name)) for name in names]
     if context.spark.conf.get("spark.sql.adaptive.enabled", "true") == "true":
         return rows.hint("rebalance", *columns)
-    # Without it nobody measures: each partition comes to one task, and so to one file.
+    # Without it nothing is measured: each partition comes to one task, and so to one file.
     return rows.repartition(2 * context.parallelism, *columns)
 
 
 def _tasks_worth(context: JobContext, rows: DataFrame, target_bytes: int) -> int | None:
-    """How many tasks the rows are worth at most; None where nobody knows how large they are (Connect).
+    """How many tasks the rows are worth at most; None where it is not known how large they are (Connect).
 
     Spark's estimate is mostly too high, for a filter above all, and then tasks only stay as they are. Two tasks a core
     always remain: few rows may be much work.

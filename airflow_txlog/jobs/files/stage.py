@@ -2,7 +2,7 @@
 
 The frame that writes is collected exactly once, last, and never cached, counted or shuffled: only the collected rows
 exist, and a lost executor or a second attempt leaves an orphan, never a row. The invariant: when an error comes out of
-here, every file that was told of is deleted again, because no commit of this process can have named it.
+here, every file that was reported is deleted again, because no commit of this process can have named it.
 Source: soundness A17, B10.
 """
 
@@ -166,9 +166,9 @@ def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
     records = collect(frame, what).column(RECORD_COLUMN).to_pylist()
-    told = [staged_or_error(record) for record in records]
-    staged = [entry for entry in told if isinstance(entry, StagedFile)]
-    errors = [entry for entry in told if isinstance(entry, TxlogError)]
+    reported = [staged_or_error(record) for record in records]
+    staged = [entry for entry in reported if isinstance(entry, StagedFile)]
+    errors = [entry for entry in reported if isinstance(entry, TxlogError)]
     if errors:
         unstage(staged)
         raise errors[0]
@@ -181,7 +181,7 @@ def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
 def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
     """Whether a file is so old that each of them must be seen to be there before it is relied upon.
 
-    `now_ms` is the store's clock, by which files have their times and a VACUUM tells their age.
+    `now_ms` is the store's clock, by which files have their times and a VACUUM knows their age.
     """
     return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
 

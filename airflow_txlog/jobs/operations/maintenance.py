@@ -12,7 +12,7 @@ from typing import Any
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 
-PATHS_TOLD = 20
+PATHS_SHOWN = 20
 
 
 def checkpoint(spec: JobSpec) -> JobResult:
@@ -58,7 +58,7 @@ def vacuum(spec: JobSpec) -> JobResult:
         metrics=metrics,
         files={"removed": 0 if done.dry_run else done.deleted_files},
         steps=_steps(spec, start),
-        details={"files": sorted(done.files)[:PATHS_TOLD], "dry_run": done.dry_run, "mode": done.mode},
+        details={"files": sorted(done.files)[:PATHS_SHOWN], "dry_run": done.dry_run, "mode": done.mode},
     )
 
 

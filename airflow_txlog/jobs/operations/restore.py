@@ -56,8 +56,10 @@ def restore(context: LogContext) -> JobResult:
             if done is None and not error.retryable:
                 raise
             if done is None:
-                told = f"{error.message} It is not tried again: that would undo, unseen, what landed. Look at it first."
-                raise ConcurrentWrite(told, **(error.facts | {"retryable": False})) from error
+                message = (
+                    f"{error.message} It is not tried again: that would undo, unseen, what landed. Look at it first."
+                )
+                raise ConcurrentWrite(message, **(error.facts | {"retryable": False})) from error
     _forget_head(context, table.store)
     if done is not None:
         return done

@@ -28,8 +28,8 @@ def _plan(context: LogContext, tx: Transaction) -> Change:
         check_may_remove_rows(snapshot, "TRUNCATE")
         files = tx.read_whole_table()
         deleted = known_sum(live_row_counts(files))
-    told = "rows that nobody counted" if deleted is None else plural(deleted, "row")
-    context.log(f"{plural(files.num_rows, 'file')} with {told} to remove")
+    rows = "rows that were never counted" if deleted is None else plural(deleted, "row")
+    context.log(f"{plural(files.num_rows, 'file')} with {rows} to remove")
     metrics = {"numRemovedFiles": files.num_rows, "numRemovedBytes": sum(files.column("size").to_pylist())}
     if deleted is not None:
         metrics["numDeletedRows"] = deleted

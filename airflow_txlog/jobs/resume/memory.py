@@ -103,7 +103,7 @@ class Memory:
     """By canonical path."""
     segments: list[Segment] = field(default_factory=list)
     dropped: list[StagedFile] = field(default_factory=list)
-    """Staged once and not to be committed any more. They are nobody's to delete before the fate of every commit that
+    """Staged once and not to be committed any more. No process may delete them before the fate of every commit that
     may name them is known."""
 
     def begin(self, rules: TableRules) -> bool:

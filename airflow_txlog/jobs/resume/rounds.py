@@ -87,7 +87,7 @@ def run_rounds(
 
 
 def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, saved_work: SavedWork | None) -> None:
-    """Delete what was staged and is in no commit, where nobody can commit it any more.
+    """Delete what was staged and is in no commit, where no process can commit it any more.
 
     Another try that knows of our files has the same application transaction: once that is in the table with *our*
     commit, none of them can land. Where another's commit has it, or nothing was committed, our files may be in use.
@@ -130,8 +130,8 @@ class _Rounds:
             except _WORTH_ANOTHER_ROUND as error:
                 # A source may have lost files too, which says nothing about the rows that the author meant.
                 if isinstance(error, self._final) and error.table == context.root:
-                    told = f"{error.message} It is not planned again, because the job says on_conflict: fail."
-                    raise type(error)(told, **(error.facts | {"retryable": False})) from error
+                    message = f"{error.message} It is not planned again, because the job says on_conflict: fail."
+                    raise type(error)(message, **(error.facts | {"retryable": False})) from error
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
                 deadline_ms = deadline_ms or clock.now_ms() + context.spec.conflict_deadline_s * 1000
                 if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:

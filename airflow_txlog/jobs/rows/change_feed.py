@@ -1,4 +1,4 @@
-"""What a commit tells a change data feed: which rows left their files, and which new rows are inserts or new images.
+"""A commit's change data feed: which rows left their files, and which new rows are inserts or new images.
 
 A reader derives the changes of whole files by itself, so nothing is written where files only come and go. The
 invariant: either every change of the round stands in change files, or none does, and then no staged file holds a row
@@ -19,7 +19,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 
-_TOLD = ", told"
+_CHANGE_ROWS = ", change rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +34,28 @@ class LeavingRows:
     keys: list[str]
 
 
-def must_tell(operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool) -> bool:
+def needs_change_rows(
+    operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool
+) -> bool:
     """Whether the round's commit needs change files; `copies_rows`: some staged file holds rows that stay as they are.
 
-    Rows that come back changed are told as what they were and became. Deletes and inserts of one commit are told
-    together, as delta-spark does.
+    Rows that come back changed are written as what they were and became. Deletes and inserts of one commit are
+    written together, as delta-spark does.
     """
     if not prepared.snapshot.table_properties.change_data_feed:
         return False
-    leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or operation.tells_inserts_alone
+    leaves = bool(found.removed.num_rows or prepared.whole.num_rows) or operation.records_inserts_alone
     return copies_rows or found.updated.num_rows > 0 or (leaves and inserts_rows)
 
 
-def told(fingerprint: str) -> str:
+def with_change_rows(fingerprint: str) -> str:
     """The fingerprint of inserts that have change rows: those that were staged without are others."""
-    return fingerprint + _TOLD
+    return fingerprint + _CHANGE_ROWS
 
 
-def untold(fingerprint: str) -> str:
-    """The fingerprint of inserts without what `told` has put behind it."""
-    return fingerprint.removesuffix(_TOLD)
+def without_change_rows(fingerprint: str) -> str:
+    """The fingerprint of inserts without what `with_change_rows` has put behind it."""
+    return fingerprint.removesuffix(_CHANGE_ROWS)
 
 
 def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:

@@ -68,8 +68,8 @@ class RowOperation(ABC, Generic[P]):
     """Whether every commit of it that changes something has new rows. One that only removes rows may need no Parquet
     file, so that it also serves a table whose files cannot be written here."""
 
-    tells_inserts_alone = False
-    """Whether a change feed is told of inserts also where no row leaves: their source can be evaluated only once, and
+    records_inserts_alone = False
+    """Whether inserts are written as change rows also where no row leaves: their source can be evaluated only once, and
     in the next round rows may leave."""
 
     @abstractmethod

@@ -21,7 +21,13 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
-from airflow_txlog.jobs.rows.change_feed import LeavingRows, leaving_rows, must_tell, told, with_change_type
+from airflow_txlog.jobs.rows.change_feed import (
+    LeavingRows,
+    leaving_rows,
+    needs_change_rows,
+    with_change_rows,
+    with_change_type,
+)
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 from airflow_txlog.wording import plural
@@ -34,7 +40,7 @@ MAX_INPUTS = 16
 class _Missing:
     """What no segment in memory holds: plan rows to copy, groups of plan rows whose images are new, buckets.
 
-    `leaving`, where the commit tells its changes: all rows that leave their files; `changes` are groups of its files
+    `leaving`, where the commit has change files: all rows that leave their files; `changes` are groups of its files
     whose change rows are new.
     """
 
@@ -70,7 +76,7 @@ def stage_work(
     staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
     memory.add(_segments(missing, staged, keys))
     vectors = _vectors(context, prepared, found, memory)
-    context.log(_told(missing, staged, memory, vectors))
+    context.log(_summary(missing, staged, memory, vectors))
     touched = prepared.candidates.take(pa.array(sorted(found.removed.positions), pa.int64()))
     return StagedWork(
         copies=_files(memory, COPY),
@@ -104,9 +110,9 @@ def _missing(
     new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
     wanted = operation.inserts_wanted(prepared, found.matches)
     leaving = None
-    if must_tell(operation, prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
+    if needs_change_rows(operation, prepared, found, copies_rows=bool(copies), inserts_rows=bool(wanted)):
         leaving = leaving_rows(context, prepared, found)
-        wanted = {bucket: told(fingerprint) for bucket, fingerprint in wanted.items()}
+        wanted = {bucket: with_change_rows(fingerprint) for bucket, fingerprint in wanted.items()}
     inserted = {segment.fingerprint for segment in memory.keep(INSERTS, (), set(wanted.values()))}
     return _Missing(
         copies=[row for row in copies if keys[row] not in copied],
@@ -163,7 +169,7 @@ def _stage(
         copies=found.removed.plan(found.plan, copies) if copies else None,
         rows=rows,
         images=images,
-        leaving=_untold(missing),
+        leaving=_leaving_plan(missing),
         updates=prepared.updates,
     )
     try:
@@ -209,7 +215,7 @@ def _copied_with_images(
     return frozenset(row for row, count in zip(copies, parts, strict=True) if count == 1 and row in imaged)
 
 
-def _untold(missing: _Missing) -> FilePlan | None:
+def _leaving_plan(missing: _Missing) -> FilePlan | None:
     """The rows that leave their files and of which no segment has change rows; None where there are none."""
     if missing.leaving is None or not missing.changes:
         return None
@@ -224,7 +230,7 @@ def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
 
 
 def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[str]) -> list[Segment]:
-    """What was staged, as segments; also those that gave no file, so that nobody stages them again."""
+    """What was staged, as segments; also those that gave no file, so that they are not staged again."""
     copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
     new: dict[int, list[StagedFile]] = {}
     for file in staged:
@@ -260,7 +266,7 @@ def _files(memory: Memory, kind: str) -> list[StagedFile]:
     return [file for file in files if not file.is_change]
 
 
-def _told(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, vectors: NewVectors) -> str:
+def _summary(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, vectors: NewVectors) -> str:
     new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
     rows = sum(file.num_records for file in staged)
     kept = len(memory.segments) - new

@@ -97,8 +97,8 @@ def describe(error: BaseException) -> str:
     An exception that says nothing of its own, such as "Exception thrown in awaitResult", is left out.
     """
     causes = causes_of(error)
-    told = [cause for cause in causes[:-1] if cause.says_something] + causes[-1:]
-    return ": ".join(cause.text() for cause in told)
+    shown = [cause for cause in causes[:-1] if cause.says_something] + causes[-1:]
+    return ": ".join(cause.text() for cause in shown)
 
 
 def condition_of(error: BaseException) -> str | None:

@@ -1,4 +1,4 @@
-"""Spark jobs run and their errors told apart: ours, the author's, and the machine's.
+"""Spark jobs run, and whose error it is when one fails: ours, the author's, and the machine's.
 
 The invariant: an error that a worker of ours raised comes out as itself; one that Spark blames on the data or the SQL
 is the author's and is not retried; a process of Spark that died is `JobLost`; whatever is left is a `JobError` that
@@ -79,8 +79,8 @@ def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) ->
         what = f"a value of type {found} cannot be cast to {wanted}"
     else:
         # The causes around it say where: the file that was read.
-        told = ": ".join(cause.text() for cause in causes if cause.says_something)
-        what = f"{told} (SQLSTATE {blamed.state})"
+        shown = ": ".join(cause.text() for cause in causes if cause.says_something)
+        what = f"{shown} (SQLSTATE {blamed.state})"
     sql = _sql_of(error)
     if sql is None:
         return f"{what}. The value is not shown."

@@ -1,7 +1,7 @@
 """Lines in the task log while a long Spark job runs: how many of its tasks are done.
 
 A thread beside the job asks Spark every few seconds. The invariant: watching never fails a job, and ends with what is
-watched. Nothing is said over Spark Connect, where the tracker of tasks is not in reach.
+watched. Nothing is logged over Spark Connect, where the tracker of tasks is not in reach.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
 
     def watch() -> None:
         while not over.wait(every_s):
-            # The session may be on its way out, and a line that is not said does no harm.
+            # The session may be on its way out, and a missing line does no harm.
             with contextlib.suppress(Exception):
                 total, done, failed = _counts(spark)
                 if total:

@@ -24,9 +24,9 @@ from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
 
 # Not here, and so refused: what runs code (reflect), reads files or their names (input_file_name, from_protobuf,
-# from_xml by its schema option), tells of the session (current_user, version), puts values into an error (raise_error,
-# assert_true), follows a document (xpath), and whatever is no function of one row. What is not deterministic is refused
-# in conditions by Spark's analysis.
+# from_xml by its schema option), depends on the session (current_user, version), puts values into an error
+# (raise_error, assert_true), follows a document (xpath), and whatever is no function of one row. What is not
+# deterministic is refused in conditions by Spark's analysis.
 FUNCTIONS = words(
     """
     if coalesce ifnull nullif nullifzero nvl nvl2 nanvl zeroifnull equal_null isnull isnotnull isnan between when
@@ -136,13 +136,13 @@ def check_parsed(spark: SparkSession, text: str, parameters: Mapping[str, Any]) 
         if kind in _SUBQUERIES:
             raise unsupported(text, "a subquery", "It reads what conflict checks cannot see: join it as a source.")
         if kind in _WINDOWS:
-            raise unsupported(text, "a window function", "It may speak of one row only.")
+            raise unsupported(text, "a window function", "It may look at one row only.")
         if kind == "UnresolvedStar":
             raise unsupported(text, "a star", "Name the columns that are meant.")
         if kind == "ExpressionWithUnresolvedIdentifier":
             raise unsupported(text, "IDENTIFIER()", "Write the name itself.")
         if name.startswith(f"{EXPRESSIONS}aggregate."):
-            raise unsupported(text, "an aggregate function", "It may speak of one row only.")
+            raise unsupported(text, "an aggregate function", "It may look at one row only.")
         if not name.startswith(CATALYST) or kind not in _PARSED:
             raise unsupported(text, kind, _WHY)
     try:

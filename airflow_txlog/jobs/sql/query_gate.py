@@ -20,7 +20,7 @@ from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.jobs.sql.functions import FUNCTIONS, UnlistedCall, check_calls
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, parser_of, short, words
 
-# Of many rows, into many rows, and what tells of the session and the place of a row.
+# Of many rows, into many rows, and what depends on the session and the place of a row.
 _OF_QUERIES = words(
     """
     and any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate

@@ -60,7 +60,7 @@ def evolved_by_source(context: JobContext, tx: Transaction, source: StructType |
 
 
 def assigned_columns(source: StructType, clauses: Sequence[Mapping[str, Any]], target_alias: str) -> StructType:
-    """The source's columns that a MERGE stores under their own name: those that `*` or an assignment speaks of."""
+    """The source's columns that a MERGE stores under their own name: those that `*` or an assignment names."""
     names: set[str] = set()
     for clause in clauses:
         assigned = clause.get("set") or clause.get("values") or {}

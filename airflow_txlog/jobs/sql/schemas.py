@@ -243,7 +243,7 @@ def is_same_type(found: DataType, wanted: DataType) -> bool:
 def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0) -> str:
     """SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
 
-    A member that a struct lacks is an untyped NULL in it: whoever selects the value casts it to the column's type.
+    A member that a struct lacks is an untyped NULL in it: the caller casts it to the column's type.
     """
     # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
     if _same(found, wanted) or isinstance(found, NullType):

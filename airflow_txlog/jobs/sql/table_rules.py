@@ -99,7 +99,7 @@ class Rules:
         return frozenset([*self.table.generated, *self.table.lengths, *self.table.identities, *named])
 
     def default_sql(self, column: str) -> str:
-        """SQL for what a new row holds in a column that nobody gave it a value for."""
+        """SQL for what a new row holds in a column that no source gives a value."""
         text = self.evaluated.defaults.get(column)
         return "NULL" if text is None else f"CAST((\n{text}\n) AS {type_sql(self.spark_schema[column].dataType)})"
 
@@ -176,9 +176,9 @@ class Rules:
     ) -> Column:
         """JSON where the SQL `broken` is true, else null; see `datafiles/tasks/violations`."""
         columns = list(dict.fromkeys(shown))[:SHOWN_COLUMNS]
-        told = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
-        told += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
-        return F.when(F.expr(broken), F.to_json(F.struct(*told), {"ignoreNullFields": "false"}))
+        facts = [F.lit(constraint).alias("constraint"), F.lit(what).alias("what"), F.lit(column).alias("column")]
+        facts += [F.array(*(F.lit(name) for name in columns)).alias("columns")] if columns else []
+        return F.when(F.expr(broken), F.to_json(F.struct(*facts), {"ignoreNullFields": "false"}))
 
 
 def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:

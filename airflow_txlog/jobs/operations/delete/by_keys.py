@@ -43,7 +43,7 @@ from airflow_txlog.wording import plural
 MOST_KEYS = 10_000
 
 KEY = "key"
-# Types whose values lie in one order that everybody knows; of others only the rows are asked.
+# Types whose values lie in one order that all engines share; other types are compared row by row only.
 _UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
 _BY_NUMBER = {Primitive.DATE: pa.int32(), Primitive.TIMESTAMP: pa.int64(), Primitive.TIMESTAMP_NTZ: pa.int64()}
 
@@ -212,7 +212,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
 def keys_predicate(keys: Keys, field: StructField) -> Predicate:
     """What rows with one of the keys satisfy: the keys themselves, or the range that they span.
 
-    Its text, which errors show, tells no key.
+    Its text, which errors show, contains no key.
     """
     text = f"{field.name} IN ({plural(len(keys.values), 'key')})"
     return Predicate(text, _tree(keys.values, field), frozenset({field.name}))

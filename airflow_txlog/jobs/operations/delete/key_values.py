@@ -1,4 +1,4 @@
-"""Keys of subjects brought to the exact type of the table's column, or refused: a key that changes forgets nobody.
+"""Keys of subjects brought to the exact type of the table's column, or refused: a key that is changed matches no row.
 
 A file of keys in which `007` was read as the number 7 would find nothing in a column of texts, and a join that casts
 one side would find somebody else. So a key becomes a value of the column only where it is that value: the same number,
@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.schema.schema import StructField, array_of, arro
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
 from airflow_txlog.errors import SchemaMismatch, UnsupportedFeature
 
-# A double tells all decimals of so many digits apart, and all whole numbers up to this one.
+# A double distinguishes all decimals of so many digits, and all whole numbers up to this one.
 _DOUBLE_DIGITS = 15
 _DOUBLE_WHOLE = 1 << 53
 
@@ -65,7 +65,7 @@ def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: Struc
 
     `given` is a column that Arrow read, or Python values (text, numbers, dates, datetimes, Decimals, bytes).
     Raises SchemaMismatch for the first key that is null or is not exactly a value of the column's type; the message
-    tells its place and both types. Raises UnsupportedFeature for a column that no key can be compared with by value.
+    names its place and both types. Raises UnsupportedFeature for a column that no key can be compared with by value.
     """
     check_key_column(field, table)
     kind = arrow_type(field.type)
@@ -76,7 +76,7 @@ def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: Struc
 
 
 def check_key_column(field: StructField, table: str) -> None:
-    """Raises UnsupportedFeature where equality of values is not what tells one row's subject from another's."""
+    """Raises UnsupportedFeature where equality of values does not distinguish one row's subject from another's."""
     what = None
     if field.is_collated:
         what = "has a collation, so that different texts are equal"
@@ -156,8 +156,8 @@ def _refusal(place: int | None, found: str, why: str, field: StructField, table:
     which = "A key" if place is None or place < 0 else f"Key number {place + 1}"
     return SchemaMismatch(
         f"{which} is a {found}, and the column {field.name!r} of {table} is {field.type}: {why}. A key that is changed "
-        "on the way would find nobody, or somebody else. Give the keys in the column's own type: cast them in a query, "
-        "give the file a schema, or filter them. Nothing was read.",
+        "on the way would match no row, or another subject's. Give the keys in the column's own type: cast them in a "
+        "query, give the file a schema, or filter them. Nothing was read.",
         table=table,
         columns=[field.name],
     )
@@ -213,7 +213,9 @@ def _whole(value: Any) -> int:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value) or value != math.floor(value) or abs(value) > _DOUBLE_WHOLE:
-            raise _NotExact("it is no whole number, or one that a floating-point number cannot tell from its neighbour")
+            raise _NotExact(
+                "it is no whole number, or one that a floating-point number cannot distinguish from its neighbour"
+            )
         return int(value)
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value(context=_EXACT):
         return int(value)
@@ -259,7 +261,7 @@ def _double(value: Any) -> float:
     else:
         raise _NotExact("it has no exact floating-point number")
     if math.isnan(number):
-        raise _NotExact("NaN names nobody")
+        raise _NotExact("NaN matches no row")
     # One zero: Spark's joins take both for equal.
     return number + 0.0
 

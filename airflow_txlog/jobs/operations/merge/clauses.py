@@ -103,9 +103,9 @@ class Clauses:
     def parameters(self) -> dict[str, str]:
         """operationParameters, as delta-spark spells them."""
         return {
-            "matchedPredicates": _told(self.matched),
-            "notMatchedPredicates": _told(self.not_matched),
-            "notMatchedBySourcePredicates": _told(self.not_matched_by_source),
+            "matchedPredicates": _described(self.matched),
+            "notMatchedPredicates": _described(self.not_matched),
+            "notMatchedBySourcePredicates": _described(self.not_matched_by_source),
         }
 
 
@@ -223,7 +223,7 @@ def assigned_values(
     """SQL for each column that a clause assigns, by the table's spelling and cast to its type; `*`: every column.
 
     Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch; ConstraintViolation and UnsupportedFeature
-    for what the table lets nobody assign.
+    for a column that the table computes itself.
     """
     if isinstance(assigned, str):
         values = _all_columns(sides, is_insert=is_insert)
@@ -308,11 +308,11 @@ def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:
             )
 
 
-def _told(clauses: Sequence[Clause]) -> str:
+def _described(clauses: Sequence[Clause]) -> str:
     entries = []
     for clause in clauses:
-        told = {"actionType": clause.action}
+        described = {"actionType": clause.action}
         if clause.condition is not None:
-            told = {"predicate": clause.condition, **told}
-        entries.append(told)
+            described = {"predicate": clause.condition, **described}
+        entries.append(described)
     return json.dumps(entries, ensure_ascii=False)

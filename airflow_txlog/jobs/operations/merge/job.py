@@ -27,7 +27,7 @@ from airflow_txlog.jobs.files.source import MaterializedSource, build_source, ma
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, check_clauses
 from airflow_txlog.jobs.operations.merge.images import inserted_rows, updated_images
 from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, told
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
@@ -143,7 +143,7 @@ class _Merge(RowOperation[_Prepared]):
             used = self._gate.parameters_in(text)
             read = either(read, read_condition(context, snapshot, text, used, alias=sides.target_alias))
         if auto is not None:
-            context.log(f"what ON can match is bounded by the source, which names {told(auto)}")
+            context.log(f"what ON can match is bounded by the source, which names {described(auto)}")
         return read
 
     def _on(self, snapshot: Snapshot, sides: Sides) -> Predicate:

@@ -116,7 +116,7 @@ def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, claus
     path = readable(plan.table.column("location")[file].as_py())
     raise AmbiguousMerge(
         f"{context.root}: {many} target rows are matched by more than one source row, the first of them row {row} of "
-        f"{path}. Which one shall act cannot be told: make the source unique in the columns of ON. "
+        f"{path}. It is not defined which one acts: make the source unique in the columns of ON. "
         "Nothing was changed.",
         table=context.root,
         path=path,

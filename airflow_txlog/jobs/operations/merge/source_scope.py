@@ -60,7 +60,7 @@ _EQUALITIES = {"=": False, "==": False, "<=>": True}
 _COMPARISONS = frozenset({*_EQUALITIES, "<>", "!=", "<", "<=", ">", ">=", "!", "->", "=>"})
 # Words that bind as loosely as a comparison, or more: beside one of these, what stands next to `=` is not its operand.
 _LOOSE_WORDS = frozenset({"and", "or", "not", "is", "in", "between", "like", "ilike", "rlike", "regexp", "exists"})
-# Words that open and close as parentheses do; a bare column of one of these names cannot be told from them.
+# Words that open and close as parentheses do; a bare column of one of these names cannot be distinguished from them.
 _CASES = {"case": 1, "end": -1}
 _LITERAL_WORDS = frozenset({"true", "false", "null"})
 _OPENING, _CLOSING = frozenset("(["), frozenset(")]")
@@ -160,7 +160,7 @@ class AutoScope:
         return list(chosen.values())
 
     def _compares_plainly(self, equality: Equality, sides: Sides) -> bool:
-        """Whether the other side speaks of the source alone, and no cast changes a value to compare it."""
+        """Whether the other side names columns of the source alone, and no cast changes a value to compare it."""
         try:
             found = self.gate.value(equality.sql, sides.source_alone)
         except InvalidPredicate:
@@ -236,7 +236,7 @@ def ranges_of(chosen: Chosen, ends: pa.Table) -> Predicate:
     return Predicate(describe(tree), tree, frozenset(names))
 
 
-def told(scope: Predicate) -> str:
+def described(scope: Predicate) -> str:
     """What the source names, in words for people."""
     names = ", ".join(sorted(scope.columns or ()))
     sets = [leaf for leaf in leaves(scope.tree) if isinstance(leaf, PartitionSet)]

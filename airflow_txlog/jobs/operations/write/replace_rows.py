@@ -23,7 +23,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.source import Source, build_source
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
-from airflow_txlog.jobs.rows.change_feed import untold
+from airflow_txlog.jobs.rows.change_feed import without_change_rows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
@@ -47,18 +47,18 @@ def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> boo
 
 def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> DataFrame:
     """The rows; beside each for which the accepted condition is not true a violation (`tasks.violations`)."""
-    told: dict[str, Any] = {
+    violation: dict[str, Any] = {
         "constraint": "replace_where",
         "column": None,
         "what": f"replace_where ({condition})",
         "values": {},
     }
     rows.createOrReplaceTempView(view)
-    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {_text(json.dumps(told))} END"
+    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {_text(json.dumps(violation))} END"
     names = [name for name in rows.schema.names if name != VIOLATION_COLUMN]
     columns = [quoted(name) for name in names]
     if VIOLATION_COLUMN in rows.schema.names:
-        # A rule of the table that is broken is told first.
+        # A rule of the table that is broken is reported first.
         broken = f"coalesce({VIOLATION_COLUMN}, {broken})"
     return gate.run(f"SELECT {', '.join(columns)}, {broken} AS {VIOLATION_COLUMN} FROM {quoted(view)}")
 
@@ -76,7 +76,7 @@ class ReplaceRows(ByCondition[_Prepared]):
     """What the pipeline must know of this overwrite."""
 
     name = "WRITE"
-    tells_inserts_alone = True
+    records_inserts_alone = True
 
     def __init__(self, context: JobContext, gate: SqlGate) -> None:
         super().__init__(context, gate, context.arguments["replace_where"] or "FALSE")
@@ -90,7 +90,9 @@ class ReplaceRows(ByCondition[_Prepared]):
             read_self = context.saved_inputs.reads_target
             staged_as = f"version {snapshot.version}" if read_self else "the source"
             source = None
-            if read_self or not any(untold(segment.fingerprint) == staged_as for segment in memory.segments):
+            if read_self or not any(
+                without_change_rows(segment.fingerprint) == staged_as for segment in memory.segments
+            ):
                 source = build_source(context, gate, snapshot)
                 gate.check_all_used()
                 context.saved_inputs.reads_target = source.reads_target

@@ -3,7 +3,8 @@
 How many rows a task will have is not known before it ran: of a filter over ten thousand files each task may keep a few.
 So what was written is looked at, and where it is many tiny files, those of each partition become few, in a second job
 that reads them again: it costs what they weigh, which is little. The invariant: the files that come out hold exactly
-the rows of those that went in, and whatever is not told of any more is deleted: no commit has named it (soundness A17).
+the rows of those that went in, and whatever is not reported any more is deleted: no commit has named it (soundness
+A17).
 """
 
 from __future__ import annotations
