@@ -103,6 +103,7 @@ SHARED_NAMES = {
     "reading writing rows schema": "of checkpoints and of Parquet files; of the table",
     "files scan missing_files": "of a snapshot, and Spark's reading of them",
     "checksum": "the file in the log, and the check of a snapshot against it",
+    "images": "the rows that an update makes: Spark's part of them, and the task that writes them",
     "compaction evolution": "the decision of a commit, and the work that it decides on",
     "names": "of the log's files; of a predicate's columns",
     "output": "files put by the store; files that were written",
