@@ -39,7 +39,7 @@ LEFT = {
     "rounds": {"contract.py", "docs", "jobs", "operators"},
     "sieves?": {"datafiles", "jobs"},
     "(?:speaks?|spoken|speaking) of": {"jobs"},
-    "told|tells?": {"datafiles", "docs", "engine", "jobs", "operators"},
+    "told|tells?": {"datafiles", "jobs", "operators"},
     "verdicts?": {"jobs"},
     "whoever": {"datafiles", "jobs"},
 }

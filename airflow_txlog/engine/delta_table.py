@@ -224,7 +224,7 @@ class Table:
 
         The table's columns (or these) as of `end`, then `_change_type` (insert, delete, update_preimage,
         update_postimage), `_commit_version` and `_commit_timestamp` (UTC); versions ascending, read in this process.
-        Raises as `engine.table.changes.rows` tells; VersionNotFound, LogGap where the log holds the versions no longer.
+        Raises as `engine.table.changes.rows` does; VersionNotFound, LogGap where the log holds the versions no longer.
         """
         return change_rows(self.uri, self.snapshot, start, end, columns)
 
@@ -279,7 +279,7 @@ class Table:
         where any commit lands first: a restore is never rebased.
         """
         if version is None and timestamp is None:
-            raise InvalidInput(f"{self.uri}: restore is told a version or a timestamp. Nothing was changed.")
+            raise InvalidInput(f"{self.uri}: restore needs a version or a timestamp. Nothing was changed.")
         tx = self.begin()
         target = self.snapshot(version, timestamp)
         asked = None if timestamp is None else moment_text(parse_moment(timestamp))
@@ -393,7 +393,7 @@ class Table:
         )
 
     def _record(self, operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-        """A commit without a file: it only tells the history what was done."""
+        """A commit without a file: it only records in the history what was done."""
         self.begin().commit(operation, parameters, metrics)
 
 

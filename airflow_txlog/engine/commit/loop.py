@@ -6,7 +6,7 @@ Two invariants:
   but a plain success, the version is read back: our bytes mean committed, others mean lost, nothing means that the same
   bytes are put again at the same version. An attempt at the next version starts only after this one was *read* as
   another's.
-* What cannot be told is raised as CommitStateUnknown, never guessed, and nothing staged is deleted after it.
+* What cannot be known is raised as CommitStateUnknown, never guessed, and nothing staged is deleted after it.
 
 Source: protocol, "Commit files"; delta-spark, OptimisticTransaction.doCommitRetryIteratively.
 """
@@ -152,7 +152,7 @@ def _read_winners(
     """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
 
     `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. One listing,
-    from the version that was checked last, tells whether it is still the same log, and who else has landed. A listing
+    from the version that was checked last, shows whether it is still the same log, and who else has landed. A listing
     may lag behind, so a file that it lacks is asked for by its name. Raises TableReplaced, ConcurrentLogCleanup: what
     cannot be read is never taken for "no conflict".
     """
@@ -255,7 +255,7 @@ def put_and_read_back(
 ) -> bytes | None:
     """None where our bytes are at `path`, else another's.
 
-    Raises CommitStateUnknown when neither can be told, also where the `anchor` is not there any more: what is put again
+    Raises CommitStateUnknown when neither is known, also where the `anchor` is not there any more: what is put again
     must follow the log that was read. Raises TableReplaced where the version was taken and then vanished. Raises what
     the store raised (UnsupportedStore, an OSError) where every put so far was refused and nothing is at `path`.
     """
@@ -278,7 +278,7 @@ def put_and_read_back(
             if isinstance(error, OutsideTable) and is_refused:
                 raise  # before anything was made
             failure = error
-            # One put that was not answered may land later, whatever the next one is told.
+            # One put that was not answered may land later, whatever the next one returns.
             is_refused = is_refused and _is_refusal(error)
         outcome, found = _read_back(store, path, data)
         if outcome is _Put.OURS:

@@ -1,7 +1,7 @@
 """`N.crc`: what the writer of a version believed that the table held, as a check on request.
 
 No one reads it unasked, and nothing in it ever decides what a table holds. The invariant: a file that makes no sense
-is told apart from one that is not there, and never passes for an agreement.
+is distinguished from one that is not there, and never passes for an agreement.
 Source: protocol, "Version Checksum File".
 """
 
@@ -44,7 +44,7 @@ def read_checksum(store: Store, version: int) -> Checksum | None:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptTable(
-            f"CorruptTable: {path} of {store.root} is no checksum of a version: {error}. It tells nothing about the "
+            f"CorruptTable: {path} of {store.root} is no checksum of a version: {error}. It says nothing about the "
             "table, which can be read without it; the file may be deleted.",
             table=store.root,
             path=path,

@@ -1,7 +1,7 @@
 """The commits of a segment, read: through log compaction files where these make it shorter.
 
 The invariant: with and without compaction files the replay is the same. A compaction is used whole or not at all, only
-inside the segment, and never instead of the last commit, which alone tells the time of the version. One that cannot be
+inside the segment, and never instead of the last commit, which alone has the time of the version. One that cannot be
 read is passed over for the commits that it stands for: they are all listed, or there is no segment.
 Source: protocol, "Log Compaction Files".
 """
@@ -91,7 +91,7 @@ def _read_compacted(store: Store, compaction: CompactedFile) -> Commit | None:
     if removed and any(
         (each.path, each.deletion_vector and each.deletion_vector.unique_id) in removed for each in commit.adds
     ):
-        # Which of the two came last cannot be told from one file.
+        # Which of the two came last cannot be known from one file.
         why = "it adds and removes one file, so it is not reconciled. The commits that it stands for are read."
         warn_once(log, store.root, path, why)
         return None

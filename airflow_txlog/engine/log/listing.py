@@ -56,7 +56,7 @@ class Listing:
 
     @property
     def earliest(self) -> int | None:
-        """The first version that can be rebuilt, as far as one can tell without looking for gaps."""
+        """The first version that can be rebuilt, as far as is known without looking for gaps."""
         return 0 if 0 in self.commits else min(self.checkpoints, default=None)
 
 

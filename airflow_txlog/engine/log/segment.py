@@ -60,7 +60,7 @@ def _segment_of(listing: Listing, wanted: int | None, table: str, without: Colle
             f"TableNotFound: {table} has no {LOG_DIRECTORY} with a commit in it. Nothing was read or written.",
             table=table,
         )
-    # What is left out still tells which version is the latest: a table never shrinks because a file cannot be read.
+    # What is left out still shows which version is the latest: a table never shrinks because a file cannot be read.
     version = latest if wanted is None else wanted
     if not 0 <= version <= latest:
         raise _not_found(table, version, listing)

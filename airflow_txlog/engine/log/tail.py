@@ -1,10 +1,10 @@
 """What one listing of the log shows from a known version on: is it still the log that we know, and what came after.
 
-The listing begins at the known version *inclusive*: that one request tells whether the version's commit is the file
+The listing begins at the known version *inclusive*: that one request shows whether the version's commit is the file
 that we saw (else the table was dropped and made again, or its log rewritten or cleaned) and what is new. It also
 watches over the commits that were acknowledged to us: another writer whose put is not conditional may replace one
 afterwards (soundness A15).
-The invariant: what follows the known version is contiguous, or the caller is told that it is not.
+The invariant: what follows the known version is contiguous, or the result says that it is not.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) ->
         try:
             data = store.read(info.path)
         except FileNotFoundError:
-            # Cleaned since it was listed, or gone: the next look tells which.
+            # Cleaned since it was listed, or gone: the next look shows which.
             continue
         if hashlib.sha256(data).digest() != commit.digest:
             raise _overwritten(tail.table, commit.version, data)

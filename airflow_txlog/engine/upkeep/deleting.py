@@ -1,4 +1,4 @@
-"""Deleting many files: in parallel, bounded, counted exactly, and told of on the way.
+"""Deleting many files: in parallel, bounded, counted exactly, and reported on the way.
 
 Which files may go is decided elsewhere. One that cannot be deleted does not keep the ones behind it alive: deleting
 goes on, up to a number of failures that says the store refuses altogether. Whatever ends it, the count is of files
@@ -123,11 +123,11 @@ def progress_log(
     clock: Clock,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> Callable[[], None]:
-    """A function to call after every file: every so many files or seconds it logs how far it is, and tells it."""
+    """A function to call after every file: every so many files or seconds it logs and reports how far it is."""
     total_bytes = sum(info.size_bytes for info in files)
     next_file, next_ms = PROGRESS_FILES, clock.now_ms() + PROGRESS_MS
 
-    def tell() -> None:
+    def report() -> None:
         nonlocal next_file, next_ms
         now_ms = clock.now_ms()
         if deletion.deleted_files < next_file and now_ms < next_ms:
@@ -143,7 +143,7 @@ def progress_log(
         if on_progress is not None:
             on_progress(progress)
 
-    return tell
+    return report
 
 
 def _settle(deletion: Deletion, info: FileInfo, future: Future[None]) -> None:

@@ -68,7 +68,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
 
     `snapshot` is the latest version. Every version that was current at any moment within the retention (whole days,
     UTC) can be read as before. A table with the feature checkpointProtection is left as it is: its writer rules which
-    versions may be cut. `automatic`: the log was just written to, which tells the store's time, and at most
+    versions may be cut. `automatic`: the log was just written to, which shows the store's time, and at most
     MAX_AUTOMATIC_FILES are deleted, oldest first.
 
     Raises whatever the store raises at a listing or a delete.

@@ -1,7 +1,7 @@
 """Which sidecars of V2 checkpoints no checkpoint names any more.
 
 Several checkpoints may share a sidecar, and a checkpoint's sidecars are written before the checkpoint that names them.
-The invariant: in doubt it stays. One checkpoint whose sidecars cannot be told keeps all of them.
+The invariant: in doubt it stays. One checkpoint whose sidecars cannot be known keeps all of them.
 Source: protocol, "Metadata Cleanup" and "Sidecar File Information".
 """
 

@@ -2,8 +2,8 @@
 
 Two clocks decide. A file that the log has removed goes once its tombstone is past the asked retention. A file that no
 action names may be one that a writer is staging right now, and goes only once it is older than the orphan retention,
-never under 24 hours, whatever is asked. Where the candidates come from is told here: a listing, an inventory, or (lite)
-the removes of the log; which of them go is decided in `vacuum_plan`, by the same rules for all three. What an inventory
+never under 24 hours, whatever is asked. This module finds the candidates, by a listing, an inventory or (lite) the
+removes of the log; which of them go is decided in `vacuum_plan`, by the same rules for all three. What an inventory
 or the log proposes is looked up in the store before it is deleted.
 Source: delta-spark, VacuumCommand; soundness A16.
 """
@@ -277,7 +277,7 @@ def _named(store: Store, state: VacuumState, times: _Times, removes: Sequence[Re
 
 
 def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times, parallelism: int) -> VacuumPlan:
-    """The plan with what the store itself says of each file: gone already, younger than told, or to be deleted."""
+    """The plan with what the store itself says of each file: gone already, younger than listed, or to be deleted."""
 
     looked = look_up(store, [info.path for info in plan.files], parallelism, skip_outside=True)
     found = [info for info in looked if info is not None]
@@ -358,9 +358,9 @@ def _delete(
             metrics = {"numDeletedFiles": deletion.deleted_files, "numVacuumedDirectories": directories}
             on_end({"status": status}, metrics)
 
-    tell = progress_log(store.root, "vacuum", plan.files, deletion, clock, on_progress)
+    report = progress_log(store.root, "vacuum", plan.files, deletion, clock, on_progress)
     try:
-        delete_files(store, plan.files, deletion, parallelism=request.parallelism, on_file=tell)
+        delete_files(store, plan.files, deletion, parallelism=request.parallelism, on_file=report)
         deletion.check()
         for directory in plan.directories:
             directories += _delete_directory(store, directory)

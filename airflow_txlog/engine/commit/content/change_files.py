@@ -1,7 +1,7 @@
 """Files of change rows in a commit: when they may be there, when they must be, and what they are called.
 
 In a table with `delta.enableChangeDataFeed` a reader learns which rows a commit changed from its `cdc` actions where it
-has any, and derives it from added and removed files where it has none. The invariant: a commit either tells all its
+has any, and derives it from added and removed files where it has none. The invariant: a commit either records all its
 changes in such files, or none of its files holds a row that was there before.
 Source: protocol, "Add CDC File", "Change Data Files" and "Writer Requirements for AddCDCFile".
 """
@@ -79,7 +79,7 @@ def _is_on(attempt: Attempt) -> bool:
 
 
 def _copies_rows(attempt: Attempt) -> bool:
-    """Whether files go and files that were not there come: a file that comes back with another vector tells itself."""
+    """Whether files go and files that were not there come; another vector of a file shows its own changes."""
     removed = {canonical_path(remove.path, attempt.table) for remove in attempt.removes if remove.data_change}
     added = {canonical_path(add.path, attempt.table) for add in attempt.adds if add.data_change}
     return bool(removed) and not added <= removed

@@ -1,4 +1,4 @@
-"""Clustered tables: every file that is added tells the bounds of the clustering columns.
+"""Clustered tables: every file that is added has the bounds of the clustering columns.
 
 The columns stand in the domain `delta.clustering`, by physical name. We append to clustered tables and rewrite their
 files; we cluster none, so a file of ours names no clusteringProvider, and the engine that clusters will take it up.
@@ -45,7 +45,7 @@ def clustering_columns(domains: Iterable[DomainMetadata], table: str) -> tuple[P
                 found = msgspec.json.decode(domain.configuration, type=_Clustering).clustering_columns
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 raise CorruptTable(
-                    f"{table}: the domain {CLUSTERING_DOMAIN} does not tell the clustering columns: {error}.",
+                    f"{table}: the domain {CLUSTERING_DOMAIN} does not name the clustering columns: {error}.",
                     table=table,
                 ) from error
             return tuple(tuple(path) for path in found)
@@ -98,7 +98,7 @@ def check_clustered_files(attempt: Attempt, columns: Iterable[Path]) -> None:
     for add, path in _without_bounds(attempt, columns):
         raise InvalidCommit(
             f"{attempt.table} is clustered by {'.'.join(path)}, so the statistics of {add.path} must hold "
-            "numRecords and tell that column's nulls and bounds. Nothing was committed.",
+            "numRecords and have that column's nulls and bounds. Nothing was committed.",
             table=attempt.table,
         )
 
@@ -127,8 +127,8 @@ def _without_bounds(attempt: Attempt, columns: Iterable[Path]) -> Iterator[tuple
     for add in attempt.adds:
         if canonical_path(add.path, attempt.table) in removed:
             continue
-        told = _null_counts(add)
-        yield from ((add, path) for path in wanted if told is None or not _holds(told, path))
+        counts = _null_counts(add)
+        yield from ((add, path) for path in wanted if counts is None or not _holds(counts, path))
 
 
 def _null_counts(add: Add) -> Mapping[str, object] | None:

@@ -1,7 +1,7 @@
 """In-commit timestamps: the time that a commit carries in itself, alone and after a lost race.
 
 The invariant: where the table has them, every commit's is greater than that of the version before it, and a time that
-another writer owed is never guessed (soundness C3). A commit that switches them on for a table that exists tells from
+another writer owed is never guessed (soundness C3). A commit that switches them on for a table that exists records from
 which version and moment they hold, because earlier versions go by their files' times.
 Source: protocol, "In-Commit Timestamps".
 """
@@ -59,8 +59,8 @@ def _at(attempt: Attempt, timestamp_ms: int, version: int) -> Attempt:
     switched_on = attempt.read_version >= 0 and not _is_enabled(attempt.current_metadata, attempt.table)
     if not switched_on or attempt.new_metadata is None:
         return timed
-    told = {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
-    configuration = {**attempt.new_metadata.configuration, **told}
+    since = {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
+    configuration = {**attempt.new_metadata.configuration, **since}
     return replace(timed, new_metadata=msgspec.structs.replace(attempt.new_metadata, configuration=configuration))
 
 

@@ -36,7 +36,7 @@ def file_facts(attempt: Attempt, action: Add | Remove) -> dict[str, Any]:
     return {"path": action.path, "partition": _partition(attempt, action) or None}
 
 
-# A partition value may be anything, also a person's name: a log line needs enough of it to tell the partition.
+# A partition value may be anything, also a person's name: a log line needs enough of it to recognize the partition.
 MAX_VALUE_CHARS = 40
 
 

@@ -51,7 +51,7 @@ class _Mark(msgspec.Struct, rename="camel"):
 def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
     """The attempt with every added file numbered, and the new mark; itself where the table does not track rows.
 
-    Raises InvalidCommit where a file's statistics do not tell how many rows it holds, CorruptTable where the table's
+    Raises InvalidCommit where a file's statistics lack the number of its rows, CorruptTable where the table's
     mark cannot be read.
     """
     protocol = attempt.new_protocol or attempt.protocol
@@ -91,7 +91,7 @@ def _mark_of(snapshot: Snapshot) -> int:
     if ids.null_count < len(ids):
         raise CorruptTable(
             f"{snapshot.uri}: version {snapshot.version} has files with row ids and no domain "
-            f"{ROW_TRACKING_DOMAIN} that tells the highest of them, so new rows cannot be numbered. Nothing was "
+            f"{ROW_TRACKING_DOMAIN} that holds the highest of them, so new rows cannot be numbered. Nothing was "
             "committed.",
             table=snapshot.uri,
         )
@@ -126,7 +126,7 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
                 return msgspec.json.decode(domain.configuration, type=_Mark).row_id_high_water_mark
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 raise CorruptTable(
-                    f"{table}: the domain {ROW_TRACKING_DOMAIN} does not tell the highest row id ({error}), so new "
+                    f"{table}: the domain {ROW_TRACKING_DOMAIN} does not hold the highest row id ({error}), so new "
                     "rows cannot be numbered. Nothing was committed.",
                     table=table,
                 ) from error
@@ -134,7 +134,7 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
 
 
 def preserved_tags(attempt: Attempt) -> dict[str, str]:
-    """The commitInfo tag that tells whether rows kept their ids; none where the table has row tracking not enabled.
+    """The commitInfo tag that says whether rows kept their ids; none where the table has row tracking not enabled.
 
     Kept where no row was moved or updated: an append, the removal of whole files, files added again, rows masked. Where
     rows leave, with their files or masked in them, and rows of new files come, rows may have moved: their ids are kept

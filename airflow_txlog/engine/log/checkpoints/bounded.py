@@ -2,7 +2,7 @@
 
 A few kilobytes of Parquet can stand for gigabytes: pages compress a thousandfold, and a dictionary holds a long text
 once for a million rows. Two bounds hold both. What the footer claims is added up before anything is read. Text that a
-file keeps in dictionaries is read as dictionaries first: that takes little, and tells what its rows will take.
+file keeps in dictionaries is read as dictionaries first: that takes little memory, and shows what its rows will take.
 The invariant: a batch that is yielded is counted.
 """
 
@@ -24,7 +24,7 @@ _BATCH_ROWS = 32_768
 _LEAST_ROW_BYTES = 64
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 4}
 # As nanoseconds, INT96 would wrap around after the year 2262, in silence. Page checksums (ours have them, and those of
-# delta-spark) tell a path or a size with a flipped bit from a true one.
+# delta-spark) distinguish a path or a size with a flipped bit from a true one.
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
 
 

@@ -133,7 +133,7 @@ def corrupt_where_unreadable(store: Store, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         # Arrow reports damaged bytes as OSError too, itself and without a number. A store that does not answer must
-        # never pass for a corrupt checkpoint: the message would tell people to delete it.
+        # never pass for a corrupt checkpoint: the message would advise people to delete it.
         if type(error) is not OSError or error.errno is not None:
             raise
         raise corrupt(store, path, str(error)) from error

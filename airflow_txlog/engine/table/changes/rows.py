@@ -121,11 +121,11 @@ def _read(end: Snapshot, schema: pa.Schema, commits: Iterable[VersionChanges]) -
 def _rows_of(end: Snapshot, schema: pa.Schema, commit: VersionChanges) -> Iterator[pa.RecordBatch]:
     if commit.cdc:
         yield from _change_files(end, schema, commit.cdc)
-    elif not _tells_no_change(commit):
+    elif not _has_no_change(commit):
         yield from _whole_files(end, schema, commit)
 
 
-def _tells_no_change(commit: VersionChanges) -> bool:
+def _has_no_change(commit: VersionChanges) -> bool:
     """A MERGE that only copied rows, as delta-spark once wrote it. Source: CDCReader.shouldSkipFileActionsInCommit."""
     metrics = commit.info.get("operationMetrics")
     if commit.operation != "MERGE" or not isinstance(metrics, Mapping):
@@ -175,7 +175,7 @@ def _sides(
         # A null value may be left out, as delta-spark does in a remove; a remove may also have no values at all.
         if (values is None and expected) or not expected.issuperset(values or {}):
             raise CorruptTable(
-                f"{end.uri}: version {commit.version} does not tell the partition values of {action.path}, so its "
+                f"{end.uri}: version {commit.version} does not have the partition values of {action.path}, so its "
                 "change rows cannot be read. Start after that version.",
                 table=end.uri,
             )

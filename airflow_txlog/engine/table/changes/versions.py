@@ -121,7 +121,7 @@ def _read(store: Store, tail: LogTail, start: int, end: int, properties: TablePr
 
 
 def _has_own_times(properties: TableProperties, version: int) -> bool:
-    """Whether in-commit timestamps tell the times from this version on."""
+    """Whether in-commit timestamps give the times from this version on."""
     start = properties.in_commit_start
     return start is not None and version >= start[0]
 
@@ -161,7 +161,7 @@ def _not_found(table: str, version: int, earliest: int | None, latest: int) -> V
 
 def _gap(table: str, missing: int, start: int) -> LogGap:
     return LogGap(
-        f"LogGap: {commit_name(missing)} of {table} is missing, and the changes after version {start} cannot be told "
+        f"LogGap: {commit_name(missing)} of {table} is missing, and the changes after version {start} cannot be known "
         "without it. Start again from a snapshot, and follow the table from there.",
         table=table,
         path=f"{version_prefix(missing)}.json",

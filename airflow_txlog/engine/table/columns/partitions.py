@@ -46,7 +46,7 @@ class PartitionValues:
     """A partition column over a table of files: one value a file, in the files' order.
 
     `values` is of the column's own Arrow type, and null where the value is null or not known; `known` (never null)
-    tells the two apart. A pruner keeps a file whose value is not known.
+    distinguishes the two. A pruner keeps a file whose value is not known.
     """
 
     values: pa.Array

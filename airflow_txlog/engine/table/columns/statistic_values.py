@@ -132,7 +132,7 @@ def _decimal(text: bytes, precision: int, scale: int) -> Bound | None:
         return None
     value = Decimal(text.decode())
     # Some writers pass decimals through a double (and write 12345678901234567.89 as 1.2345678901234568e+16, or
-    # 0.30000000000000001665 as 0.3). The text does not tell, but the column does: a multiple of 10^-scale that counts
+    # 0.30000000000000001665 as 0.3). The text hides it, but the column does not: a multiple of 10^-scale that counts
     # fewer than 10^15 of them survives. Anything else may have moved, by less than one unit of its 15th digit.
     survives = value.adjusted() + scale < _DOUBLE_DIGITS and b"e" not in text.lower()
     if survives and -int(value.as_tuple().exponent) <= scale and value.adjusted() < precision - scale:

@@ -203,7 +203,7 @@ class _Statistics:
 
 
 def _decoder(columns: list[_Column]) -> msgspec.json.Decoder[Any]:
-    """A decoder that keeps only what the columns need, and tells each of them where to find its texts."""
+    """A decoder that keeps only what the columns need, and shows each of them where to find its texts."""
     tree: dict[str, Any] = {}
     for column in columns:
         node = tree

@@ -92,7 +92,7 @@ def membership(column: Column, constants: list[Constant], time_zone: str, negate
     members = [comparison(column, operator, constant, time_zone) for constant in given]
     exact = [member for member in members if isinstance(member, Comparison)]
     if any(isinstance(member.value, float) and (member.value == 0 or math.isnan(member.value)) for member in exact):
-        # Spark's hash set of many members tells -0.0 from 0.0, and its comparison of few does not.
+        # Spark's hash set of many members distinguishes -0.0 from 0.0, and its comparison of few does not.
         raise OutsideGrammar("zero or NaN in a list of floats")
     values: dict[Value, None] = dict.fromkeys(member.value for member in exact)
     if not values:

@@ -1,7 +1,7 @@
 """What a predicate becomes once it is read: a tree of questions about single columns.
 
 Holds the values only. Reading SQL is `reading`, asking the questions of files is `pruning`, of rows is `rows`. The
-invariant: a node stands for the rows where it is *true*. Null and false are told apart while a node is built (NOT is
+invariant: a node stands for the rows where it is *true*. Null and false are distinguished while a node is built (NOT is
 pushed to the leaves there), never afterwards, so that AND and OR are plain set operations; and a leaf holds its
 constant in the column's own type, so that evaluating it converts nothing. Source: soundness A4.
 """

@@ -57,7 +57,7 @@ def table_schema(metadata: Metadata, table: str) -> StructType:
     found = mapping_error(schema)
     if found is not None:
         raise CorruptTable(
-            f"{table}: {found}, though {MODE_PROPERTY} is set. Which values belong to which column cannot be told, and "
+            f"{table}: {found}, though {MODE_PROPERTY} is set. Which values belong to which column is unknown, and "
             "nothing was read. Repair the table's metadata with the engine that changed its columns.",
             table=table,
         )

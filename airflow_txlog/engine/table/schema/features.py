@@ -149,7 +149,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
         raise _refusal(table, name, "write")
-    # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol tells.
+    # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol says.
     if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
         raise _refusal(table, "rowTracking", "write")
 

@@ -145,7 +145,7 @@ class StructType:
             if other != position:
                 first = self.fields[other].name
                 raise SchemaMismatch(
-                    f"Columns {first!r} and {member.name!r} have the same name: names of the format are told apart "
+                    f"Columns {first!r} and {member.name!r} have the same name: names of the format are distinguished "
                     "without regard to case. Rename one of them.",
                     columns=[first, member.name],
                 )

@@ -1,4 +1,4 @@
-"""What tells one data file from another, which rows of it are masked, and how many rows it holds.
+"""What distinguishes one data file from another, which rows of it are masked, and how many rows it holds.
 
 A file is known by its key: the canonical path together with the id of its deletion vector. Two actions mean the
 same file exactly when their keys are equal.

@@ -58,7 +58,7 @@ class Snapshot:
         self.commit_file = commit_file
         """The commit file of this version as it was listed; None where log cleanup had taken it."""
         self.anchor = commit_file or checkpoint_file
-        """The file of the log by which a later look tells that it is still this log: see `commit.loop`."""
+        """The file of the log by which a later look recognizes this log: see `commit.loop`."""
 
     def __repr__(self) -> str:
         return f"Snapshot({self.uri!r}, version={self.version}, files={self.num_files})"
@@ -144,7 +144,7 @@ class Snapshot:
     def application_version(self, app_id: str) -> int | None:
         """The recorded version of an application transaction, or None where the table has none for this id.
 
-        One that delta.setTransactionRetentionDuration has expired is told as long as it is still there: recorded means
+        One that delta.setTransactionRetentionDuration has expired is returned while it is still there: recorded means
         done, however long ago. None means "not done" only for work younger than that retention (soundness B4).
         """
         transaction = self.state.transactions.get(app_id)
@@ -371,7 +371,7 @@ def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[i
     commits = read_commits(store, segment, known)
     commit_file = segment.commit_file
     state = replay_newest_first(base, commits, root=store.root, version=segment.version)
-    # A version that a checkpoint holds alone may still have its commit file: it tells the time of the version.
+    # A version that a checkpoint holds alone may still have its commit file: it has the time of the version.
     if not segment.commits and commit_file is not None:
         state = _with_in_commit_timestamp(store, state, commit_file)
     checkpoint_file = None if segment.checkpoint is None else segment.checkpoint.files[0]

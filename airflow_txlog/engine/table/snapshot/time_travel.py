@@ -42,7 +42,7 @@ def version_at(store: Store, head: Snapshot, moment: Moment) -> int:
     asked_ms = parse_moment(moment)
     commits = [commit for commit in list_commits(store) if commit.version <= head.version]
     if not commits:
-        raise _out_of_range(head, asked_ms, None, None, "has no commit file left to tell the time by")
+        raise _out_of_range(head, asked_ms, None, None, "has no commit file left that shows the time")
     enabled_from, enabled_ms = head.table_properties.in_commit_start or (None, 0)
     if enabled_from is not None and asked_ms >= enabled_ms:
         timed = [commit for commit in commits if commit.version >= enabled_from]
