@@ -127,11 +127,16 @@ def memory_uri(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _empty_memory() -> Iterator[None]:
-    """Nothing of a module's tables in memory is left to the next: a listing looks through all that there is."""
-    yield
+    """Nothing of a module's tables in memory is left to the next: a listing looks through all that there is.
+
+    What a module makes when it is imported stays.
+    """
     from fsspec.implementations.memory import MemoryFileSystem
 
-    MemoryFileSystem.store.clear()
+    before = set(MemoryFileSystem.store)
+    yield
+    for path in set(MemoryFileSystem.store) - before:
+        del MemoryFileSystem.store[path]
 
 
 @pytest.fixture(scope="session")

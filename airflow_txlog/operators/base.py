@@ -177,7 +177,7 @@ class TxlogOperator(BaseOperator):
         if result.status == "nothing_to_do":
             # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
             self.outlets = []
-        self._tell_outlets(context, result)
+        self._fill_asset_events(context, result)
         report_result(context, result, seconds)
         return xcom_of(result, seconds)
 
@@ -224,7 +224,7 @@ class TxlogOperator(BaseOperator):
         name = self.runner or self.hook.runner_name or conf.get("txlog", "runner", fallback="") or "child"
         return make_runner(name)
 
-    def _tell_outlets(self, context: Mapping[str, Any], result: JobResult) -> None:
+    def _fill_asset_events(self, context: Mapping[str, Any], result: JobResult) -> None:
         """Put the version into the asset events of this task, for the DAGs that they schedule."""
         for outlet in self.outlets or ():
             if isinstance(outlet, Asset):

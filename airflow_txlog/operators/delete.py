@@ -18,7 +18,7 @@ class DeltaDeleteOperator(DataChangingOperator):
         every row. A row for which it is null stays. (templated)
     :param keys: instead of a predicate, the subjects to forget: a list of values, or a source (`sources.files(…)`,
         `sources.table(…)`, `sources.query(…)`). Each key becomes exactly a value of the column, or fails the task:
-        `7` is no text, and `"007"` no number. The metrics tell how many keys there were (`numKeysGiven`, `numKeys`
+        `7` is no text, and `"007"` no number. The metrics say how many keys there were (`numKeysGiven`, `numKeys`
         without repetitions) and how many of them matched (`numKeysMatched`). (templated)
     :param key_column: the column of the table that holds such keys. (templated)
     :param source_column: the column of the source that holds them; the only one, or the one of `key_column`'s name.

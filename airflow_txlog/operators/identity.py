@@ -30,7 +30,7 @@ STATE_KEY = "txlog.transaction"
 KEY_STATE_KEY = "txlog.idempotency_key"
 FIRST_VERSION = 1
 
-# Airflow tells "never" by this very object; the constant is its own where it exists.
+# Airflow says "never" by this very object; the constant is its own where it exists.
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 except ImportError:

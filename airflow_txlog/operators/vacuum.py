@@ -14,7 +14,7 @@ class VacuumOperator(TxlogOperator):
 
     :param retention_hours: how long removed files are kept, for readers and time travel; None takes the table's own
         `delta.deletedFileRetentionDuration` (one week by default).
-    :param dry_run: only tell what would go.
+    :param dry_run: only report what would be deleted.
     :param check_retention: refuse a retention below the table's own (RetentionTooShort). False takes it as given, and
         time travel to the versions that lose files ends.
     :param mode: "full" lists every file of the table; "lite" lists none and deletes what the log removed since the last
@@ -44,7 +44,7 @@ class VacuumOperator(TxlogOperator):
         super().__init__(**kwargs)
         self.retention_hours = retention_hours
         # Not `self.dry_run`, which is a method of every Airflow operator.
-        self.only_tell = dry_run
+        self.is_dry_run = dry_run
         self.check_retention = check_retention
         self.mode = mode
         self.inventory = inventory
@@ -55,7 +55,7 @@ class VacuumOperator(TxlogOperator):
         """`retention_hours`, `dry_run`, `check_retention`, `mode`, `inventory`, `parallelism`."""
         return {
             "retention_hours": self.retention_hours,
-            "dry_run": self.only_tell,
+            "dry_run": self.is_dry_run,
             "check_retention": self.check_retention,
             "mode": self.mode,
             "inventory": path_text(self.inventory),

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
@@ -166,7 +167,7 @@ def test_a_task_opens_no_file_of_a_plan_that_was_replaced(
     table = make_table(tmp_path / "t", rows(10))
     snapshot = table.snapshot()
     plan = scan.plan_files(snapshot, snapshot.files(), "UTC")
-    context: Any = SimpleNamespace(inputs_location=str(tmp_path / "t" / "txlog-inputs-x"))
+    context: Any = SimpleNamespace(inputs_location=str(tmp_path / "t" / "txlog-inputs-x"), clock=SYSTEM_CLOCK)
     sent = scan.sent_bins(context, plan, [[0]])
     assert [file.file.location for file in sent.files(0)] == [plan.table.column("location")[0].as_py()]
     elsewhere = plan.table.set_column(

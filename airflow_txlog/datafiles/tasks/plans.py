@@ -1,7 +1,7 @@
 """What a driver sends its tasks about existing data files: one Arrow table, cut into bins, each sent as bytes.
 
 A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together; they are Arrow IPC
-and not pickles, because a plan that is too large for a closure is read from a file in the table's folder, and nobody
+and not pickles, because a plan that is too large for a closure is read from a file in the table's folder, and no one
 who can write there may run code on an executor. The invariant: a plan's typed values (partition columns) arrive as
 they were, whatever their year or precision.
 """

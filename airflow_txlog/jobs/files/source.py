@@ -171,7 +171,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
         job_id=context.job_id,
         indexed_columns=(),
         # These files are read back at once and then deleted: small is not worth slow. Without dictionaries the footers
-        # tell how many bytes the values take, however often they repeat.
+        # say how many bytes the values take, however often they repeat.
         parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,
     )

@@ -127,7 +127,7 @@ def _check_head(context: LogContext, application: ApplicationTransaction, store:
     """Note the version that the first try of this work meets, and let no later try restore on top of another one.
 
     Raises ConcurrentWrite, not retryable, where commits have landed since, or may have: a try that was killed cannot
-    tell. TableReplaced where the table was made again.
+    report. TableReplaced where the table was made again.
     """
     path = restore_note(application)
     try:

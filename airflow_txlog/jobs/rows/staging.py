@@ -8,6 +8,7 @@ input files, so that a later round drops little; inserts are segments by bucket 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine.table.snapshot.files import file_keys
+from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
@@ -174,10 +176,26 @@ def _stage(
     )
     try:
         prepared.scope.check_inside(file for file in staged if file.source is None)
+        _check_images(missing, found, staged)
     except BaseException:
         unstage(staged)
         raise
     return staged
+
+
+def _check_images(missing: _Missing, found: Found, staged: Sequence[StagedFile]) -> None:
+    """Raises JobError unless each updated row has one new image: its old one leaves with the same commit."""
+    counts: Counter[int] = Counter()
+    for file in staged:
+        if file.source is None and not file.is_change:
+            counts[file.segment or 0] += file.num_records
+    for number, group in enumerate(missing.images, missing.first_image):
+        wanted = sum(found.updated.positions[row].num_rows for row in group)
+        if counts[number] != wanted:
+            raise JobError(
+                f"{wanted} updated rows came back from Spark as {counts[number]} new ones, so rows would be lost or "
+                "doubled. Nothing was committed, and what was staged is deleted. Report this as a bug."
+            )
 
 
 def _new_rows(

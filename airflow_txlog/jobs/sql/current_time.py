@@ -137,7 +137,7 @@ def replace_clocks(
 
 
 def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
-    """Whether the text reads a clock as a typed literal (`DATE 'today'`); None where only Spark's plan can tell.
+    """Whether the text reads a clock as a typed literal (`DATE 'today'`); None where only Spark's plan shows it.
 
     Such a word is a clock wherever Spark makes a date or a timestamp of it, and a plain text elsewhere.
     """

@@ -1,7 +1,7 @@
 """The rules of a table, kept on every new row: checked, computed, padded, all in one Spark expression beside the rows.
 
 A generated column that a row lacks is computed, and one that it brings is verified; a default fills a column that
-nobody named; char(n) is padded, and what is too long is refused; CHECK constraints and invariants must be true, and
+no source names; char(n) is padded, and what is too long is refused; CHECK constraints and invariants must be true, and
 null is not true. What a row breaks travels beside it (`datafiles/tasks/violations`) and becomes an error where it is
 written. The invariant: whatever leaves `enforce` names the rule that a row breaks, and the writer takes no
 others where a rule can be broken. NOT NULL is the writer's own check. Source: protocol, "Column Invariants", "CHECK

@@ -5,6 +5,7 @@ Random tables, against an oracle, are in `equality`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.jobs.files.scan import scan_frame
-from airflow_txlog.jobs.operations.merge import images
+from airflow_txlog.jobs.operations import update
+from airflow_txlog.jobs.operations.merge import images, job
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
@@ -116,3 +118,27 @@ def test_a_file_that_landed_is_updated_and_the_others_are_neither_read_nor_stage
     assert (result.rounds, result.metrics["numUpdatedRows"]) == (2, 4)
     assert [number for number, name in by_id(table).items() if name == "seen"] == [5, 105, 205, 305]
     assert "3 files remembered, 1 to look at" in log.lines
+
+
+@pytest.mark.parametrize("operation", ["update", "merge"])
+def test_an_updated_row_without_a_new_image_is_never_committed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Its old one would leave all the same, and the row be lost."""
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=100))
+    arguments: dict[str, Any] = {"predicate": "id < 102", "set": {"name": "'x'"}}
+    if operation == "update":
+        made = images.updated_columns
+        monkeypatch.setattr(
+            update, "updated_columns", lambda *given: replace(found := made(*given), frame=found.frame.where("false"))
+        )
+    else:
+        whole = images.updated_images
+        monkeypatch.setattr(job, "updated_images", lambda *given: whole(*given).where("id <> 1"))
+        source = {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}
+        clauses = [{"when": "matched", "then": "update", "set": {"name": "'x'"}}]
+        arguments = {"source": source, "on": "t.id = s.id", "clauses": clauses}
+    before, version = files_on_disk(table), table.latest_version()
+    error = error_of(run(spark, operation, table, **arguments))
+    assert (error["type"], table.latest_version()) == ("JobError", version)
+    assert files_on_disk(table) == before

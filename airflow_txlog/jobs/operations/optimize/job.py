@@ -105,7 +105,7 @@ class _Optimizing:
             files = self._files(snapshot)
             bins = self._bins(files)
         considered = snapshot.num_files
-        self._tell(considered, files.num_rows, bins)
+        self._log_plan(considered, files.num_rows, bins)
         while bins:
             for batch in batches_of(bins, self._arguments["batch_bytes"]):
                 self._commit(batch)
@@ -174,7 +174,7 @@ class _Optimizing:
         self._context.log(f"{plural(len(bins), 'bin')} of {plural(len(left), 'file')} that other commits left over")
         return bins
 
-    def _tell(self, considered: int, inside: int, bins: Sequence[Bin]) -> None:
+    def _log_plan(self, considered: int, inside: int, bins: Sequence[Bin]) -> None:
         count = sum(each.files.num_rows for each in bins)
         size = sum(each.size_bytes for each in bins)
         self._context.log(

@@ -20,7 +20,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.source import MaterializedSource, Source, materialize
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.clauses import Sides
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, Equality, scoping_equalities, told
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, Equality, described, scoping_equalities
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
@@ -316,7 +316,7 @@ def test_a14_many_values_become_a_range(bench: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setattr(source_scope, "MOST_VALUES", 1)
     assert kept_counts(bench, list(RANGES)) == RANGES
     scope = bench.scope("t.day = s.d")
-    assert told(scope) == "a range of day"
+    assert described(scope) == "a range of day"
     assert not any(isinstance(leaf, PartitionSet) for leaf in source_scope.leaves(scope.tree))
 
 
@@ -326,7 +326,7 @@ def test_a14_the_source_is_looked_at_once_for_all_rounds(bench: Bench) -> None:
     first = scoper.of(bench.snapshot, bench.sides, bench.source, "t.day = s.d")
     again = scoper.of(bench.snapshot, bench.sides, bench.source, "t.day = s.d")
     assert first is again
-    assert told(first) == "3 values of day"
+    assert described(first) == "3 values of day"
     empty = scoper.of(bench.snapshot, bench.sides, bench.source, "t.name = s.text || :suffix")
     assert bench.kept(empty) == set()
     assert empty.tree != FALSE
