@@ -82,6 +82,15 @@ def test_a_checkpoint_whose_footer_would_end_the_process_is_passed_over(tmp_path
     assert Table.open(str(tmp_path / "t")).snapshot().num_files == 1
 
 
+@pytest.mark.parametrize("item", [1, 3, 7])
+def test_a_list_that_claims_more_items_than_there_are_bytes_is_refused_at_once(item: int) -> None:
+    """Booleans, bytes and doubles, which are passed over without being looked at."""
+    footer = bytes([0x19, 0xF0 | item, *[0xFF] * 8, 0x0F]) + bytes(20)
+    data = b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
+    with pytest.raises(ValueError, match="ends within a field"):
+        check_footer(io.BytesIO(data), pq.ParquetFile(pa.BufferReader(written())))
+
+
 _ASK_FOR_EVERYTHING = """
 import io, sys
 import pyarrow as pa, pyarrow.parquet as pq

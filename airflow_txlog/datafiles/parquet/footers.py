@@ -179,6 +179,9 @@ class _Compact:
             self._at += length
         else:
             raise ValueError("its footer has a field of no type that Thrift knows")
+        # A list says how many items it has: without this, so many would be skipped beyond the end.
+        if self._at > len(self._data):
+            raise ValueError("its footer ends within a field")
 
     def _byte(self) -> int:
         value = self._data[self._at]
