@@ -1,9 +1,9 @@
 """What Spark's Python workers run to write new images of rows: computed columns from Spark, all others from the file.
 
 Only the columns that an update computes go through the JVM; the rest of each row is read by the task that writes it,
-which copies the rows that stay while it reads.
-The invariants are those of `tasks`, and: each computed row comes with its address, and is put beside the row of the
-file that has this address; a row that is missing, or in another order than the plan's, fails the task.
+which copies the rows that stay while it reads. The invariants are those of `scan_and_write`, and: each computed row
+comes with its address, and is put beside the row of the file that has this address; a row that is missing, or in
+another order than the plan's, fails the task.
 Source: docs/decisions/positions-not-rows.md; soundness A17.
 """
 
@@ -52,15 +52,17 @@ class ImageTask:
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
+        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
+
+        Copies that are whole by then stay, in no commit, as those of other tasks do.
+        """
         use_one_thread()
         writer = PartitionedWriter(self.layout)
         attempt = SYSTEM_CLOCK.unique_id()
         try:
             computed = _Rows(self._checked(batch) for batch in batches)
             while (address := computed.next_address()) is not None:
-                number = self.first_files.index(address >> POSITION_BITS)
-                yield from self._write_bin(number, attempt, computed, writer)
+                yield from self._write_bin(self._bin_of(address), attempt, computed, writer)
             staged = writer.finish()
         except TxlogError as error:
             writer.abandon()
@@ -74,6 +76,12 @@ class ImageTask:
             raise
         if staged:
             yield records(staged)
+
+    def _bin_of(self, address: int) -> int:
+        first = address >> POSITION_BITS
+        if first not in self.first_files:
+            raise _out_of_order()
+        return self.first_files.index(first)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return without_violations(batch.rename_columns(self.names), must_check=self.layout.must_check)
@@ -109,10 +117,7 @@ class ImageTask:
     def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the file with the computed values of the same addresses."""
         if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
-            raise JobError(
-                "Rows came back from Spark in another order than they were sent in, or not all of them. Nothing was "
-                "committed. Report this as a bug."
-            )
+            raise _out_of_order()
         image = values.drop_columns([ADDRESS_COLUMN])
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if name != ADDRESS_COLUMN:
@@ -120,6 +125,13 @@ class ImageTask:
         if self.change_type is None:
             return image
         return image.append_column(CHANGE_TYPE_FIELD, pa.repeat(self.change_type, image.num_rows))
+
+
+def _out_of_order() -> JobError:
+    return JobError(
+        "Rows came back from Spark in another order than they were sent in, or not exactly those. Nothing was "
+        "committed. Report this as a bug."
+    )
 
 
 class _Rows:
