@@ -17,11 +17,11 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store import open_store
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.saved_work import restore_note, work_folder
+from airflow_txlog.storage import open_store
+from airflow_txlog.storage.base import Store
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
 # a log of a million commits; beyond it the result says `at_or_before`.

@@ -17,7 +17,7 @@ import hmac
 
 from airflow_txlog.contract import ApplicationTransaction
 
-# As `datafiles.locations.PRIVATE_PREFIX`, by which files in it are made readable by their user alone. This module stays
+# As `storage/locations.PRIVATE_PREFIX`, by which files in it are made readable by their user alone. This module stays
 # free of pyarrow, for the tasks that only describe a job.
 _FOLDER_PREFIX = "txlog-inputs-"
 _FORMAT = "airflow_txlog saved work 1"

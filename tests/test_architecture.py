@@ -34,20 +34,34 @@ OURS: dict[str, tuple[str, ...]] = {
     "clock": (),
     "errors": (),
     **dict.fromkeys(CONTRACT, ("errors", *CONTRACT)),
-    "datafiles": (*BASE, "datafiles"),
-    "engine": ("", *BASE, "datafiles", "engine"),
+    "limits": ("errors",),
+    "storage": (*BASE, "limits", "storage"),
+    "datafiles": (*BASE, "limits", "storage", "datafiles"),
+    "engine": ("", *BASE, "limits", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already: asked on both sides of the process boundary.
-    "application": (*BASE, *CONTRACT, "saved_work", "engine"),
+    "application": (*BASE, *CONTRACT, "saved_work", "storage", "engine"),
     # The names and signatures of saved work: written by jobs, and cleared away from both sides.
     "saved_work": CONTRACT,
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
-    "jobs": ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "datafiles", "engine", "jobs"),
+    "jobs": (
+        "",
+        *BASE,
+        *CONTRACT,
+        "application",
+        "saved_work",
+        "wording",
+        "limits",
+        "storage",
+        "datafiles",
+        "engine",
+        "jobs",
+    ),
     **dict.fromkeys(
-        AIRFLOW_SIDE, ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "engine", *AIRFLOW_SIDE)
+        AIRFLOW_SIDE, ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "storage", "engine", *AIRFLOW_SIDE)
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", *CONTRACT, "wording", "engine", "hooks", "cli"),
+    "cli": ("errors", *CONTRACT, "wording", "storage", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -56,6 +70,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     **dict.fromkeys(CONTRACT, ()),
     "application": (),
+    "limits": (),
+    "storage": ("pyarrow", "fsspec"),
     "saved_work": (),
     "wording": (),
     "datafiles": ("pyarrow", "fsspec"),
@@ -75,7 +91,7 @@ EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 # rooms in one line, those parted by "|" do not import one another either. "*" is every module that has no line.
 ROOMS: dict[str, tuple[str, ...]] = {
     "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
-    "engine": ("delta_table", "upkeep", "commit", "table", "log", "store", "limits"),
+    "engine": ("delta_table", "upkeep", "commit", "table", "log"),
     "engine.commit": ("transaction", "loop | creation | writers", "conflicts", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),

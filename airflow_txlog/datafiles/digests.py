@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from airflow_txlog.datafiles.locations import open_input
+from airflow_txlog.storage.locations import open_input
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 

@@ -22,7 +22,6 @@ from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.engine.table.changes.rows import change_rows
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.properties import TableProperties
@@ -58,6 +57,7 @@ from airflow_txlog.errors import (
     TimestampOutOfRange,
     VersionNotFound,
 )
+from airflow_txlog.storage import Store, open_store
 
 log = logging.getLogger(__name__)
 

@@ -151,7 +151,7 @@ class TxlogHook(BaseHook):
 
     def _table(self, table: str) -> Table:
         from airflow_txlog.engine import Table
-        from airflow_txlog.engine.store import open_store
+        from airflow_txlog.storage import open_store
 
         uri = self.table_uri(table)
         if uri not in self._tables:

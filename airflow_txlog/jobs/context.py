@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.datafiles.locations import inside, outer_location
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
+from airflow_txlog.storage import open_store
+from airflow_txlog.storage.locations import inside, outer_location
 
 Log = Callable[[str], None]
 

@@ -14,8 +14,6 @@ from pyspark.sql import SparkSession
 from airflow_txlog.application import remove_saved_work
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
-from airflow_txlog.datafiles.locations import is_local, outer_location
-from airflow_txlog.engine.store import Store, open_store
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
 from airflow_txlog.jobs.operations import maintenance
@@ -31,6 +29,8 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.current_time import fix_current_time
+from airflow_txlog.storage import Store, open_store
+from airflow_txlog.storage.locations import is_local, outer_location
 from airflow_txlog.wording import job_lines
 
 _ROW_JOBS: dict[str, Callable[[JobContext], JobResult]] = {

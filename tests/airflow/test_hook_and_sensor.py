@@ -146,7 +146,7 @@ def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: 
 def test_every_poke_after_the_first_is_one_small_request(
     memory_uri: str, condition: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_txlog.engine import store as stores
+    from airflow_txlog import storage as stores
     from tests.helpers.counting import CountingStore
 
     opened: list[CountingStore] = []

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_txlog.datafiles import digests
 from airflow_txlog.datafiles.digests import DigestingOutput, has_digest
-from airflow_txlog.datafiles.locations import inside, open_output
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
+from airflow_txlog.storage.locations import inside, open_output
 
 ROWS = pa.record_batch({"id": pa.array(range(1000), pa.int64())})
 

@@ -18,7 +18,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

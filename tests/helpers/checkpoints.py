@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_txlog.engine.log.listing import CheckpointFiles, look
-from airflow_txlog.engine.store import Store
+from airflow_txlog.storage import Store
 
 
 def list_checkpoints(store: Store, start: int = 0) -> list[CheckpointFiles]:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_txlog.engine.store import FileInfo, MemoryStore
+from airflow_txlog.storage import FileInfo, MemoryStore
 
 
 class CountingStore(MemoryStore):

@@ -28,8 +28,8 @@ from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors
-from airflow_txlog.engine.store import Store
 from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.storage import Store
 
 MAGIC = 1681511377
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

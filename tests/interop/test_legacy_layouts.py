@@ -20,12 +20,12 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
-from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import copy_options, copy_schema, copy_without
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.engine import Table
+from airflow_txlog.storage.locations import inside
 
 LEGACY = Path(__file__).parent / "legacy"
 UTC = dt.UTC

@@ -18,8 +18,8 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.storage import open_store
 from tests.interop.reference.plain import kept_rows, plain_rows, plain_type
 from tests.interop.reference.workbench import ROOT_PLACEHOLDER
 

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
-from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.limits import LOG_FILE
-from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.saved_files import confined
@@ -30,7 +27,10 @@ from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.saved_work import Seal, work_folder
+from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.locations import inside
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, rows
 from tests.helpers.rows import make_table

@@ -15,13 +15,13 @@ import pytest
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.launch import _properties_file
 from airflow_txlog.runners.child_process import ChildProcessRunner
+from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import error_of, rows, run
 from tests.helpers.rows import make_table
 

@@ -14,13 +14,13 @@ import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.rows import PORTABLE_MAGIC, RowPositions
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
 from airflow_txlog.engine.log.names import checkpoint_name, checksum_name, commit_name
 from airflow_txlog.engine.log.vectors import read_vectors
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.errors import CorruptDeletionVector, InvalidInput, LimitExceeded
+from airflow_txlog.limits import CHECKPOINT, LOG_FILE, LOG_LINE, VECTOR, Limit
+from airflow_txlog.storage import MemoryStore
 from tests.helpers.vectors import bitmap, decode_vector, z85
 
 SCHEMA = pa.schema([("id", pa.int64())])

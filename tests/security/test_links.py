@@ -18,12 +18,11 @@ import pytest
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.datafiles import locations
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.storage import LocalStore, locations
 from tests.helpers.canary import Canary
 from tests.helpers.jobs import KEY, application, error_of, rows, run
 from tests.helpers.rows import append, make_table, stage, stage_changes

@@ -13,10 +13,10 @@ import pytest
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
-from airflow_txlog.engine.store import LocalStore, MemoryStore
 from airflow_txlog.errors import InvalidJobSpec, OutsideTable
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.storage import LocalStore, MemoryStore
 from tests.helpers.canary import MARK, Canary
 from tests.helpers.jobs import error_of, rows
 from tests.helpers.rows import make_table

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
-from airflow_txlog.datafiles.locations import PRIVATE_PREFIX, inside, open_output
-from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.resume import rounds
+from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.locations import PRIVATE_PREFIX, inside, open_output
 from tests.helpers.jobs import KEY, application, committed, rows, run
 from tests.helpers.rows import make_table
 

@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles import locations
 from airflow_txlog.datafiles.digests import DigestingOutput
 from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.storage import locations
 
 # Counted in Arrow's memory, where a column takes more room than in the file.
 ROW_GROUP_BYTES = 128 * 1024 * 1024

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.locations import open_input, readable
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.datafiles.parquet.physical import FileFields, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
+from airflow_txlog.storage.locations import open_input, readable
 
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072

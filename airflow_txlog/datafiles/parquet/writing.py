@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
-from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array, convert_columns, relabel
 from airflow_txlog.datafiles.parquet.output import (
     DEFAULT_FORMAT,
@@ -37,6 +36,7 @@ from airflow_txlog.datafiles.parquet.physical import (
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
+from airflow_txlog.storage.locations import inside
 
 # Rows gathered before they are split by partition: one sort instead of one a batch.
 SPLIT_BYTES = 32 * 1024 * 1024

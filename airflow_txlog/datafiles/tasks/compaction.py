@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
-from airflow_txlog.datafiles.locations import inside, readable
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, relabel
 from airflow_txlog.datafiles.parquet.output import DEFAULT_CODEC, RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.parquet.physical import physical_schema
@@ -45,6 +44,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     without_values,
 )
 from airflow_txlog.errors import TxlogError
+from airflow_txlog.storage.locations import inside, readable
 
 # Columns of a plan that stand for all rows of a file: what row tracking says of them.
 BASE_ROW_ID_CONSTANT = "_txlog_base_row_id"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.locations import read_bytes
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.errors import JobError
+from airflow_txlog.storage.locations import read_bytes
 
 # One row a data file. `deleted` is the bitmap of the rows that its deletion vector deletes, as
 # `deletion_vectors.rows.RowPositions` reads it: a list of a billion deleted rows would not fit a driver. `positions` is

@@ -22,7 +22,6 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.datafiles.locations import inside, readable
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.parquet.reading import (
@@ -45,6 +44,7 @@ from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_filter import RowFilter, passing
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError, TxlogError, from_dict
+from airflow_txlog.storage.locations import inside, readable
 
 ADDRESS_COLUMN = "_txlog_address"
 ROW_ID_COLUMN = "_txlog_row"

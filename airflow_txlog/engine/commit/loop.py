@@ -23,12 +23,10 @@ from typing import Any
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts.check import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt
-from airflow_txlog.engine.limits import LOG_FILE
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, own_commit
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import (
     CommitContention,
@@ -40,6 +38,8 @@ from airflow_txlog.errors import (
     TxlogError,
     UnsupportedStore,
 )
+from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.storage.base import FileInfo, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

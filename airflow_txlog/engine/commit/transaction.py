@@ -36,7 +36,6 @@ from airflow_txlog.engine.log.actions import (
 )
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.evolution import Evolution
@@ -47,6 +46,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.files import file_keys, record_count
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidCommit
+from airflow_txlog.storage.base import Store
 
 # Beyond so many files it is cheaper to hash all that are live than to look each one up.
 _LOOKED_UP_ONE_BY_ONE = 1000

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import OverwritingWriter
+from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
 

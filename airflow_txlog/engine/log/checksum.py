@@ -11,8 +11,8 @@ import msgspec
 
 from airflow_txlog.engine.log.actions import DomainMetadata, Int64, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.names import checksum_name
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import CorruptTable
+from airflow_txlog.storage.base import Store
 
 
 class Checksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -18,8 +18,8 @@ from airflow_txlog.engine.log.listing import CompactedFile
 from airflow_txlog.engine.log.segment import LogSegment
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import CorruptCommit, LimitExceeded
+from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
 

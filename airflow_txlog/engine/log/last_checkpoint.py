@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, MAX_VERSION
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import LimitExceeded, OutsideTable
+from airflow_txlog.storage.base import Store
 
 
 class V2Hint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, MAX_VERSION, LogFile, LogKind, parse_name, version_prefix
-from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from airflow_txlog.engine.log.last_checkpoint import read_hint
 from airflow_txlog.engine.log.listing import CheckpointFiles, CompactedFile, Listing, look
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, version_prefix
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
+from airflow_txlog.storage.base import FileInfo, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
+from airflow_txlog.storage.base import FileInfo, Store
 
 _CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
 

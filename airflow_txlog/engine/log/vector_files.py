@@ -21,7 +21,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.vectors import B85_TO_Z85, FILE_VERSION, vector_file
-from airflow_txlog.engine.store.base import Store
+from airflow_txlog.storage.base import Store
 
 # As the reference implementation packs them: few files to open, and yet a vector that is replaced does not keep many
 # others' bytes from being vacuumed.

@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
-from airflow_txlog.datafiles.locations import open_input
-from airflow_txlog.engine.limits import VECTOR
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.paths import canonical_path, is_inside
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import CorruptTable
+from airflow_txlog.limits import VECTOR
+from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.locations import open_input
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"

@@ -14,11 +14,11 @@ from airflow_txlog.engine.log.checkpoints import (
     write_checkpoint,
     write_v2_checkpoint,
 )
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
 from airflow_txlog.engine.table.schema.features import reader_features
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidProperty
+from airflow_txlog.storage.base import Store
 
 
 def is_due(version: int, interval: int) -> bool:

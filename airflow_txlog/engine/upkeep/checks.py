@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import TableError, UnsupportedFeature
+from airflow_txlog.storage.base import FileInfo, Store
 
 MAX_APPLICATIONS = 10_000
 """Every snapshot and every checkpoint holds them all (soundness B4)."""

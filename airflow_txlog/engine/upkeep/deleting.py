@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.errors import OutsideTable
+from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit_info
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.snapshot import latest_metadata
 from airflow_txlog.errors import CorruptTable, TableNotFound
+from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.engine.log.paths import canonical_path, is_inside
-from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.errors import InvalidInput, SourceNotFound
+from airflow_txlog.storage.base import FileInfo
 
 # Column names by what they mean, the first being ours and the others those of delta-spark and of store reports.
 _COLUMNS = {

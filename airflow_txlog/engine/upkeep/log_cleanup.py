@@ -19,7 +19,6 @@ from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.last_checkpoint import read_hint
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogFile, LogKind, parse_name
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.schema.features import check_writable, writer_features
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among
@@ -28,6 +27,7 @@ from airflow_txlog.engine.table.snapshot.time_travel import in_commit_time
 from airflow_txlog.engine.upkeep.deleting import Deletion, delete_files, progress_log
 from airflow_txlog.engine.upkeep.sidecars import unreferenced_sidecars
 from airflow_txlog.errors import TableError, UnsupportedFeature
+from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.errors import OutsideTable
+from airflow_txlog.storage.base import FileInfo, Store
 
 # Files that one thread looks up before it takes the next: a thread pool's own work for each would be most of the time.
 _MOST_AT_ONCE = 64

@@ -23,12 +23,12 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.schema.features import check_writable, protocol_for, reader_features, writer_features
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.looking import look_up
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
+from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from airflow_txlog.engine.log.checkpoints import sidecars_of
 from airflow_txlog.engine.log.checkpoints.sidecar import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
-from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, Store
 
 
 def unreferenced_sidecars(store: Store, before_ms: int) -> list[FileInfo]:

@@ -23,8 +23,6 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
 from airflow_txlog.engine.log.paths import is_inside
-from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.engine.store.local import NO_SPACE
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.deleting import (
     PARALLELISM,
@@ -52,6 +50,8 @@ from airflow_txlog.engine.upkeep.vacuum_plan import (
     plan_vacuum,
 )
 from airflow_txlog.errors import InvalidInput, OutsideTable, RetentionTooShort
+from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.local import NO_SPACE
 
 log = logging.getLogger(__name__)
 

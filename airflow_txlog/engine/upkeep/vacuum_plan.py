@@ -18,7 +18,7 @@ from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import canonical_paths, is_inside
 from airflow_txlog.engine.log.vectors import vector_file
-from airflow_txlog.engine.store.base import FileInfo
+from airflow_txlog.storage.base import FileInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ import dataclasses
 import re
 
 from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY
-from airflow_txlog.datafiles.local_files import inner_parts
-from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
+from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.locations import inside
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DATA_FILE = re.compile(rf"(part|cdc)-[0-9a-f]{{16}}-{_UUID}\.c\d+(?:-\d+)?(?:\.[a-z0-9_]+)?\.parquet")

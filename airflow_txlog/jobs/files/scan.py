@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.locations import inside, open_output
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
@@ -28,6 +27,7 @@ from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.schemas import compared_as_char, spark_schema
+from airflow_txlog.storage.locations import inside, open_output
 
 # A closure of more than this is left in files: Connect refuses large messages.
 MAX_INLINE_BYTES = 32 * 1024 * 1024

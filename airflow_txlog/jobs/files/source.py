@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructType
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
-from airflow_txlog.datafiles.locations import is_local, open_input, readable
 from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
 from airflow_txlog.datafiles.parquet.physical import may_be_inside
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -36,6 +35,7 @@ from airflow_txlog.jobs.files.stage import collect_records, records_of
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, spark_schema
+from airflow_txlog.storage.locations import is_local, open_input, readable
 
 # About what one bucket of a materialized source takes.
 BUCKET_BYTES = 128 * 1024 * 1024

@@ -21,10 +21,10 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_txlog.datafiles.locations import is_local
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.storage.locations import is_local
 
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from airflow_txlog.datafiles.locations import delete, exists
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
@@ -41,6 +40,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, changes_frame, cop
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.storage.locations import delete, exists
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:

@@ -18,7 +18,6 @@ from airflow_txlog.application import done_in, how_to_repeat, remove_restore_not
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
-from airflow_txlog.engine.store import Store
 from airflow_txlog.engine.table.snapshot.time_travel import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
@@ -26,6 +25,7 @@ from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.saved_work import restore_note
+from airflow_txlog.storage import Store
 from airflow_txlog.wording import plural
 
 _EXAMPLES = 5

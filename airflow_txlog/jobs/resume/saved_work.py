@@ -27,11 +27,7 @@ import pyarrow as pa
 import airflow_txlog
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
-from airflow_txlog.datafiles.locations import exists, inside, open_output
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.engine.limits import LOG_FILE
-from airflow_txlog.engine.store import Store, open_store
-from airflow_txlog.engine.store.base import FileInfo
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined, without_location
@@ -41,6 +37,10 @@ from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
+from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.storage import Store, open_store
+from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.locations import exists, inside, open_output
 from airflow_txlog.wording import plural
 
 _FORMAT = 4

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.locations import location_of, readable, size_and_time
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.engine import Snapshot
@@ -26,12 +25,13 @@ from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, ma
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.paths import encode_path
 from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.find import FoundRows
+from airflow_txlog.storage import open_store
+from airflow_txlog.storage.locations import location_of, readable, size_and_time
 
 _FOOTERS_AT_ONCE = 16
 

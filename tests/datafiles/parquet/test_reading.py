@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.positions import MAX_POSITION, addresses, named_rows, pack, unpack
-from airflow_txlog.datafiles.locations import location_of, outer_location
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array, convert_columns, leaves
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
+from airflow_txlog.storage.locations import location_of, outer_location
 
 UTC_US = pa.timestamp("us", tz="UTC")
 

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
-from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet import dictionaries, output
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.reading import DataFile
@@ -27,6 +26,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     open_for_copy,
 )
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.storage.locations import inside
 
 
 def copy(

@@ -12,8 +12,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, commit_name
-from airflow_txlog.engine.store import FileInfo, MemoryStore
 from airflow_txlog.engine.table.changes.versions import changes_since
+from airflow_txlog.storage import FileInfo, MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

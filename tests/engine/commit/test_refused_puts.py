@@ -12,7 +12,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.store import LocalStore, local
+from airflow_txlog.storage import LocalStore, local
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -23,9 +23,9 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
 from airflow_txlog.engine.log.vectors import read_vectors
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
+from airflow_txlog.storage import MemoryStore
 from tests.engine.fuzz import mutations
 from tests.engine.fuzz.tables import Files, table
 from tests.helpers.vectors import bitmap, decode_vector, file_of, read_vector, z85

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 from tests.conftest import ManualClock
 from tests.helpers.vectors import bitmap, file_of, z85
 

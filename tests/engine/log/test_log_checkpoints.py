@@ -39,8 +39,8 @@ from airflow_txlog.engine.log.checkpoints import (
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
 from airflow_txlog.errors import CorruptCheckpoint
+from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.engine.log.log_strategies import ADDS, MAPS, REMOVES, TEXT
 from tests.helpers.paths import GOLDEN
 

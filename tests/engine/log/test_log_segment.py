@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, read_hint, write_hint
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
 from airflow_txlog.engine.log.tail import list_tail
-from airflow_txlog.engine.store import FileInfo, MemoryStore
 from airflow_txlog.errors import LogGap, TableError, TableNotFound, VersionNotFound
+from airflow_txlog.storage import FileInfo, MemoryStore
 from tests.helpers.checkpoints import list_checkpoints
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"

@@ -15,8 +15,8 @@ import pytest
 from airflow_txlog.engine.log.checkpoints import CheckpointContent, read_checkpoint, sidecars_of
 from airflow_txlog.engine.log.columns import TOMBSTONES
 from airflow_txlog.engine.log.listing import CheckpointFiles
-from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
 from airflow_txlog.errors import CorruptCheckpoint
+from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.paths import GOLDEN
 

@@ -17,8 +17,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, TxlogError
+from airflow_txlog.storage import LocalStore
 from tests.helpers.paths import GOLDEN
 from tests.helpers.vectors import bitmap, decode_vector, file_of, inline, read_vector, stored, z85
 

@@ -12,7 +12,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log import vector_files
 from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
-from airflow_txlog.engine.store import LocalStore
+from airflow_txlog.storage import LocalStore
 from tests.helpers.vectors import bitmap, file_of
 
 

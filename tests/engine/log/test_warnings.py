@@ -10,8 +10,8 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import version_prefix
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
+from airflow_txlog.storage import MemoryStore
 
 
 @pytest.mark.parametrize("bad", ["compaction", "checkpoint"])

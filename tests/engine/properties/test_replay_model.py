@@ -20,8 +20,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.checkpoints import CheckpointState, write_v2_checkpoint
 from airflow_txlog.engine.log.names import checkpoint_name, commit_name
 from airflow_txlog.engine.log.paths import canonical_path
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
+from airflow_txlog.storage import MemoryStore
 from tests.engine.properties.histories import HISTORIES, REPEATABLE, write
 from tests.engine.simulation import model
 from tests.engine.simulation.model import State

@@ -14,8 +14,8 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, LogKind, commit_name, parse_name
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.storage import MemoryStore
 from tests.engine.simulation import model
 from tests.engine.simulation.clock import SkewedClock, World
 from tests.engine.simulation.operations import Operation

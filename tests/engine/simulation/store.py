@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
-from airflow_txlog.engine.store import MemoryStore
-from airflow_txlog.engine.store.base import FileInfo
+from airflow_txlog.storage import MemoryStore
+from airflow_txlog.storage.base import FileInfo
 from tests.engine.simulation.scheduler import Died, Scheduler
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 
-from airflow_txlog.engine.store import Store
+from airflow_txlog.storage import Store
 
 
 class Died(BaseException):

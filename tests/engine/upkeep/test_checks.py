@@ -10,9 +10,9 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import checkpoint_name, version_prefix
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.upkeep import checks
 from airflow_txlog.engine.upkeep.checks import Finding
+from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

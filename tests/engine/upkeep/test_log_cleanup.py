@@ -21,11 +21,11 @@ from airflow_txlog.engine.log.checkpoints import sidecars_of
 from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, checkpoint_name, commit_name, version_prefix
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.store import FileInfo, MemoryStore, Store
 from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
 from airflow_txlog.engine.upkeep import log_cleanup
 from airflow_txlog.engine.upkeep.log_cleanup import clean_log
 from airflow_txlog.errors import CorruptCheckpoint, TimestampOutOfRange, TxlogError, VersionNotFound
+from airflow_txlog.storage import FileInfo, MemoryStore, Store
 from tests.conftest import ManualClock
 from tests.engine.upkeep.faults import DyingStore, dying
 from tests.helpers.depth import depth

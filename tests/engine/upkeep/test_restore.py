@@ -104,7 +104,7 @@ def test_the_present_version_needs_no_restore(folder: Path) -> None:
 
 
 def test_a_moment_is_restored_and_told_in_the_history(memory_uri: str, clock: ManualClock) -> None:
-    from airflow_txlog.engine.store import MemoryStore
+    from airflow_txlog.storage import MemoryStore
 
     store = MemoryStore(memory_uri, clock=clock)
     table = Table.create(store, SCHEMA, clock=clock)

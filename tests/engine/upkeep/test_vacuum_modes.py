@@ -213,7 +213,7 @@ def test_a_wrong_inventory_deletes_nothing_outside_and_nothing_young(tmp_path: P
     )
     from airflow_txlog.clock import SystemClock
     from airflow_txlog.engine.log.columns import FILES, TOMBSTONES
-    from airflow_txlog.engine.store import LocalStore
+    from airflow_txlog.storage import LocalStore
 
     state = VacuumState(
         version=0,

@@ -13,8 +13,8 @@ import pytest
 from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.store.local import LocalStore
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.storage.local import LocalStore
 from tests.helpers.jobs import KEY, application, committed, error_of, ids, rows
 from tests.helpers.rows import append, make_table
 

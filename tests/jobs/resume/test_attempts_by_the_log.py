@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.datafiles.locations import inside
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
@@ -19,6 +18,7 @@ from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.storage.locations import inside
 from tests.helpers.jobs import application, committed, live_files, rows
 from tests.helpers.rows import append, make_table
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.footers import check_footer
-from airflow_txlog.engine.limits import CHECKPOINT
+from airflow_txlog.limits import CHECKPOINT
 
 _BATCH_ROWS = 32_768
 # However few its bytes are, an action takes so much once it is read.

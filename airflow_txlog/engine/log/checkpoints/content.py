@@ -19,8 +19,8 @@ from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sid
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES
 from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.log.names import LogKind, parse_name
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.errors import CorruptCheckpoint
+from airflow_txlog.storage.base import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

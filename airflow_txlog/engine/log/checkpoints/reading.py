@@ -13,7 +13,6 @@ from collections.abc import Callable
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.engine.limits import LOG_LINE
 from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded
 from airflow_txlog.engine.log.checkpoints.content import (
@@ -28,7 +27,8 @@ from airflow_txlog.engine.log.checkpoints.rows import gather, gather_files, gath
 from airflow_txlog.engine.log.checkpoints.sidecar import CheckpointMetadata, Sidecar, sidecar_path
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.listing import CheckpointFiles
-from airflow_txlog.engine.store.base import Store
+from airflow_txlog.limits import LOG_LINE
+from airflow_txlog.storage.base import Store
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -29,7 +29,7 @@ from airflow_txlog.engine.log.checkpoints.schema import (
 from airflow_txlog.engine.log.checkpoints.sidecar import SIDECAR_DIRECTORY, CheckpointMetadata, Sidecar
 from airflow_txlog.engine.log.last_checkpoint import LastCheckpoint, V2Hint, write_hint
 from airflow_txlog.engine.log.names import checkpoint_name, v2_checkpoint_name, version_prefix
-from airflow_txlog.engine.store.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, Store
 
 _ROW_GROUP_ROWS = 65_536
 _SIDECAR_ROWS = 2 * _ROW_GROUP_ROWS

@@ -23,11 +23,11 @@ from airflow_txlog.engine.log.actions import (
 from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.tail import LogTail, list_tail
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import LogGap, TableReplaced, VersionNotFound
+from airflow_txlog.storage.base import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ import threading
 
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.errors import CommitOverwritten, LogGap
+from airflow_txlog.storage.base import FileInfo, Store
 
 # How long a commit of ours is watched: an overwrite happens within the moments between its look and its put.
 WATCHED_VERSIONS = 20

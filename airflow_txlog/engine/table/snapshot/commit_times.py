@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.storage.base import FileInfo, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

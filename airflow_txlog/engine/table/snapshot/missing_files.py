@@ -6,12 +6,12 @@ The invariant: a file that the newest version of its table still names is corrup
 
 from __future__ import annotations
 
-from airflow_txlog.datafiles.locations import location_of, outer_location, readable
 from airflow_txlog.engine.log.paths import is_inside, store_path
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable
+from airflow_txlog.storage.locations import location_of, outer_location, readable
 
 
 def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:

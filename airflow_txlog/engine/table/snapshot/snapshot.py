@@ -26,7 +26,6 @@ from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, verify_
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
-from airflow_txlog.engine.store.base import FileInfo, Store
 from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
 from airflow_txlog.engine.table.schema import column_mapping
 from airflow_txlog.engine.table.schema import schema as delta
@@ -39,6 +38,7 @@ from airflow_txlog.engine.table.snapshot.files import record_count, vectors_of
 from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay_newest_first
 from airflow_txlog.engine.table.snapshot.state import TableState
 from airflow_txlog.errors import CorruptCheckpoint, CorruptTable, LogGap, TableError
+from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

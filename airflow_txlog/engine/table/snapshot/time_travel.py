@@ -10,10 +10,10 @@ import bisect
 from datetime import UTC, datetime
 
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store.base import Store
 from airflow_txlog.engine.table.snapshot.commit_times import ListedCommit, list_commits
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidInput, TimestampOutOfRange
+from airflow_txlog.storage.base import Store
 
 Moment = int | str | datetime
 """Milliseconds since the epoch, ISO-8601 text, or a datetime; without a zone it is UTC."""

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
-from airflow_txlog.datafiles.locations import readable
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
@@ -29,6 +28,7 @@ from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
+from airflow_txlog.storage.locations import readable
 
 # Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
 # disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours

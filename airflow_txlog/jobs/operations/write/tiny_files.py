@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.locations import below
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
@@ -26,6 +25,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import task_count
 from airflow_txlog.jobs.files.stage import collect_records, unstage
 from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.storage.locations import below
 from airflow_txlog.wording import plural
 
 # A file below an eighth of its target is tiny, and so is none above this.

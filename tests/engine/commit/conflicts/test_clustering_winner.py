@@ -11,7 +11,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Protocol
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

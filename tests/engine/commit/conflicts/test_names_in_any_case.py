@@ -12,7 +12,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.clustering import check_clustering
 from airflow_txlog.engine.log.actions import Protocol
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("place", pa.struct([("City", pa.string())]))])
 PROTOCOL = Protocol(

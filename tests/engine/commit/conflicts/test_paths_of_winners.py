@@ -11,7 +11,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit import transaction
 from airflow_txlog.engine.commit.content import validation
 from airflow_txlog.engine.log.paths import canonical_path
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -12,7 +12,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import table_to_adds
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 from tests.helpers.vectors import inline
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -34,11 +34,11 @@ from airflow_txlog.engine.log.actions import (
 )
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys, table_schema
 from airflow_txlog.engine.table.schema.features import READABLE, protocol_for, reader_features, writer_features
 from airflow_txlog.engine.table.schema.schema import StructField, StructType, schema_to_json
 from airflow_txlog.engine.table.schema.types import Primitive
+from airflow_txlog.storage import MemoryStore
 from tests.helpers.paths import SHARED
 
 _DEFAULT_FILE = SHARED / "reference" / "conflict_scenarios.json"

@@ -14,7 +14,7 @@ from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import Commit, DomainMetadata, Metadata, Protocol
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
-from airflow_txlog.engine.store import MemoryStore
+from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 ENABLED = {

@@ -21,12 +21,12 @@ from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
+from airflow_txlog.storage import MemoryStore
 from tests.helpers.checkpoints import list_checkpoints
 
 UTC = datetime.UTC

@@ -13,7 +13,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
-from airflow_txlog.engine.store import FileInfo, MemoryStore
+from airflow_txlog.storage import FileInfo, MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
 SPARK = {"operation": "WRITE", "engineInfo": "Apache-Spark/4.0.0 Delta-Lake/4.0.0"}

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.names import checksum_name
-from airflow_txlog.engine.store import MemoryStore
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.errors import CorruptTable
+from airflow_txlog.storage import MemoryStore
 
 
 @pytest.fixture

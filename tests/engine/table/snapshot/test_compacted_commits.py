@@ -23,8 +23,8 @@ from airflow_txlog.engine.log.actions import (
 )
 from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
-from airflow_txlog.engine.store import MemoryStore, Store
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
+from airflow_txlog.storage import MemoryStore, Store
 
 EMPTY = '{"type":"struct","fields":[]}'
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)

@@ -143,7 +143,7 @@ def test_the_automatic_checkpoint_carries_the_state_alone(memory_uri: str, clock
 
 
 def test_a_log_that_is_cleaned_while_it_is_read_is_listed_again(memory_uri: str, clock: Any) -> None:
-    from airflow_txlog.engine.store import MemoryStore
+    from airflow_txlog.storage import MemoryStore
 
     class CleanedStore(MemoryStore):
         """Loses versions 0 to 9 to log cleanup right after the first listing."""

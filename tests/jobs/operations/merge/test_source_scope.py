@@ -13,7 +13,6 @@ import pytest
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.store import open_store
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
 from airflow_txlog.jobs.context import JobContext
@@ -27,6 +26,7 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import is_ansi, spark_schema, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.storage import open_store
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import fsspec
 import pytest
 
 from airflow_txlog.clock import SystemClock
-from airflow_txlog.engine.store import LocalStore, MemoryStore, open_store
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.storage import LocalStore, MemoryStore, open_store
 
 
 @pytest.mark.parametrize(

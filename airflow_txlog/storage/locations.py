@@ -21,7 +21,7 @@ from typing import Any
 import fsspec
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles import local_files
+from airflow_txlog.storage import local_files
 
 _LOCAL = "file://"
 _ROOT_END = "//"

@@ -29,7 +29,7 @@ class Store(Protocol):
         """The canonical URI of the table, without a trailing slash: `file:///lake/t`, `memory://t`."""
 
     def location(self, path: str) -> str:
-        """Where any process opens a data file that the log names (`datafiles/locations`): `path` is canonical.
+        """Where any process opens a data file that the log names (`storage/locations`): `path` is canonical.
 
         Raises OutsideTable for one that lies outside the root, unless the store was opened with allow_absolute_paths.
         """

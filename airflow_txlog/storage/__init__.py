@@ -10,10 +10,10 @@ import os
 import re
 from typing import Any
 
-from airflow_txlog.engine.store.base import FileInfo, Store
-from airflow_txlog.engine.store.local import LocalStore
-from airflow_txlog.engine.store.memory import MemoryStore
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.local import LocalStore
+from airflow_txlog.storage.memory import MemoryStore
 
 __all__ = ["FileInfo", "LocalStore", "MemoryStore", "Store", "open_store"]
 

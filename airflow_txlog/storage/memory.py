@@ -16,12 +16,12 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.datafiles.local_files import inner_parts
-from airflow_txlog.engine.limits import LOG_FILE
-from airflow_txlog.engine.store.base import FileInfo
-from airflow_txlog.engine.store.confine import location_within
-from airflow_txlog.engine.store.output import Output
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.confine import location_within
+from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.output import Output
 
 SCHEME = "memory"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ that is killed leaves a temporary file that blocks nothing. `open(path, "xb")` w
 and what a killed writer leaves blocks the version for ever.
 
 The root itself may be reached through a symlink; below it nothing is read, written, listed or deleted through one, also
-where one is put in the place of a folder meanwhile (`datafiles/local_files`).
+where one is put in the place of a folder meanwhile (`storage/local_files`).
 Source: docs/decisions/put-if-absent.md; link(2), rename(2).
 """
 
@@ -21,13 +21,13 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles import local_files, locations
-from airflow_txlog.datafiles.local_files import inner_parts
-from airflow_txlog.engine.limits import LOG_FILE
-from airflow_txlog.engine.store.base import FileInfo
-from airflow_txlog.engine.store.confine import location_within
-from airflow_txlog.engine.store.output import Output
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
+from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.storage import local_files, locations
+from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.confine import location_within
+from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.output import Output
 
 SCHEME = "file"
 _LOG = "_delta_log"

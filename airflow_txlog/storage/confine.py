@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_txlog.datafiles.locations import location_of, outer_location, scheme_of
 from airflow_txlog.errors import OutsideTable
+from airflow_txlog.storage.locations import location_of, outer_location, scheme_of
 
 
 def location_within(root: str, path: str, allow_absolute_paths: bool) -> str:

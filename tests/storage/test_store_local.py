@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.engine.store import LocalStore
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
+from airflow_txlog.storage import LocalStore
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.engine.store import Store
+from airflow_txlog.storage import Store
 
 COMMIT = "_delta_log/00000000000000000000.json"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from airflow_txlog.engine.store import LocalStore, MemoryStore, Store
+from airflow_txlog.storage import LocalStore, MemoryStore, Store
 
 
 @pytest.fixture(params=["local", "memory"])
