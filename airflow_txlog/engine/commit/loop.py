@@ -46,11 +46,14 @@ from airflow_txlog.storage.base import FileInfo, Store
 class CommitPolicy:
     """How long the loop keeps trying."""
 
-    max_attempts: int = 200
-    """Races that may be lost before CommitContention is raised."""
+    max_attempts: int = 1000
+    """Races that may be lost before CommitContention is raised. Another writer has committed in each of them."""
+    race_wait_s: float = 0.02
+    """The wait after the second lost race and on, drawn evenly from half of it up to the whole. It does not grow: a
+    growing one leaves the table to the last winner, which does not wait."""
     first_backoff_s: float = 0.01
     max_backoff_s: float = 1.0
-    """Bounds of the wait after the second lost race and on; the wait is drawn evenly from 0 up to the bound."""
+    """Bounds of the growing wait before a put that was not answered is repeated."""
     unknown_deadline_s: float = 30.0
     """How long an unanswered put is read back before CommitStateUnknown is raised."""
 
@@ -110,7 +113,7 @@ def commit(
             )
         # The first loss is answered at once; a crowd is spread out.
         if number > 1:
-            clock.sleep(_backoff_s(number, clock, policy))
+            clock.sleep(policy.race_wait_s * (1 + clock.random()) / 2)
         winners, anchor = _read_winners(store, version, theirs, attempt, anchor)
         for winner in winners:
             attempt = check_winner(attempt, winner)
@@ -124,11 +127,6 @@ def commit(
         read_version=attempt.read_version,
         attempts=policy.max_attempts,
     )
-
-
-def _backoff_s(number: int, clock: Clock, policy: CommitPolicy) -> float:
-    bound = min(policy.max_backoff_s, policy.first_backoff_s * 2.0 ** min(number, 30))
-    return bound * clock.random()
 
 
 # --- is it still the log that we read? ------------------------------------------------------------------------------
@@ -294,7 +292,8 @@ def put_and_read_back(
         is_hopeless = is_same_log is False or (failure is not None and is_refused)
         if clock.now_ms() >= deadline_ms or is_hopeless:
             raise _unknown(path, attempt, outcome, failure) from failure
-        clock.sleep(_backoff_s(tries + 1, clock, policy) + policy.first_backoff_s)
+        bound_s = min(policy.max_backoff_s, policy.first_backoff_s * 2.0 ** min(tries + 1, 30))
+        clock.sleep(policy.first_backoff_s + bound_s * clock.random())
 
 
 def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:

@@ -61,7 +61,7 @@ def _theatre(seed: int, chance: random.Random) -> Theatre:
     store.chance = random.Random(chance.random())
     scheduler = Scheduler(random.Random(chance.random()))
     policy = CommitPolicy(
-        max_attempts=chance.choice([2, 200, 200]), unknown_deadline_s=chance.choice([0.0, 0.05, 30.0, 30.0])
+        max_attempts=chance.choice([2, 1000, 1000]), unknown_deadline_s=chance.choice([0.0, 0.05, 30.0, 30.0])
     )
     return Theatre(store, world, Rows(store.root, chance), chance, policy, scheduler)
 
