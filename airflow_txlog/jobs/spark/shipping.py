@@ -1,8 +1,9 @@
 """The code that executors need, as a zip whose name is its content.
 
 Functions reach a Python worker by reference: the worker must be able to import the module that holds them. The zip has
-`airflow_txlog/__init__`, `clock`, `errors` and `datafiles`, and nothing else. The invariant: equal content gives an
-equal name and equal bytes, because Spark Connect refuses a known name with other bytes. Source: soundness B9.
+`datafiles` and what it stands on (`storage`, `limits`, `clock`, `errors`), and nothing else. The invariant: equal
+content gives an equal name and equal bytes, because Spark Connect refuses a known name with other bytes. Source:
+soundness B9.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pyspark.sql import SparkSession
 
 from airflow_txlog.jobs.spark.session import is_classic
 
+# `datafiles`, and what it stands on.
+_PACKAGES = ("datafiles", "storage")
+_MODULES = ("__init__.py", "clock.py", "errors.py", "limits.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 # Sessions that have the zip: the application's id on a cluster, the session's on Connect.
@@ -58,9 +62,10 @@ def executor_zip() -> tuple[str, bytes]:
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     package = files("airflow_txlog")
-    for name in ("__init__.py", "clock.py", "errors.py"):
+    for name in _MODULES:
         yield f"airflow_txlog/{name}", package.joinpath(name).read_bytes()
-    yield from _python_files(package.joinpath("datafiles"), "airflow_txlog/datafiles")
+    for name in _PACKAGES:
+        yield from _python_files(package.joinpath(name), f"airflow_txlog/{name}")
 
 
 def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
