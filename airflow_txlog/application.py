@@ -19,6 +19,7 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
+from airflow_txlog.records import Restore
 from airflow_txlog.saved_work import restore_note, work_folder
 from airflow_txlog.storage import open_store
 from airflow_txlog.storage.base import Store
@@ -103,7 +104,7 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
         _check_digest(snapshot, spec, wanted, commit, info)
     return JobResult(
         status="already_done",
-        operation=spec.operation,
+        operation=spec.operation.name,
         table_uri=spec.table_uri,
         version=None if commit is None else commit.version,
         at_or_before=snapshot.version if commit is None else None,
@@ -197,7 +198,7 @@ def forget_saved_work(spec: JobSpec) -> None:
     folder = work_folder(store.root, spec.application, spec.saved_work_key)
     if folder is not None:
         remove_saved_work(store, folder)
-    if spec.operation == "restore" and spec.application is not None:
+    if isinstance(spec.operation, Restore) and spec.application is not None:
         remove_restore_note(store, spec.application)
 
 

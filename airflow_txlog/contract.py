@@ -2,7 +2,7 @@
 
 A spec says what to do to one table; a result says what was done, or which typed error forbade it. Neither knows of
 Airflow, Spark or the engine. A spec holds URIs and SQL text; credentials reach the job's process by that process's own
-identity. Its one secret is `saved_work_key`, which is in its JSON only where that is asked for. Standard library only.
+identity. Its one secret is `saved_work_key`, which is in its JSON only where that is asked for.
 
 Invariant: a `JobSpec` or `JobResult` that exists is valid, and is equal to what its own JSON reads back to.
 
@@ -33,20 +33,10 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_txlog.arguments import (
-    OPERATIONS,
-    complete_arguments,
-    invalid,
-    is_absolute,
-    is_int,
-    is_text,
-    is_text_map,
-    plain,
-    unknown,
-    want,
-)
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
-from airflow_txlog.parameters import decode_parameter
+from airflow_txlog.records import Operation, operation_named, read_operation
+from airflow_txlog.records.fields import is_absolute
+from airflow_txlog.records.refusals import invalid, is_int, is_text, is_text_map, missing, plain, unknown, want
 from airflow_txlog.restrictions import RESTRICTED, check_restrictions
 
 _Value = TypeVar("_Value")
@@ -85,49 +75,11 @@ class ApplicationTransaction:
 class JobSpec:
     """One job on one table.
 
-    `operation` is "write", "delete", "update", "merge", "truncate", "restore", "optimize", "checkpoint" or "vacuum".
-    `arguments` are JSON-plain, and complete: an argument that was not given holds its default (null where none is
-    named), so a job may index without asking.
-
-    - write: `source`, `mode` ("append" default, "overwrite", or "overwrite_partitions": those that the source has rows
-      of), `replace_where` (SQL text: what an overwrite replaces, and every new row must satisfy), `on_conflict` of an
-      overwrite ("replan" default, or "fail": rather than replace rows that landed meanwhile), `partition_by` (list of
-      columns, for creation), `create` (default true: make the table when there is none), `properties` (text to text,
-      for creation), `schema_evolution` (false; true: the table gets what the source has more of),
-      `partition_predicate`, `parameters`
-    - delete: `predicate` (SQL text, or null for every row), or with `predicate` null `keys`; `require_match` (false;
-      true: a predicate that is true of no row, or a key that is in no row, fails the job); `partition_predicate`,
-      `parameters`
-    - update: `set` ({column: SQL}), `predicate` (SQL text, or null for every row), `target_alias` ("t"),
-      `require_match` (false), `partition_predicate`, `parameters`
-    - merge: `source`, `on`, `clauses`, `target_alias` ("t"), `source_alias` ("s"), `schema_evolution` (false),
-      `require_match` (false; true: a source row that matches no row fails the job, and no clause may insert),
-      `partition_predicate`, `parameters`
-    - truncate: none
-    - restore: `version` or `timestamp` (ISO-8601, UTC where it names no zone), `ignore_missing` (false)
-    - optimize: `zorder_by` (list of columns, or null), `purge` (false: compact small files; true: rewrite the files
-      that have a deletion vector, and no others), `target_bytes` (number or null: the table's `delta.targetFileSize`,
-      else 256 MiB), `batch_bytes` (32 GiB: so much is rewritten in one commit; null: all), `partition_predicate`,
-      `parameters`
-    - checkpoint: none
-    - vacuum: `retention_hours` (number or null: the table's), `dry_run` (false), `check_retention` (true), `mode`
-      ("full" default, or "lite"), `inventory` (path or URI of a Parquet or CSV file, or null), `parallelism` (8)
-
-    A SOURCE is a VIEW, or `{"sql": "SELECT …", "views": {name: VIEW}}`. A VIEW is `{"table": uri}` (one of our
-    tables, with an optional `"version"`) or `{"format": "parquet"|"csv"|"json"|"orc", "path": uri or list of them,
-    "options": {text: text}, "schema": DDL or null}`. Every path is absolute, or a URI.
-
-    KEYS are `{"column", "values": list of scalars or tagged scalars}`, or `{"column", "source": SOURCE,
-    "source_column"}` with null for the source's only column, or the one that is named as the table's.
-
-    A CLAUSE is `{"when": "matched", "then": "update", "condition", "set": "*" or {column: SQL}}`,
-    `{"when": "matched", "then": "delete", "condition"}`,
-    `{"when": "not_matched", "then": "insert", "condition", "values": "*" or {column: SQL}}`,
-    `{"when": "not_matched_by_source", "then": "update", "condition", "set": {column: SQL}}` or
-    `{"when": "not_matched_by_source", "then": "delete", "condition"}`, whose texts see the target alone.
-
-    `parameters` are JSON scalars, or scalars tagged by `parameters.encode_parameter`; `bound_parameters` gives the
-    Python values.
+    `operation` is a record of `records`: what to do, with its arguments. In JSON it is two names, `operation` with the
+    operation's own and `arguments` with its fields, of which those that hold their default may be missing. A source, a
+    view, keys and a clause are mappings there: `{"table": uri}`, `{"format": "parquet", "path": uri}`,
+    `{"sql": "SELECT …", "views": {name: VIEW}}`, `{"column": name, "values": […]}`,
+    `{"when": "matched", "then": "update", "set": "*"}`. Every path is absolute, or a URI.
     `annotations` (dag_id, task_id, run_id, map_index, try_number, …) go into the commit's tags and decide nothing.
     `conflict_deadline_s` bounds how long the job itself goes on after its first conflict with another commit, keeping
     all work that still holds; 0: that conflict fails it.
@@ -143,9 +95,8 @@ class JobSpec:
     Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong.
     """
 
-    operation: str
+    operation: Operation
     table_uri: str
-    arguments: dict[str, Any] = field(default_factory=dict)
     result_uri: str | None = None
     application: ApplicationTransaction | None = None
     time_zone: str = "UTC"
@@ -158,7 +109,7 @@ class JobSpec:
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        want("operation", self.operation in OPERATIONS, f"one of {sorted(OPERATIONS)}", self.operation)
+        want("operation", isinstance(self.operation, Operation), "a record of an operation", self.operation)
         named = is_text(self.table_uri) and is_absolute(self.table_uri)
         want("table_uri", named, "an absolute path or a URI", self.table_uri)
         want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
@@ -175,21 +126,15 @@ class JobSpec:
         want("saved_work_key", is_key, "64 hexadecimal digits, or null")
         if self.application is not None:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
-            changes_rows = OPERATIONS[self.operation].changes_rows
-            want("application", changes_rows, f"null: {self.operation} carries no transaction")
+            operation = self.operation
+            want("application", operation.changes_rows, f"null: {operation.name} carries no transaction")
         named = isinstance(self.unrestricted, list | tuple) and all(item in RESTRICTED for item in self.unrestricted)
         want("unrestricted", named, f"a list of some of {list(RESTRICTED)}", self.unrestricted)
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
-        object.__setattr__(self, "arguments", complete_arguments(self.operation, self.arguments))
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))
         object.__setattr__(self, "annotations", copy.deepcopy(self.annotations))
         object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
-        check_restrictions(self.arguments, self.spark_conf, self.unrestricted)
-
-    @property
-    def bound_parameters(self) -> dict[str, Any]:
-        """The named parameters of the SQL texts as Python values: date, datetime, Decimal, bytes, str, numbers."""
-        return {name: decode_parameter(value) for name, value in (self.arguments.get("parameters") or {}).items()}
+        check_restrictions(self.operation, self.spark_conf, self.unrestricted)
 
     def digest(self) -> str:
         """SHA-256 (hex) of what the job does: operation, table, arguments, time zone.
@@ -198,9 +143,9 @@ class JobSpec:
         number are left out.
         """
         what = {
-            "operation": self.operation,
+            "operation": self.operation.name,
             "table_uri": self.table_uri,
-            "arguments": self.arguments,
+            "arguments": self.operation.arguments(),
             "time_zone": self.time_zone,
         }
         text = json.dumps(what, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -224,6 +169,7 @@ class JobSpec:
         `with_key`: with that too. Only for what no other user can read and what does not outlive the job.
         """
         data = dataclasses.asdict(self)
+        data |= {"operation": self.operation.name, "arguments": self.operation.arguments()}
         if not with_key:
             del data["saved_work_key"]
         return json.dumps(data, indent=1, sort_keys=True)
@@ -232,6 +178,9 @@ class JobSpec:
     def from_json(cls, text: str | bytes) -> JobSpec:
         """The spec that `to_json` wrote. Raises InvalidJobSpec; an unknown field is an error, not ignored."""
         data = _object_of(cls, "spec", text)
+        if "operation" not in data:
+            raise missing("operation", "a job")
+        data["operation"] = read_operation(operation_named(data["operation"]), data.pop("arguments", {}))
         application = data.get("application")
         if application is not None:
             data["application"] = _build(ApplicationTransaction, "application", application)

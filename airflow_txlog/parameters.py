@@ -97,7 +97,7 @@ def is_parameter(value: Any) -> bool:
     if not isinstance(value, dict):
         if isinstance(value, int):
             return -(2**63) <= value < 2**63
-        return value is None or isinstance(value, float | str)
+        return value is None or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
     if len(value) != 1 or not set(value) <= set(_DECODERS):
         return False
     try:

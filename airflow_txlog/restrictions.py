@@ -5,16 +5,16 @@ load code: a setting by naming a jar, a class, a module or a program, an option 
 file reader on to Hadoop as a setting. So both are lists of what is known to be harmless. A setting tunes: its name is
 of a family below, and its value is a number, a size, a time or true or false, which names nothing. A query is judged
 in the job (`jobs/sql/query_gate.py`), where Spark's parser is. Invariant: what no list has is refused, also a name of a
-newer Spark. Standard library only. Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
+newer Spark. Source: Spark 4.2, SQLConf, `SessionState.newHadoopConfWithOptions`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.records import FileView, Operation
 
 RESTRICTED = ("options", "query", "spark_conf")
 """What `unrestricted` may name: the options of file sources, the SQL of a source, the Spark settings."""
@@ -67,9 +67,7 @@ def only_tunes(spark_conf: Mapping[str, str]) -> bool:
     return all(_tunes(name, value) for name, value in spark_conf.items())
 
 
-def check_restrictions(
-    arguments: Mapping[str, Any], spark_conf: Mapping[str, str], unrestricted: Collection[str]
-) -> None:
+def check_restrictions(operation: Operation, spark_conf: Mapping[str, str], unrestricted: Collection[str]) -> None:
     """Raises InvalidJobSpec for a setting or an option on no list here, unless `unrestricted` names its kind."""
     if "spark_conf" not in unrestricted:
         for name, value in spark_conf.items():
@@ -81,13 +79,15 @@ def check_restrictions(
                     "load code or reach another place. The spark_conf of a connection may hold any setting",
                 )
     if "options" not in unrestricted:
-        for place, view in _file_views(arguments):
-            for name in view.get("options") or {}:
-                if name.lower() not in _OPTIONS[view["format"]]:
+        for place, view in operation.parts():
+            if not isinstance(view, FileView):
+                continue
+            for name in view.options:
+                if name.lower() not in _OPTIONS[view.format]:
                     raise _refused(
                         f"{place}.options.{name}",
                         "options",
-                        f"this is no option of Spark's reader of {view['format']}, and Spark hands any other on to "
+                        f"this is no option of Spark's reader of {view.format}, and Spark hands any other on to "
                         "Hadoop as a setting, which may load code",
                     )
 
@@ -96,16 +96,6 @@ def _tunes(name: str, value: str) -> bool:
     if _TUNES.fullmatch(name) and _PLAIN.fullmatch(value.strip()):
         return True
     return any(re.fullmatch(names, name) and re.fullmatch(values, value) for names, values in _WORDS)
-
-
-def _file_views(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each view of files among the arguments, with the name of the place where it stands."""
-    keys = arguments.get("keys") or {}
-    for place, source in (("source", arguments.get("source")), ("keys.source", keys.get("source"))):
-        views = {f"{place}.views.{name}": view for name, view in ((source or {}).get("views") or {}).items()}
-        for name, view in (views or {place: source or {}}).items():
-            if "format" in view:
-                yield f"arguments.{name}", view
 
 
 def _refused(argument: str, kind: str, why: str) -> InvalidJobSpec:

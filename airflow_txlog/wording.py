@@ -1,8 +1,8 @@
 """How a result is worded: for the task's log, its XCom, its asset events, the progress file and the command line.
 
 A result is a `contract.JobResult`, from the commit on; here are the only lines that describe one. What a row count of a
-commit means is said by the operation's own record (`arguments.OPERATIONS`). The invariant: wording never fails for what
-a newer release has put into a result. Standard library only.
+commit means is said by the operation's own record (`records`). The invariant: wording never fails for what
+a newer release has put into a result.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_txlog.arguments import REPLACED, row_counts
 from airflow_txlog.contract import JobResult
+from airflow_txlog.records import REPLACED, row_counts
 
 _STATUS = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
 

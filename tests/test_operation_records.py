@@ -1,36 +1,53 @@
-"""An operation is one record: what is said about its result cannot fail for want of an entry elsewhere."""
+"""An operation is one record: its job, its operator and what is said about its result all follow from it."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 
-from airflow_txlog.arguments import OPERATIONS, row_counts
-from airflow_txlog.contract import JobResult
-from airflow_txlog.jobs.run import _LOG_JOBS, _MAINTENANCE, _ROW_JOBS
+from airflow_txlog import operators
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.records import (
+    OPERATIONS,
+    Delete,
+    Operation,
+    QuerySource,
+    ScopedOperation,
+    UpdateClause,
+    register,
+    row_counts,
+)
+from airflow_txlog.records.fields import Sees, TableText
+from airflow_txlog.records.reading import kinds_of
 from airflow_txlog.wording import job_lines, rows_changed, task_lines
+from tests.helpers.jobs import rows
+from tests.helpers.specs import job_spec
+
+FILES = {"format": "parquet", "path": "/in/a"}
 
 
 def test_every_operation_has_one_job_and_one_operator() -> None:
-    import airflow_txlog.operators.checkpoint
-    import airflow_txlog.operators.delete
-    import airflow_txlog.operators.merge
-    import airflow_txlog.operators.optimize
-    import airflow_txlog.operators.restore
-    import airflow_txlog.operators.truncate
-    import airflow_txlog.operators.update
-    import airflow_txlog.operators.vacuum
-    import airflow_txlog.operators.write  # noqa: F401
-
-    jobs = [*_ROW_JOBS, *_LOG_JOBS, *_MAINTENANCE]
-    assert sorted(jobs) == sorted(OPERATIONS)
+    for found_module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
+        importlib.import_module(found_module.name)
+    for record in OPERATIONS.values():
+        module, _, name = record.job.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
     pending: list[type] = [TxlogOperator]
-    found = set()
+    found = []
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()
-        found |= {cls.operation} if "operation" in vars(cls) else set()
-    assert found == set(OPERATIONS)
+        found += [cls.operation] if "operation" in vars(cls) and cls.__module__.startswith("airflow_txlog.") else []
+    assert sorted(record.name for record in found) == sorted(OPERATIONS)
 
 
 @pytest.mark.parametrize("operation", [*sorted(OPERATIONS), "of a newer release"])
@@ -47,3 +64,134 @@ def test_an_overwrite_counts_the_rows_that_it_wrote() -> None:
     assert row_counts("write", metrics) == {"written": 3, "replaced": 2}
     result = JobResult(status="committed", operation="write", table_uri="/t", version=1, metrics=metrics)
     assert rows_changed(result) == 3
+
+
+TEXTS = [
+    (
+        "write",
+        {
+            "source": {"sql": "q", "views": {"v": FILES}},
+            "mode": "overwrite",
+            "replace_where": "w",
+            "partition_predicate": "p",
+        },
+        {"q": Sees.VIEWS, "w": Sees.TABLE, "p": Sees.PARTITIONS},
+    ),
+    ("delete", {"predicate": "w"}, {"w": Sees.TABLE}),
+    ("delete", {"predicate": None, "keys": {"column": "id", "source": {"sql": "q"}}}, {"q": Sees.VIEWS}),
+    ("update", {"set": {"a": "x"}, "predicate": "w"}, {"x": Sees.TABLE, "w": Sees.TABLE}),
+    (
+        "merge",
+        {
+            "source": FILES,
+            "on": "o",
+            "clauses": [
+                {"when": "matched", "then": "update", "set": {"a": "x"}, "condition": "c"},
+                {"when": "matched", "then": "update", "set": "*"},
+                {"when": "not_matched_by_source", "then": "delete", "condition": "d"},
+                {"when": "not_matched", "then": "insert", "values": {"a": "y"}},
+            ],
+        },
+        {"o": Sees.TABLE_AND_SOURCE, "x": Sees.CLAUSE, "c": Sees.CLAUSE, "d": Sees.CLAUSE, "y": Sees.CLAUSE},
+    ),
+    ("optimize", {"partition_predicate": "p"}, {"p": Sees.PARTITIONS}),
+    ("restore", {"version": 1}, {}),
+]
+
+
+def texts_of(record: Operation) -> dict[str, Sees]:
+    """The SQL texts of a record, with what each may name."""
+    found: dict[str, Sees] = {}
+
+    def note(text: str, sees: Sees) -> str:
+        found[text] = sees
+        return text
+
+    assert record.with_texts(note) == record
+    return found
+
+
+@pytest.mark.parametrize(("operation", "arguments", "texts"), TEXTS)
+def test_a_record_knows_its_sql_texts_and_what_they_may_name(
+    operation: str, arguments: dict[str, object], texts: dict[str, Sees]
+) -> None:
+    record = job_spec(operation=operation, arguments=arguments, table_uri="/t").operation
+    assert texts_of(record) == texts
+    changed = record.with_texts(lambda text, sees: f"{text}!")
+    assert set(texts_of(changed)) == {f"{text}!" for text in texts}
+    assert changed.with_texts(lambda text, sees: text.removesuffix("!")) == record
+
+
+def test_a_record_made_in_python_is_held_to_the_same_rules_and_equals_that_from_json() -> None:
+    made = Delete(predicate="id = 1", parameters={"id": 1})
+    assert made == job_spec(operation="delete", arguments=made.arguments(), table_uri="/t").operation
+    with pytest.raises(InvalidJobSpec, match=r"arguments\.predicate must be a non-empty text or null; found str"):
+        Delete(predicate=" ")
+    with pytest.raises(InvalidJobSpec, match=r"arguments\.keys"):
+        Delete(predicate=None, keys=QuerySource(sql="SELECT 1"))  # type: ignore[arg-type]
+    assert kinds_of(UpdateClause).keys() == {"when", "then", "condition", "set"}
+
+
+# --- an operation that only this test knows -------------------------------------------------------------------------
+
+
+class Stamp(ScopedOperation, frozen=True, kw_only=True, tag="stamp"):
+    """Writes a commit that changes nothing but its own description."""
+
+    job: ClassVar[str] = f"{__name__}:stamp"
+    rows = {"numStampedRows": "stamped"}
+
+    text: TableText
+    times: int = 1
+
+
+def stamp(context: LogContext) -> JobResult:
+    """The job of a Stamp."""
+    described = context.record(Stamp)
+    table = context.open_table()
+    with context.step("stamp"):
+        tx = table.begin()
+        assert tx.snapshot is not None
+        tx.set_application("stamp", described.times)
+        version = tx.commit("STAMP", parameters={"text": described.text})
+    return context.result(
+        is_committed=True,
+        version=version,
+        read_version=tx.snapshot.version,
+        metrics={"numStampedRows": described.times},
+    )
+
+
+@pytest.fixture
+def stamp_is_known() -> Iterator[type[Operation]]:
+    """The record, registered for one test."""
+    yield register(Stamp)
+    del OPERATIONS["stamp"]
+
+
+def test_an_operation_is_its_record_its_job_and_its_operator(stamp_is_known: type[Operation], tmp_path: Path) -> None:
+    """Nothing else in the package is touched: JSON, refusals, the run and what is said of the result follow."""
+    from airflow_txlog.engine import Table
+    from airflow_txlog.operators.base import DataChangingOperator
+
+    class StampOperator(DataChangingOperator):
+        operation = Stamp
+
+        def __init__(self, *, text: str, **kwargs: object) -> None:
+            super().__init__(**kwargs)
+            self.text = text
+            self.check_literals()
+
+        def job_arguments(self) -> dict[str, object]:
+            return {**super().job_arguments(), "text": self.text, "times": 3}
+
+    table = Table.create(str(tmp_path / "t"), rows(2).schema)
+    operator = StampOperator(task_id="stamp", table_uri=table.uri, text="now()")
+    spec = JobSpec.from_json(operator._spec(table.uri).to_json())
+    assert spec.operation == Stamp(text="now()", times=3)
+    assert texts_of(spec.operation) == {"now()": Sees.TABLE}
+    result = run_job(spec, None)
+    assert (result.status, result.operation) == ("committed", "stamp"), result.error
+    assert job_lines(result)[0].startswith("stamp: 3 rows stamped -> version 1")
+    with pytest.raises(InvalidJobSpec, match=r"arguments\.text is missing; stamp needs it"):
+        job_spec(operation="stamp", table_uri="/t")

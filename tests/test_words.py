@@ -33,7 +33,7 @@ WORDS = {
 # Where a word is still found. This list shrinks: a place without the word leaves it, and no place is added.
 LEFT = {
     "mask|masks|masked|masking": {"contract.py", "datafiles", "docs", "engine", "jobs", "wording.py"},
-    "pin|pins|pinned|pinning": {"docs", "jobs"},
+    "pin|pins|pinned|pinning": {"docs"},
     "rounds": {"contract.py", "docs", "jobs", "wording.py"},
 }
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_txlog.arguments import is_absolute
 from airflow_txlog.cli import printing
 from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.records.fields import is_absolute
 from airflow_txlog.storage import open_store
 from airflow_txlog.wording import commit_rows
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_txlog.arguments import is_absolute
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.work_key import saved_work_key
+from airflow_txlog.records import operation_named, read_operation
+from airflow_txlog.records.fields import is_absolute
 from airflow_txlog.restrictions import only_tunes
 from airflow_txlog.runners import Runner, make_runner
 
@@ -173,17 +174,16 @@ class TxlogHook(BaseHook):
     ) -> JobResult:
         """Run one job that changes rows from Python code, exactly once per key.
 
-        `arguments` are those of `contract.JobSpec`. The key names this one piece of work for ever, in every run and
-        every task: put the run id and a word for the write into it. A task that writes twice needs two keys, which is
-        why there is no default. The same key with other arguments raises IdempotencyKeyReused.
+        `arguments` are the fields of the record of this name in `records`. The key names this one piece of work for
+        ever, in every run and every task: put the run id and a word for the write into it. A task that writes twice
+        needs two keys, which is why there is no default. The same key with other arguments raises IdempotencyKeyReused.
 
         Raises the job's typed error.
         """
         application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
-            operation=operation,
+            operation=read_operation(operation_named(operation), arguments),
             table_uri=self.table_uri(table),
-            arguments=dict(arguments),
             application=application,
             spark_conf=dict(spark_conf or {}),
             unrestricted=tuple(unrestricted),

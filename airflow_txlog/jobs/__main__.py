@@ -49,12 +49,12 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         result = JobResult(
             status="failed",
-            operation=spec.operation,
+            operation=spec.operation.name,
             table_uri=spec.table_uri,
             error=not_started(error).to_dict(),
         )
         assert result.error is not None
-        say(f"{spec.operation} failed: {result.error['type']}: {result.error['message']}")
+        say(f"{spec.operation.name} failed: {result.error['type']}: {result.error['message']}")
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return EXIT_FAILED

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -19,11 +19,14 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.progress import watched
+from airflow_txlog.records import Operation
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import open_store
 from airflow_txlog.storage.locations import inside, outer_location
 
 Log = Callable[[str], None]
+
+Record = TypeVar("Record", bound=Operation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +69,15 @@ class LogContext:
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        return self.spec.arguments
+    def operation(self) -> Operation:
+        """What the job does."""
+        return self.spec.operation
+
+    def record(self, kind: type[Record]) -> Record:
+        """What the job does, as the record that the caller knows it to be."""
+        operation = self.operation
+        assert isinstance(operation, kind)
+        return operation
 
     @property
     def seal(self) -> Seal | None:
@@ -106,7 +116,7 @@ class LogContext:
         """What the job answers; without a commit there was nothing to do."""
         return JobResult(
             status="committed" if is_committed else "nothing_to_do",
-            operation=self.spec.operation,
+            operation=self.spec.operation.name,
             table_uri=self.spec.table_uri,
             version=version,
             read_version=read_version,
@@ -123,12 +133,12 @@ class LogContext:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTexts:
-    """A job's arguments, in whose SQL texts the current time is a parameter, and the parameters of these texts.
+    """What a job does, with SQL texts in which the current time is a parameter, and the parameters of these texts.
 
     `bare` are the names that were replaced without parentheses: a column of that name would have been meant.
     """
 
-    arguments: dict[str, Any]
+    operation: Operation
     parameters: dict[str, Any]
     bare: frozenset[str] = frozenset()
 
@@ -158,13 +168,13 @@ class JobContext(LogContext):
             yield
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """The job's arguments, in which no text reads a clock; `spec.arguments` has the author's own."""
-        return self.texts.arguments
+    def operation(self) -> Operation:
+        """What the job does, with texts that read no clock; `spec.operation` has the author's own."""
+        return self.texts.operation
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The values of `:name` in the texts of `arguments`: the author's, and the current time."""
+        """The values of `:name` in the texts of `operation`: the author's, and the current time."""
         return self.texts.parameters
 
     def instants(self, walls: Sequence[int]) -> list[int | None]:

@@ -7,7 +7,9 @@ temporary views, its settings and its materialized inputs are gone when `run_job
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -16,14 +18,6 @@ from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
-from airflow_txlog.jobs.operations import maintenance
-from airflow_txlog.jobs.operations.delete.job import delete
-from airflow_txlog.jobs.operations.merge.job import merge
-from airflow_txlog.jobs.operations.optimize.job import optimize
-from airflow_txlog.jobs.operations.restore import restore
-from airflow_txlog.jobs.operations.truncate import truncate
-from airflow_txlog.jobs.operations.update import update
-from airflow_txlog.jobs.operations.write.job import write
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
@@ -33,23 +27,10 @@ from airflow_txlog.storage import Store, open_store
 from airflow_txlog.storage.locations import is_local, outer_location
 from airflow_txlog.wording import job_lines
 
-_ROW_JOBS: dict[str, Callable[[JobContext], JobResult]] = {
-    "write": write,
-    "delete": delete,
-    "update": update,
-    "merge": merge,
-    "optimize": optimize,
-}
-_LOG_JOBS: dict[str, Callable[[LogContext], JobResult]] = {"truncate": truncate, "restore": restore}
-_MAINTENANCE: dict[str, Callable[[JobSpec], JobResult]] = {
-    "checkpoint": maintenance.checkpoint,
-    "vacuum": maintenance.vacuum,
-}
-
 
 def needs_spark(spec: JobSpec) -> bool:
     """Whether the job evaluates SQL; without that it needs no session, and saves the ten seconds of its start."""
-    return spec.operation in _ROW_JOBS
+    return spec.operation.needs_spark
 
 
 def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None) -> JobResult:
@@ -62,17 +43,15 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
     where it belongs.
     """
     say = log or (lambda line: None)
-    say(f"{spec.operation} {spec.table_uri}")
+    say(f"{spec.operation.name} {spec.table_uri}")
     context: LogContext | None = None
     try:
-        if spec.operation in _MAINTENANCE:
-            result = _MAINTENANCE[spec.operation](spec)
-        elif spec.operation in _LOG_JOBS:
+        if not needs_spark(spec):
             context = LogContext(spec=spec, root=open_store(spec.table_uri).root, log=say)
-            result = _LOG_JOBS[spec.operation](context)
+            result = _job_of(spec)(context)
         else:
             if spark is None:
-                raise InvalidJobSpec(f"{spec.operation} needs a Spark session.", argument="operation")
+                raise InvalidJobSpec(f"{spec.operation.name} needs a Spark session.", argument="operation")
             check_meaning(spec.spark_conf, spec.time_zone)
             store = open_store(spec.table_uri)
             _check_reachable(store)
@@ -87,6 +66,13 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
     for line in job_lines(result):
         say(line)
     return result
+
+
+def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
+    """The function that the operation's record names. It is imported here and not before: some need pyspark."""
+    module, _, name = spec.operation.job.partition(":")
+    job: Callable[[Any], JobResult] = getattr(importlib.import_module(module), name)
+    return job
 
 
 def begin_job(spec: JobSpec, spark: SparkSession, root: str, log: Log) -> JobContext:
@@ -111,7 +97,7 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
     try:
         with context.step("prepare"):
             ship(context.spark)
-        result = _ROW_JOBS[spec.operation](context)
+        result = _job_of(spec)(context)
     except Exception as error:
         if not (context.work_folder is not None and _may_be_retried(context.spec, error)):
             _remove_inputs(context, store)
@@ -140,7 +126,7 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
             say(line)
     return JobResult(
         status="failed",
-        operation=spec.operation,
+        operation=spec.operation.name,
         table_uri=spec.table_uri,
         steps=[] if context is None else context.steps,
         error=failure.to_dict(),

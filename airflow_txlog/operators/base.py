@@ -17,6 +17,7 @@ from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.operators.given import column_list, has_template, null_refusal, parameter_map, path_text, text_map
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
+from airflow_txlog.records import Operation, read_operation
 from airflow_txlog.runners import Runner, check_runner, make_runner
 from airflow_txlog.wording import event_extra, task_lines, xcom_of
 
@@ -51,7 +52,7 @@ class TxlogOperator(BaseOperator):
     `retry_policy=` to replace it.
     """
 
-    operation: ClassVar[str]
+    operation: ClassVar[type[Operation]]
     nullable_parameters: Collection[str] = ()
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
@@ -90,7 +91,7 @@ class TxlogOperator(BaseOperator):
         return TxlogHook(self.txlog_conn_id)
 
     def job_arguments(self) -> dict[str, Any]:
-        """The arguments of the job, from the rendered fields; see `contract.JobSpec`."""
+        """The fields of the operation's record, from the rendered fields of this operator."""
         return {}
 
     def check_literals(self) -> None:
@@ -202,9 +203,8 @@ class TxlogOperator(BaseOperator):
 
     def _spec(self, table_uri: str) -> JobSpec:
         return JobSpec(
-            operation=self.operation,
+            operation=read_operation(self.operation, self.job_arguments()),
             table_uri=table_uri,
-            arguments=self.job_arguments(),
             spark_conf=text_map("spark_conf", self.spark_conf),
             unrestricted=tuple(self.unrestricted),
             time_zone=self.time_zone,
@@ -215,7 +215,7 @@ class TxlogOperator(BaseOperator):
         """Stop the job. What it committed stays; what it staged is never named, and vacuum sweeps it."""
         running = self._running
         if running is not None:
-            self.log.info("stopping the %s job on %s", self.operation, self.table_uri)
+            self.log.info("stopping the %s job on %s", self.operation.name, self.table_uri)
             running.kill()
 
     def _make_runner(self) -> Runner:

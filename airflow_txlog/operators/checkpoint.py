@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import TxlogOperator
+from airflow_txlog.records import Checkpoint, Operation
 
 
 class CheckpointOperator(TxlogOperator):
@@ -16,7 +17,7 @@ class CheckpointOperator(TxlogOperator):
     Arguments: `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "checkpoint"
+    operation: ClassVar[type[Operation]] = Checkpoint
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

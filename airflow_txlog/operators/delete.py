@@ -9,6 +9,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.base import DataChangingOperator
 from airflow_txlog.operators.given import source_of
 from airflow_txlog.parameters import encode_parameter
+from airflow_txlog.records import Delete, Operation
 
 
 class DeltaDeleteOperator(DataChangingOperator):
@@ -31,7 +32,7 @@ class DeltaDeleteOperator(DataChangingOperator):
     `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "delete"
+    operation: ClassVar[type[Operation]] = Delete
     template_fields: Sequence[str] = (
         *DataChangingOperator.template_fields,
         "predicate",

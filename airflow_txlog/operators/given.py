@@ -1,7 +1,7 @@
 """What a DAG author gives an operator, as the arguments of a job: accepted in every form with one plain meaning.
 
 A single column, clause or path stands for a list of one, and a number or a boolean among options for its text. Any
-other form is refused, with what to write instead. `contract.JobSpec` alone decides whether the result is valid.
+other form is refused, with what to write instead. The records (`records`) alone decide whether the result is valid.
 Invariant: an error names the argument and never a value.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from airflow_txlog.arguments import FORMATS
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.parameters import encode_parameters
+from airflow_txlog.records import FORMATS
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
@@ -104,7 +104,7 @@ def clause_list(value: Any) -> list[Any]:
 
 
 def source_of(value: Any, name: str = "source") -> dict[str, Any]:
-    """A source as `contract.JobSpec` has it, from what `operators.sources` or the author made."""
+    """A source as a record reads it, from what `operators.sources` or the author made."""
     value = path_text(value)
     if isinstance(value, str):
         mend = f'files(…, format="{_format_of(value)}") for files, table(…) for a Delta table, query(…) for SQL'
@@ -130,7 +130,7 @@ def _format_of(path: str) -> str:
 
 
 def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] | None:
-    """The values of `:name` as `contract.JobSpec` has them. Only a parameter named in `nullable` may be None."""
+    """The values of `:name` as a record reads them. Only a parameter named in `nullable` may be None."""
     if value is None:
         return None
     if not isinstance(value, Mapping):

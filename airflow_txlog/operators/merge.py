@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from airflow_txlog.operators.base import DataChangingOperator
 from airflow_txlog.operators.given import clause_list, expression_map, source_of
+from airflow_txlog.records import Merge, Operation
 
 
 def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class DeltaMergeOperator(DataChangingOperator):
     `DataChangingOperator` and `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "merge"
+    operation: ClassVar[type[Operation]] = Merge
     template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "on", "clauses")
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.given import column_list, parameter_map
+from airflow_txlog.records import Operation, Optimize
 
 
 class DeltaOptimizeOperator(TxlogOperator):
@@ -27,7 +28,7 @@ class DeltaOptimizeOperator(TxlogOperator):
     the others are replaced all the same. Other arguments: `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "optimize"
+    operation: ClassVar[type[Operation]] = Optimize
     template_fields: Sequence[str] = (
         *TxlogOperator.template_fields,
         "zorder_by",

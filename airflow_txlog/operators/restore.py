@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import ExactlyOnceOperator
+from airflow_txlog.records import Operation, Restore
 
 
 class DeltaRestoreOperator(ExactlyOnceOperator):
@@ -21,7 +22,7 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
     Other arguments: `ExactlyOnceOperator` and `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "restore"
+    operation: ClassVar[type[Operation]] = Restore
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "version", "timestamp")
 
     def __init__(

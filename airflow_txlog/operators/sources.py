@@ -1,6 +1,6 @@
 """Where the rows of a write or a merge come from: plain dicts, made by small functions.
 
-Each function gives a SOURCE of `contract.JobSpec`; a dict written by hand does as well. The texts inside are templated
+Each function gives what `records.sources` reads; a dict written by hand does as well. The texts inside are templated
 by the operator that takes them.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import ExactlyOnceOperator
+from airflow_txlog.records import Operation, Truncate
 
 
 class DeltaTruncateOperator(ExactlyOnceOperator):
@@ -17,7 +18,7 @@ class DeltaTruncateOperator(ExactlyOnceOperator):
     and `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "truncate"
+    operation: ClassVar[type[Operation]] = Truncate
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import DataChangingOperator
 from airflow_txlog.operators.given import expression_map
+from airflow_txlog.records import Operation, Update
 
 
 class DeltaUpdateOperator(DataChangingOperator):
@@ -23,7 +24,7 @@ class DeltaUpdateOperator(DataChangingOperator):
     `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "update"
+    operation: ClassVar[type[Operation]] = Update
     template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "set", "predicate")
 
     def __init__(

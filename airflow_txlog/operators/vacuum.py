@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.given import path_text
+from airflow_txlog.records import Operation, Vacuum
 
 
 class VacuumOperator(TxlogOperator):
@@ -27,7 +28,7 @@ class VacuumOperator(TxlogOperator):
     It carries no application transaction: a second run finds less to do. Other arguments: `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "vacuum"
+    operation: ClassVar[type[Operation]] = Vacuum
     template_fields: Sequence[str] = (*TxlogOperator.template_fields, "inventory")
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_txlog.operators.base import DataChangingOperator
 from airflow_txlog.operators.given import column_list, source_of, text_map
+from airflow_txlog.records import Operation, Write
 
 
 class DeltaWriteOperator(DataChangingOperator):
@@ -29,7 +30,7 @@ class DeltaWriteOperator(DataChangingOperator):
     partition_by=["flight_date"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
     """
 
-    operation: ClassVar[str] = "write"
+    operation: ClassVar[type[Operation]] = Write
     template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "replace_where")
 
     def __init__(

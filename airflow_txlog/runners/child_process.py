@@ -144,7 +144,8 @@ def _not_started(spec: JobSpec, error: OSError) -> JobError:
     cause = "no folder for temporary files (TMPDIR) can be written" if is_nowhere else text_of(error)
     advice = f" {DISK_FULL}" if error.errno in _NO_SPACE else ""
     return JobError(
-        f"Cannot run the {spec.operation} job: {cause}.{advice} Nothing was started.", cause_type=type(error).__name__
+        f"Cannot run the {spec.operation.name} job: {cause}.{advice} Nothing was started.",
+        cause_type=type(error).__name__,
     )
 
 
@@ -156,7 +157,7 @@ def _how_it_ended(exit_code: int) -> str:
 
 def _lost(spec: JobSpec, how: str, exit_code: int, tail: str) -> JobLost:
     return JobLost(
-        f"The {spec.operation} job on {spec.table_uri} {how} and left no result"
+        f"The {spec.operation.name} job on {spec.table_uri} {how} and left no result"
         + (", and the table's log does not show its transaction" if spec.application else "")
         + (f". Its last lines:\n{tail}" if tail else "."),
         exit_code=exit_code,

@@ -36,7 +36,7 @@ class AppendsAFile:
         if death != "never":
             action()
             raise JobLost(f"died {death} its commit", has_application_transaction=True)
-        return JobResult(status="committed", operation=spec.operation, table_uri=spec.table_uri, version=version)
+        return JobResult(status="committed", operation=spec.operation.name, table_uri=spec.table_uri, version=version)
 
     def kill(self) -> None:
         raise AssertionError("nothing is killed here")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.in_process import InProcessRunner
+from tests.helpers.specs import job_spec
 
 # In what a delete or a merge says when it knows which files it will read, and has not committed. Were it said no more,
 # nobody would be overtaken, and the tests would fail.
@@ -57,7 +58,7 @@ def delete_user(user: int) -> Callable[[JobSpec], None]:
     """A competitor that deletes one user of the same table by a job of its own."""
 
     def compete(spec: JobSpec) -> None:
-        rival = JobSpec(
+        rival = job_spec(
             operation="delete",
             table_uri=spec.table_uri,
             arguments={"predicate": "user_id = :user", "parameters": {"user": user}},

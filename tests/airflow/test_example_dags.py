@@ -16,6 +16,7 @@ from airflow_txlog.errors import CommitConflict, PartitionMismatch
 from airflow_txlog.operators.sources import query
 from airflow_txlog.runners.in_process import InProcessRunner
 from tests.airflow.racing import OvertakenRunner
+from tests.helpers.specs import job_spec
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -111,7 +112,7 @@ def test_a_task_of_the_backfill_that_finds_a_row_of_another_day_fails(folder: Pa
     dag = dag_of("backfill_partitions", "backfill_partitions")
     operator = dag.task_dict["load_day"].unmap({"parameters": {"day": "2013-02-01"}})
     operator.source = query("SELECT 'UA' AS carrier, DATE'2013-02-02' AS flight_date WHERE :day IS NOT NULL")
-    spec = JobSpec(operation="write", table_uri=operator.table_uri, arguments=operator.job_arguments())
+    spec = job_spec(operation="write", table_uri=operator.table_uri, arguments=operator.job_arguments())
     with pytest.raises(PartitionMismatch):
         InProcessRunner().run(spec, log=print)
     assert not Table.exists(operator.table_uri)
@@ -157,8 +158,8 @@ def race_specs(dag: Any, number: int) -> dict[str, JobSpec]:
     for task_id in ("users", "forget_user", "enrich_users"):
         operator = dag.task_dict[task_id]
         operator.render_template_fields({"params": {"user_id": "42"}})
-        specs[task_id] = JobSpec(
-            operation=operator.operation,
+        specs[task_id] = job_spec(
+            operation=operator.operation.name,
             table_uri=f"{operator.table_uri}_{number}",
             arguments=operator.job_arguments(),
             application=ApplicationTransaction(app_id=task_id, version=1),

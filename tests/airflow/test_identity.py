@@ -19,7 +19,9 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
+from airflow_txlog.records import Delete
 from tests.conftest import ManualClock
+from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow
 
@@ -69,7 +71,7 @@ def table(memory_uri: str) -> Table:
 
 @pytest.fixture
 def spec(table: Table) -> JobSpec:
-    return JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
+    return job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
 
 
 def identity(
@@ -223,7 +225,9 @@ def test_a10_hook_writes_twice(table: Table, spec: JobSpec) -> None:
                 return found
             assert spec.application is not None
             version = commit(table, spec, spec.application)
-            return JobResult(status="committed", operation=spec.operation, table_uri=spec.table_uri, version=version)
+            return JobResult(
+                status="committed", operation=spec.operation.name, table_uri=spec.table_uri, version=version
+            )
 
         def kill(self) -> None:
             raise AssertionError("nothing is killed here")
@@ -243,7 +247,7 @@ def test_a10_constant_key_is_an_error(table: Table, spec: JobSpec) -> None:
     monday = identity(table, Try(), StateStore(), key="daily-load")
     assert (monday.app_id, monday.version, monday.check_digest) == ("daily-load", 1, True)
     version = commit(table, spec, monday)
-    tuesday = spec.replace(arguments={"predicate": "id = 2"})
+    tuesday = spec.replace(operation=Delete(predicate="id = 2"))
     with pytest.raises(IdempotencyKeyReused) as caught:
         done(tuesday, identity(table, Try(run_id="tuesday"), StateStore(), key="daily-load"))
     assert caught.value.version == version  # type: ignore[attr-defined]
@@ -295,7 +299,7 @@ def test_the_number_is_kept_for_ever(table: Table) -> None:
 
 def test_a_table_that_does_not_exist_yet_gives_the_first_number(memory_uri: str) -> None:
     assert recorded_version(memory_uri, "x") is None
-    missing = JobSpec(operation="write", table_uri=memory_uri, arguments={"source": {"table": "/s"}})
+    missing = job_spec(operation="write", table_uri=memory_uri, arguments={"source": {"table": "/s"}})
     assert done(missing, ApplicationTransaction(app_id="x", version=1)) is None
 
 
@@ -370,7 +374,7 @@ def test_b4_a_table_that_never_forgets_is_believed(memory_uri: str, clock: Any) 
         )
     )
     tx.commit("UNSET TBLPROPERTIES")
-    spec = JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
+    spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "id = 1"})
     old = ApplicationTransaction(app_id="a", version=1, first_tried_ms=0)
     assert looked_up(table, spec, old, clock) is None
 

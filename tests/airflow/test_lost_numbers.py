@@ -20,6 +20,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused
 from tests.airflow.test_identity import StateStore, Try, commit
+from tests.helpers.specs import job_spec
 
 MakeStore = Callable[[], StateStore | None]
 
@@ -75,7 +76,7 @@ def spec_of(
         read or (lambda app_id: recorded_version(table.uri, app_id)),
         recorded_work=lambda app_id_end: recorded_work(table.uri, app_id_end),
     )
-    return JobSpec(
+    return job_spec(
         operation="delete",
         table_uri=table.uri,
         arguments={"predicate": "id = 1"},

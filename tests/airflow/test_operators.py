@@ -32,6 +32,7 @@ from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
 from airflow_txlog.wording import task_lines, xcom_of
+from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow
 
@@ -40,7 +41,7 @@ CONTEXT = {"ds": "2013-01-31", "params": {"user": "42"}, "run_id": "manual__1"}
 
 def spec_of(operator: TxlogOperator) -> JobSpec:
     """The spec of an operator's arguments, as `job_spec` makes it but for what only a running task has."""
-    return JobSpec(operation=operator.operation, table_uri=operator.table_uri, arguments=operator.job_arguments())
+    return job_spec(operation=operator.operation.name, table_uri=operator.table_uri, arguments=operator.job_arguments())
 
 
 def rendered(operator: Any) -> JobSpec:
@@ -62,7 +63,7 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         )
     )
     assert spec.table_uri == "/lake/42"
-    assert spec.arguments == {
+    assert spec.operation.arguments() == {
         "source": {
             "sql": "SELECT * FROM raw WHERE day = :day",
             "views": {"raw": {"format": "csv", "path": ["/in/2013-01-31"], "options": {}, "schema": None}},
@@ -93,9 +94,9 @@ def test_a_merge_is_templated_in_its_condition_and_clauses() -> None:
             ],
         )
     )
-    assert spec.arguments["source"] == {"table": "/s", "version": 3}
-    assert spec.arguments["on"] == "t.id = s.id AND t.day = '2013-01-31'"
-    assert spec.arguments["clauses"] == [
+    assert spec.operation.arguments()["source"] == {"table": "/s", "version": 3}
+    assert spec.operation.arguments()["on"] == "t.id = s.id AND t.day = '2013-01-31'"
+    assert spec.operation.arguments()["clauses"] == [
         {"when": "matched", "then": "delete", "condition": "s.gone"},
         {"when": "matched", "then": "update", "condition": None, "set": {"score": "s.score + 42"}},
         {"when": "not_matched", "then": "insert", "condition": None, "values": "*"},
@@ -112,9 +113,9 @@ def test_an_update_is_templated_in_its_values_and_predicate() -> None:
             parameters={"user": "{{ params.user }}"},
         )
     )
-    assert (spec.operation, spec.arguments["target_alias"]) == ("update", "t")
-    assert spec.arguments["set"] == {"email": "NULL", "note": "'2013-01-31'"}
-    assert spec.arguments["predicate"] == "user_id = :user"
+    assert (spec.operation.name, spec.operation.arguments()["target_alias"]) == ("update", "t")
+    assert spec.operation.arguments()["set"] == {"email": "NULL", "note": "'2013-01-31'"}
+    assert spec.operation.arguments()["predicate"] == "user_id = :user"
 
 
 def test_clauses_for_what_no_source_row_matches() -> None:
@@ -130,8 +131,8 @@ def test_clauses_for_what_no_source_row_matches() -> None:
             ],
         )
     )
-    assert [clause["when"] for clause in spec.arguments["clauses"]] == ["not_matched_by_source"] * 2
-    assert spec.arguments["clauses"][0]["condition"] == "t.day = '2013-01-31'"
+    assert [clause["when"] for clause in spec.operation.arguments()["clauses"]] == ["not_matched_by_source"] * 2
+    assert spec.operation.arguments()["clauses"][0]["condition"] == "t.day = '2013-01-31'"
 
 
 def test_b6_a_value_is_bound_and_never_pasted() -> None:
@@ -143,8 +144,8 @@ def test_b6_a_value_is_bound_and_never_pasted() -> None:
             parameters={"user": "{{ params.user }}"},
         )
     )
-    assert spec.arguments["predicate"] == "user_id = :user"
-    assert spec.bound_parameters == {"user": "42"}
+    assert spec.operation.arguments()["predicate"] == "user_id = :user"
+    assert spec.operation.bound_parameters == {"user": "42"}
 
 
 def test_keys_of_a_delete_are_a_list_or_a_source_and_templated() -> None:
@@ -155,12 +156,12 @@ def test_keys_of_a_delete_are_a_list_or_a_source_and_templated() -> None:
         key_column="user_id",
         require_match=True,
     )
-    arguments = rendered(listed).arguments
+    arguments = rendered(listed).operation.arguments()
     assert arguments["keys"] == {"column": "user_id", "values": ["42", 7, {"$date": "2013-01-01"}]}
     assert (arguments["predicate"], arguments["require_match"]) == (None, True)
     source = files("/in/{{ ds }}.csv", format="csv", schema="id STRING")
     read = DeltaDeleteOperator(task_id="f", table_uri="/t", keys=source, key_column="user_id", source_column="id")
-    assert rendered(read).arguments["keys"] == {
+    assert rendered(read).operation.arguments()["keys"] == {
         "column": "user_id",
         "source": {**source, "path": "/in/2013-01-31.csv"},
         "source_column": "id",
@@ -189,7 +190,7 @@ def test_a_replacement_is_templated() -> None:
         replace_where="day = '{{ ds }}'",
         on_conflict="fail",
     )
-    arguments = rendered(operator).arguments
+    arguments = rendered(operator).operation.arguments()
     assert (arguments["replace_where"], arguments["on_conflict"]) == ("day = '2013-01-31'", "fail")
 
 
@@ -204,19 +205,19 @@ def test_schema_evolution_is_asked_for_by_name() -> None:
         schema_evolution=True,
     )
     for operator in (write, merge):
-        assert rendered(operator).arguments["schema_evolution"] is True
+        assert rendered(operator).operation.arguments()["schema_evolution"] is True
 
 
 def test_a_restore_takes_a_number_from_a_template() -> None:
     operator = DeltaRestoreOperator(task_id="undo", table_uri="/t", version="{{ params.user }}", idempotency_key="k")
-    assert rendered(operator).arguments == {"version": 42, "timestamp": None, "ignore_missing": False}
+    assert rendered(operator).operation.arguments() == {"version": 42, "timestamp": None, "ignore_missing": False}
     moment = DeltaRestoreOperator(task_id="undo", table_uri="/t", timestamp="{{ ds }}")
-    assert rendered(moment).arguments["timestamp"] == "2013-01-31"
+    assert rendered(moment).operation.arguments()["timestamp"] == "2013-01-31"
 
 
 def test_a_truncate_says_its_table_and_nothing_else() -> None:
     operator = DeltaTruncateOperator(task_id="empty", table_uri="/lake/{{ ds }}", idempotency_key="{{ run_id }}")
-    assert (rendered(operator).arguments, operator.table_uri) == ({}, "/lake/2013-01-31")
+    assert (rendered(operator).operation.arguments(), operator.table_uri) == ({}, "/lake/2013-01-31")
     assert operator.idempotency_key == "manual__1"
 
 
@@ -229,7 +230,7 @@ def test_an_idempotency_key_is_templated() -> None:
 def test_a_vacuum_keeps_the_dry_run_of_every_operator() -> None:
     operator = VacuumOperator(task_id="vacuum", table_uri="/t", retention_hours=0, dry_run=True)
     assert callable(operator.dry_run)
-    assert rendered(operator).arguments == {
+    assert rendered(operator).operation.arguments() == {
         "retention_hours": 0,
         "dry_run": True,
         "check_retention": True,
@@ -243,9 +244,9 @@ def test_the_inventory_of_a_vacuum_is_templated() -> None:
     operator = VacuumOperator(
         task_id="vacuum", table_uri="/t", inventory="/reports/{{ run_id }}.parquet", parallelism=32
     )
-    assert rendered(operator).arguments["inventory"] == "/reports/manual__1.parquet"
+    assert rendered(operator).operation.arguments()["inventory"] == "/reports/manual__1.parquet"
     lite = VacuumOperator(task_id="lite", table_uri="/t", mode="lite")
-    assert rendered(lite).arguments["mode"] == "lite"
+    assert rendered(lite).operation.arguments()["mode"] == "lite"
 
 
 def test_an_optimize_is_templated_in_its_columns_and_scope() -> None:
@@ -259,7 +260,7 @@ def test_an_optimize_is_templated_in_its_columns_and_scope() -> None:
     )
     spec = rendered(operator)
     assert spec.table_uri == "/lake/42"
-    assert spec.arguments == {
+    assert spec.operation.arguments() == {
         "zorder_by": ["user_42", "at"],
         "purge": False,
         "target_bytes": 10**8,
@@ -379,4 +380,4 @@ def test_an_operator_can_be_mapped() -> None:
         ).expand(parameters=[{"day": "2013-01-01"}, {"day": "2013-01-02"}])
     one = mapped.unmap({"parameters": {"day": "2013-01-02"}})
     assert isinstance(one.retry_policy, TxlogRetryPolicy)
-    assert spec_of(one).bound_parameters == {"day": "2013-01-02"}
+    assert spec_of(one).operation.bound_parameters == {"day": "2013-01-02"}

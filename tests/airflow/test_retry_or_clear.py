@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.application import recorded_version
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from tests.airflow.appending import DEATHS, append_a_file
+from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow
 
@@ -179,5 +179,5 @@ def staging_does_it(table: Table) -> None:
     ti.id = uuid.uuid4()
     context = {"ti": ti, "dag_run": dag_run, "task_state_store": StateStore()}
     application = application_transaction(context, lambda app_id: recorded_version(table.uri, app_id))
-    spec = JobSpec(operation="truncate", table_uri=table.uri, application=application)
+    spec = job_spec(operation="truncate", table_uri=table.uri, application=application)
     append_a_file(spec.replace(annotations=annotations_of(context)))

@@ -17,6 +17,7 @@ from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.saved_work import work_folder
 from tests.helpers.jobs import KEY
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow
 
@@ -66,7 +67,7 @@ def test_all_tries_of_one_work_have_one_key_and_any_other_work_has_another(varia
     (secret,) = variables.values.values()
     assert len(secret) == 64
     assert secret not in keys | {key}
-    JobSpec(operation="truncate", table_uri="/t", saved_work_key=key)
+    job_spec(operation="truncate", table_uri="/t", saved_work_key=key)
 
 
 def test_of_several_tasks_that_make_the_secret_at_once_the_last_one_counts(variables: Variables) -> None:
@@ -126,12 +127,12 @@ shown = {
     "names": opened.st_nlink,
     "mode": oct(opened.st_mode & 0o777),
 }
-result = JobResult(status="committed", operation=spec.operation, table_uri=spec.table_uri, details=shown)
+result = JobResult(status="committed", operation=spec.operation.name, table_uri=spec.table_uri, details=shown)
 write_document(spec.result_uri, result.to_json())
 """
     )
     lines: list[str] = []
-    spec = JobSpec(operation="truncate", table_uri="/t", application=WORK, saved_work_key=KEY)
+    spec = job_spec(operation="truncate", table_uri="/t", application=WORK, saved_work_key=KEY)
     shown = ChildProcessRunner(command=(sys.executable, str(script))).run(spec, log=lines.append).details
     assert shown["key"] == KEY
     assert KEY not in shown["texts"]

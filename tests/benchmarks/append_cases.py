@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from tests.benchmarks.events import SCHEMA, Events, in_order
 from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ class OurAppend(RowSide):
 
     def run(self) -> None:
         source = {"format": "parquet", "path": str(self.input)}
-        spec = JobSpec(operation="write", table_uri=str(self.written), arguments={"source": source})
+        spec = job_spec(operation="write", table_uri=str(self.written), arguments={"source": source})
         result = run_job(spec, self._spark)
         assert result.status == "committed", result.error
         self.told = f" ({result.files['added']} files)"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from tests.benchmarks.events import FORGOTTEN_CUSTOMER, PARTITION, SCHEMA, Events, read_parquet_files
 from tests.benchmarks.peaks import peaks_mb, set_back
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ class OurJob(RowSide):
         set_back()
 
     def run(self) -> None:
-        spec = JobSpec(operation=self.operation, table_uri=str(self.table), arguments=self.arguments)
+        spec = job_spec(operation=self.operation, table_uri=str(self.table), arguments=self.arguments)
         result = run_job(spec, self.spark)
         assert result.status == "committed", result.error
         self.told = ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps)

@@ -159,10 +159,10 @@ def running(instead: Mapping[str, str] | None = None) -> Iterator[DeltaSpark]:
 
 def _answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     if "job" in request:
-        from airflow_txlog.contract import JobSpec
         from airflow_txlog.jobs.run import run_job
+        from tests.helpers.specs import job_spec
 
-        return {"result": json.loads(run_job(JobSpec(**request["job"]), spark).to_json())}
+        return {"result": json.loads(run_job(job_spec(**request["job"]), spark).to_json())}
     for statement in request.get("sql", []) or request["run"]:
         frame = spark.sql(statement)
     if "run" in request:

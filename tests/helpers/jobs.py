@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.jobs.run import run_job
@@ -22,6 +22,7 @@ from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.parameters import encode_parameters
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import bag
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +113,7 @@ def run(
     """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work."""
     if "parameters" in arguments:
         arguments["parameters"] = encode_parameters(arguments["parameters"])
-    spec = JobSpec(
+    spec = job_spec(
         operation=operation,
         table_uri=table.uri if isinstance(table, Table) else str(table),
         arguments=arguments,

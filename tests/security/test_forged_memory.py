@@ -34,6 +34,7 @@ from airflow_txlog.storage.locations import inside
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, rows
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def context_of(
     spark: SparkSession, table: Table, *, work: ApplicationTransaction = WORK, key: str | None = KEY
 ) -> JobContext:
     """One try of a job that has not begun; its `steps` are empty, and its log is kept as `context.log.__self__`."""
-    spec = JobSpec(
+    spec = job_spec(
         operation="delete",
         table_uri=table.uri,
         arguments={"predicate": "id = 1"},
@@ -411,7 +412,7 @@ def test_the_folder_of_saved_work_has_a_name_that_only_the_key_gives(table: Tabl
 
 
 def test_the_key_is_in_no_text_of_a_spec_but_the_one_for_the_child() -> None:
-    spec = JobSpec(operation="truncate", table_uri="/t", saved_work_key=KEY)
+    spec = job_spec(operation="truncate", table_uri="/t", saved_work_key=KEY)
     assert KEY not in f"{spec} {spec!r} {spec.to_json()} {spec.digest()} {spec.commit_tags()}"
     assert JobSpec.from_json(spec.to_json()) == spec
     assert JobSpec.from_json(spec.to_json()).saved_work_key is None
@@ -421,5 +422,5 @@ def test_the_key_is_in_no_text_of_a_spec_but_the_one_for_the_child() -> None:
 @pytest.mark.parametrize("key", ["", "short", KEY.upper(), KEY + "0", KEY[:-1] + "\n", 5])
 def test_a_key_of_another_form_is_refused_and_not_shown(key: Any) -> None:
     with pytest.raises(InvalidJobSpec, match="saved_work_key") as caught:
-        JobSpec(operation="truncate", table_uri="/t", saved_work_key=key)
+        job_spec(operation="truncate", table_uri="/t", saved_work_key=key)
     assert not isinstance(key, str) or key == "" or key not in str(caught.value)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
 from airflow_txlog.errors import JobError
@@ -24,6 +23,7 @@ from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import error_of, rows, run
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +131,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("operation", ["vacuum", "checkpoint", "restore"])
 def test_a_job_on_a_read_only_disk_fails_with_that_in_the_first_line(read_only: Table, operation: str) -> None:
-    spec = JobSpec(operation=operation, table_uri=read_only.uri, arguments=OPERATIONS[operation])
+    spec = job_spec(operation=operation, table_uri=read_only.uri, arguments=OPERATIONS[operation])
     result = run_job(spec, None)
     assert result.error is not None
     first = result.error["message"].splitlines()[0]
@@ -146,7 +146,7 @@ def test_a_job_on_a_full_disk_fails_with_that_in_the_first_line(table: Table, di
     if operation == "truncate":
         table.restore(1)
     _fill(disk)
-    spec = JobSpec(operation=operation, table_uri=table.uri, arguments=OPERATIONS[operation])
+    spec = job_spec(operation=operation, table_uri=table.uri, arguments=OPERATIONS[operation])
     result = run_job(spec, None)
     assert result.error is not None
     first = result.error["message"].splitlines()[0]
@@ -188,7 +188,7 @@ def test_a_local_disk_of_spark_that_fills_while_rows_are_shuffled_leaves_no_comm
     table = make_table(tmp_path / "t", rows(3).select(["id", "name"]))
     before = sorted((tmp_path / "t").rglob("*"))
     query = f"{TEXTS.format(count=200_000)} DISTRIBUTE BY name"
-    spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": query}})
+    spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": query}})
     with pytest.raises(JobError) as caught:
         ChildProcessRunner().run(spec, log=lambda line: None)
     first = caught.value.message.splitlines()[0]
@@ -218,7 +218,7 @@ def test_a_job_that_finds_no_room_for_its_temporary_files_is_not_started(
     """Rather than that it commits and then cannot say so."""
     table = Table.create(tmp_path / "t", SCHEMA)
     os.truncate(temporary / "ballast", (temporary / "ballast").stat().st_size // PAGE * PAGE - pages * PAGE)
-    spec = JobSpec(operation="truncate", table_uri=table.uri, arguments={})
+    spec = job_spec(operation="truncate", table_uri=table.uri, arguments={})
     with pytest.raises(JobError) as caught:
         ChildProcessRunner(("false",)).run(spec, log=lambda line: None)
     first = caught.value.message.splitlines()[0]
@@ -232,7 +232,7 @@ def test_a_job_without_any_folder_for_temporary_files_is_not_started(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
-    spec = JobSpec(operation="truncate", table_uri=str(tmp_path / "t"), arguments={})
+    spec = job_spec(operation="truncate", table_uri=str(tmp_path / "t"), arguments={})
     with pytest.raises(JobError, match=r"no folder for temporary files \(TMPDIR\) can be written"):
         ChildProcessRunner(("false",)).run(spec, log=lambda line: None)
 

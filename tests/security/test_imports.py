@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.helpers.jobs import error_of, run
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def test_a_job_imports_nothing_from_the_directory_that_its_task_runs_in(
     for module in ("msgspec", "pyarrow", "fsspec"):
         (hostile / f"{module}.py").write_text(f"open({str(hostile / 'canary')!r}, 'w')\n")
     monkeypatch.chdir(hostile)
-    spec = JobSpec(operation="checkpoint", table_uri=table.uri)
+    spec = job_spec(operation="checkpoint", table_uri=table.uri)
     assert ChildProcessRunner().run(spec, log=print).status in ("committed", "nothing_to_do")
     assert not (hostile / "canary").exists()
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.clock import SystemClock
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import OutsideTable
@@ -26,6 +25,7 @@ from airflow_txlog.storage import LocalStore, locations
 from tests.helpers.canary import Canary
 from tests.helpers.jobs import KEY, application, error_of, rows, run
 from tests.helpers.rows import append, make_table, stage, stage_changes
+from tests.helpers.specs import job_spec
 from tests.helpers.vectors import allow_vectors, mask
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ def test_a_job_is_refused_where_a_link_leads_out(
         operation, arguments, link = "write", WRITE, DAY
         linked(root / DAY, canary.folder)
     elif attack == "saved work":
-        spec = JobSpec(
+        spec = job_spec(
             operation="merge", table_uri=table.uri, arguments=MERGE, application=identity, saved_work_key=KEY
         )
         link = LogContext(spec=spec, root=table.uri, log=lines.append).work_folder or ""

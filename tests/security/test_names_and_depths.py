@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table, changes_since
 from airflow_txlog.engine.log.names import MAX_VERSION, checkpoint_name, commit_name
 from airflow_txlog.errors import CorruptDataFile, CorruptTable, InvalidJobSpec, VersionNotFound
 from airflow_txlog.parameters import encode_parameters
+from tests.helpers.specs import job_spec
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NO_FILE = {"a NUL": "a%00b", "a name that is too long": "x" * 300, "a path that is too long": "a/" * 3000 + "b"}
@@ -140,7 +140,7 @@ def test_a_parameter_beyond_the_types_of_sql_is_refused_by_its_name_and_not_its_
     plain = {"$decimal": str(value)} if isinstance(value, decimal.Decimal) else value
     arguments = {"predicate": "id = :subject", "parameters": {"subject": plain}}
     with pytest.raises(InvalidJobSpec, match=r"parameters\.subject must be") as refused:
-        JobSpec(operation="delete", table_uri="/lake/t", arguments=arguments)
+        job_spec(operation="delete", table_uri="/lake/t", arguments=arguments)
     for shown in (error.value, refused.value):
         assert str(2**200) not in str(shown)
         assert "1" * 39 not in str(shown)
@@ -149,5 +149,5 @@ def test_a_parameter_beyond_the_types_of_sql_is_refused_by_its_name_and_not_its_
 def test_parameters_up_to_the_ends_of_the_types_pass() -> None:
     given = [2**63 - 1, -(2**63), decimal.Decimal("9" * 38), decimal.Decimal("1e37"), decimal.Decimal("0.00"), True]
     arguments = {"predicate": "id IN (:a)", "parameters": encode_parameters({"a": given})}
-    spec = JobSpec(operation="delete", table_uri="/lake/t", arguments=arguments)
-    assert spec.bound_parameters == {"a": given}
+    spec = job_spec(operation="delete", table_uri="/lake/t", arguments=arguments)
+    assert spec.operation.bound_parameters == {"a": given}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.errors import InvalidJobSpec, OutsideTable
@@ -20,6 +19,7 @@ from airflow_txlog.storage import LocalStore, MemoryStore
 from tests.helpers.canary import MARK, Canary
 from tests.helpers.jobs import error_of, rows
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 from tests.helpers.vectors import allow_vectors, stored
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_the_permission_goes_from_the_connection_to_the_tables_and_jobs(monkeypa
         assert TxlogHook("lake").allow_absolute_paths is is_on
     assert TxlogHook(None).allow_absolute_paths is False
     with pytest.raises(InvalidJobSpec, match="allow_absolute_paths"):
-        JobSpec(operation="checkpoint", table_uri="/t", allow_absolute_paths="yes")  # type: ignore[arg-type]
+        job_spec(operation="checkpoint", table_uri="/t", allow_absolute_paths="yes")  # type: ignore[arg-type]
 
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -174,7 +174,7 @@ def test_a_job_reads_rows_outside_only_where_the_connection_allows_it(
     clone = clone_of(tmp_path / "clone", canary)
     target = make_table(tmp_path / "t", rows(1)) if operation == "write" else clone
     arguments = json.loads(json.dumps(JOBS[operation]).replace("{clone}", clone.uri))
-    spec = JobSpec(operation=operation, table_uri=target.uri, arguments=arguments)
+    spec = job_spec(operation=operation, table_uri=target.uri, arguments=arguments)
     before, lines = target.latest_version(), list[str]()
     result = run_job(spec, spark, log=lines.append)
     error = error_of(result)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.application import forget_saved_work
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.resume import rounds
 from airflow_txlog.storage import LocalStore
 from airflow_txlog.storage.locations import PRIVATE_PREFIX, inside, open_output
 from tests.helpers.jobs import KEY, application, committed, rows, run
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ def test_what_a_job_saves_is_for_its_user_alone_and_goes_when_the_task_has_faile
     assert len(list(folder.iterdir())) >= 2
     assert modes(folder) == {0o700, 0o600}
     # What the operator's callback does where no retry comes; see tests/airflow/test_forgotten_work.py.
-    spec = JobSpec(operation=operation, table_uri=table.uri, arguments=arguments, application=who, saved_work_key=KEY)
+    spec = job_spec(operation=operation, table_uri=table.uri, arguments=arguments, application=who, saved_work_key=KEY)
     forget_saved_work(spec)
     assert not folder.exists()
     # A task that was cleared begins anew.

@@ -12,6 +12,7 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.restrictions import _OPTIONS
 from tests.helpers.jobs import error_of, run
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +26,9 @@ def test_options_that_spark_hands_on_to_hadoop_are_refused(spark: SparkSession, 
     keys = {"column": "id", "source": in_view}
     for arguments in ({"source": source}, {"source": in_view}):
         with pytest.raises(InvalidJobSpec, match=r"io\.compression\.codecs is refused"):
-            JobSpec(operation="write", table_uri="/t", arguments=arguments)
+            job_spec(operation="write", table_uri="/t", arguments=arguments)
     with pytest.raises(InvalidJobSpec, match=r"keys\.source\.views\.v\.options\.io\.compression\.codecs is refused"):
-        JobSpec(operation="delete", table_uri="/t", arguments={"predicate": None, "keys": keys})
+        job_spec(operation="delete", table_uri="/t", arguments={"predicate": None, "keys": keys})
     # What they would do: load the class.
     error = error_of(run(spark, "write", tmp_path / "t", source=source, unrestricted=("options",)))
     assert "ClassNotFoundException" in error["message"]
@@ -139,7 +140,7 @@ TUNES = {
 
 
 def checkpoint(**more: Any) -> JobSpec:
-    return JobSpec(operation="checkpoint", table_uri="/t", **more)
+    return job_spec(operation="checkpoint", table_uri="/t", **more)
 
 
 @pytest.mark.parametrize(("name", "value"), LOADS_CODE.items())

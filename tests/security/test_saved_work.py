@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.files import scan
@@ -30,6 +29,7 @@ from tests.helpers.forging import OTHER_KEY, folder_of, name_of, put_newest, wit
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,7 +154,7 @@ def test_a_vacuum_sweeps_the_folder_of_work_that_was_given_up(tmp_path: Path, sp
     for name in files_on_disk(table):
         os.utime(tmp_path / "t" / name, (long_ago, long_ago))
     for _ in range(2):  # a folder that was emptied goes next time
-        assert run_job(JobSpec(operation="vacuum", table_uri=table.uri), None).error is None
+        assert run_job(job_spec(operation="vacuum", table_uri=table.uri), None).error is None
     assert not folder.exists()
     assert files_on_disk(table) == live_files(table)
 
@@ -205,7 +205,7 @@ def test_a_task_opens_no_file_of_a_plan_that_was_replaced(
 )
 def test_a_note_of_a_restore_that_cannot_be_read_forbids_it(tmp_path: Path, note: bytes) -> None:
     table, identity = make_table(tmp_path / "t", rows(2), rows(2, start=50)), application()
-    spec = JobSpec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
+    spec = job_spec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
     folder = hashlib.sha256(f"{identity.app_id}\0{identity.version}".encode()).hexdigest()[:16]
     path = tmp_path / "t" / f"txlog-inputs-{folder}" / "restore-head"
     path.parent.mkdir()

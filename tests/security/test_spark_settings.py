@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.jobs.spark.launch import _properties_file, _submit_arguments
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 CANARY = "canary-of-the-settings"
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="this system has no /proc")
@@ -27,7 +27,7 @@ def test_no_process_of_a_job_shows_a_setting(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(10))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    spec = JobSpec(
+    spec = job_spec(
         operation="update",
         table_uri=table.uri,
         arguments={"set": {"name": "'x'"}, "predicate": "id < 5"},

@@ -13,7 +13,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
 from airflow_txlog.jobs.run import begin_job
@@ -21,6 +20,7 @@ from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql import functions
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from tests.helpers.jobs import committed, delete, error_of, files_on_disk, insert, merge, run, update
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +149,7 @@ def schema_of_spark() -> Any:
 @pytest.fixture
 def gate(spark: SparkSession) -> Iterator[tuple[SqlGate, str]]:
     """A gate, and the FROM clause of a relation with columns of many types."""
-    spec = JobSpec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
+    spec = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
     context = begin_job(spec, spark, "/t", print)
     with job_settings(spark, "UTC"):
         made = SqlGate(context, {"udt": UDT, "p": "2024-01-01"})
@@ -232,7 +232,7 @@ def test_every_listed_function_is_one_of_sparks_own(spark: SparkSession) -> None
 def test_a_function_or_variable_of_the_session_does_not_take_the_place_of_sparks(
     gate: tuple[SqlGate, str], spark: SparkSession
 ) -> None:
-    spec = JobSpec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
+    spec = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
     session = spark.newSession()
     context = begin_job(spec, session, "/t", print)
     session.udf.register("upper", lambda value: value)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.query_gate import QUERY_FUNCTIONS
 from tests.helpers.jobs import committed, error_of, run
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def gate(spark: SparkSession, tmp_path: Path) -> Iterator[SqlGate]:
     (tmp_path / "secret").write_text("the canary of a file\n")
     spark.range(2).createOrReplaceTempView("v")
     spark.sql(f"CREATE VIEW secret_view AS SELECT * FROM text.`{tmp_path}/secret`")
-    spec = JobSpec(
+    spec = job_spec(
         operation="write",
         table_uri=str(tmp_path / "t"),
         arguments={"source": {"sql": "SELECT 1"}, "parameters": {"path": f"text.`{tmp_path}/secret`"}},

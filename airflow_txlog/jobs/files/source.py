@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +34,7 @@ from airflow_txlog.jobs.files.stage import collect_records, records_of
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, spark_schema
+from airflow_txlog.records import AnySource, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.storage.locations import is_local, open_input, readable
 
 # About what one bucket of a materialized source takes.
@@ -129,23 +129,23 @@ def build_source(
     context: JobContext,
     gate: SqlGate,
     target: Snapshot | None,
-    described: dict[str, Any] | None = None,
+    described: AnySource | None = None,
     argument: str = "source",
 ) -> Source:
-    """The frame of a described source (`arguments.source`); views of our own tables are read at one version each.
+    """The frame of a described source (None: the operation's); views of our own tables are read at one version each.
 
     `target` is the version of the job's table that a source reading it sees; `argument` is how errors call the source.
     Raises InvalidJobSpec, also for a source that reads a Delta table's files as raw files, and what opening another
     table raises.
     """
-    described = context.arguments["source"] if described is None else described
-    if "sql" in described:
+    described = context.record(SourceOperation).source if described is None else described
+    if isinstance(described, QuerySource):
         reads_target = False
-        for name, view in (described.get("views") or {}).items():
+        for name, view in described.views.items():
             source = _view(context, view, f"{argument}.views.{name}", target)
             reads_target |= source.reads_target
             _register(context, source.frame, name)
-        source = Source(frame=gate.query(described["sql"]), reads_target=reads_target)
+        source = Source(frame=gate.query(described.sql), reads_target=reads_target)
     else:
         source = _view(context, described, argument, target)
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
@@ -204,40 +204,39 @@ def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSourc
     return MaterializedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)
 
 
-def _view(context: JobContext, view: dict[str, Any], argument: str, target: Snapshot | None) -> Source:
-    if "table" in view:
+def _view(context: JobContext, view: View, argument: str, target: Snapshot | None) -> Source:
+    if isinstance(view, TableView):
         return _table_view(context, view, target)
-    paths = view["path"] if isinstance(view["path"], list) else [view["path"]]
-    reader = context.spark.read.format(view["format"]).options(**(view.get("options") or {}))
+    reader = context.spark.read.format(view.format).options(**view.options)
     try:
-        if view.get("schema"):
-            reader = reader.schema(view["schema"])
-        frame = reader.load(paths)
+        if view.schema is not None:
+            reader = reader.schema(view.schema)
+        frame = reader.load(list(view.paths))
         check_types(frame, argument)
         _ = frame.schema
     except PySparkException as error:
         refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
         raise refusal(
-            f"{argument}: Spark cannot read {view['format']} at {', '.join(paths)}: {describe(error)}. Nothing was "
+            f"{argument}: Spark cannot read {view.format} at {', '.join(view.paths)}: {describe(error)}. Nothing was "
             "changed.",
             argument=argument,
         ) from error
     return Source(frame=frame, reads_target=False)
 
 
-def _table_view(context: JobContext, view: dict[str, Any], target: Snapshot | None) -> Source:
+def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
     try:
-        table = Table.open(view["table"], allow_absolute_paths=context.spec.allow_absolute_paths)
+        table = Table.open(view.table, allow_absolute_paths=context.spec.allow_absolute_paths)
     except TableNotFound as error:
         raise SourceNotFound(
-            f"The source table {view['table']} does not exist (yet). Nothing was changed.", argument="source.table"
+            f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
         ) from error
-    version = view.get("version")
+    version = view.version
     is_target = canonical(table.uri) == canonical(context.root)
     if is_target and version is None:
         if target is None:
             raise InvalidJobSpec(
-                f"The source reads {view['table']}, which this job is to create.", argument="source.table"
+                f"The source reads {view.table}, which this job is to create.", argument="source.table"
             )
         snapshot = target
     else:

@@ -24,6 +24,7 @@ from airflow_txlog.engine.upkeep.restore import restore as commit_restore
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.records import Restore
 from airflow_txlog.saved_work import restore_note
 from airflow_txlog.storage import Store
 from airflow_txlog.wording import plural
@@ -85,7 +86,8 @@ def _done(context: LogContext, table: Table, snapshot: Snapshot) -> JobResult | 
 
 
 def _commit(context: LogContext, table: Table, tx: Transaction) -> Restored:
-    version, timestamp = context.arguments["version"], context.arguments["timestamp"]
+    described = context.record(Restore)
+    version, timestamp = described.version, described.timestamp
     with context.step("plan"):
         target = table.snapshot(version, timestamp)
     context.log(f"to version {target.version}, of {plural(target.num_files, 'file')}")
@@ -95,7 +97,7 @@ def _commit(context: LogContext, table: Table, tx: Transaction) -> Restored:
             target,
             table.store,
             timestamp=None if timestamp is None else moment_text(parse_moment(timestamp)),
-            ignore_missing=context.arguments["ignore_missing"],
+            ignore_missing=described.ignore_missing,
             tags=context.spec.commit_tags(),
         )
 

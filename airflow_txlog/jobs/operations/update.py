@@ -28,6 +28,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.records import Update
 
 
 def update(context: JobContext) -> JobResult:
@@ -45,8 +46,8 @@ class _Update(ByCondition[_Prepared]):
     name = "UPDATE"
 
     def __init__(self, context: JobContext) -> None:
-        alias = context.arguments["target_alias"]
-        super().__init__(context, SqlGate(context), context.arguments["predicate"] or "TRUE", alias)
+        update = context.record(Update)
+        super().__init__(context, SqlGate(context), update.predicate or "TRUE", update.target_alias)
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """Predicate and values accepted; the files that may hold a row to update."""
@@ -55,7 +56,7 @@ class _Update(ByCondition[_Prepared]):
             check_may_remove_rows(snapshot, "UPDATE")
             sides = _sides(context, gate, snapshot)
             used = gate.condition(condition, sides.target_alone)
-            values = assigned_values(gate, sides, sides.target_alone, context.arguments["set"], is_insert=False)
+            values = assigned_values(gate, sides, sides.target_alone, context.record(Update).set, is_insert=False)
             clause = Clause(number=ONLY_CLAUSE, action="update", condition=None, values=values)
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
@@ -74,7 +75,7 @@ class _Update(ByCondition[_Prepared]):
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""
-        self._check_matched(prepared, found.updated.num_rows)
+        self._check_matched(prepared, found.updated.num_rows, self._context.record(Update).require_match)
 
     def images(self, prepared: _Prepared, updated: FilePlan) -> ComputedColumns:
         """The rows' new values."""
@@ -94,7 +95,7 @@ def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:
     return Sides(
         target=target,
         source=StructType([]),
-        target_alias=context.arguments["target_alias"],
+        target_alias=context.record(Update).target_alias,
         source_alias="",
         target_shape=gate.shape(without_metadata(target, nullable=True)),
         source_shape="",

@@ -51,9 +51,9 @@ class ByCondition(RowOperation[C]):
         )
         return Matches.of_clause(ONLY_CLAUSE, found)
 
-    def _check_matched(self, prepared: C, matched: int) -> None:
+    def _check_matched(self, prepared: C, matched: int, require_match: bool) -> None:
         """Raises MatchNotFound where `require_match` asks for a row of which the condition is true: there is none."""
-        if self._context.arguments["require_match"] and not matched:
+        if require_match and not matched:
             root, condition = self._context.root, prepared.scope.with_condition(self._condition)
             raise MatchNotFound(
                 f"{root}: {condition!r} is true of no row at version {prepared.snapshot.version}, and require_match "

@@ -135,7 +135,7 @@ _ADVICE = {
 
 def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
     """The error with which a job ends. A lost one knows whether its commit could be recognised."""
-    found = translate(error, f"run the {spec.operation} job")
+    found = translate(error, f"run the {spec.operation.name} job")
     if isinstance(found, JobLost):
         return JobLost(found.message, **(found.facts | {"has_application_transaction": spec.application is not None}))
     return found

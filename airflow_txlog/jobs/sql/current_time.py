@@ -12,7 +12,7 @@ Source: soundness A2.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -22,6 +22,7 @@ from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
+from airflow_txlog.records.fields import Sees
 
 _RESERVED = "_txlog_"
 
@@ -40,11 +41,6 @@ _BARE = ("current_date", "current_timestamp")
 _NOT_AFTER = (".", ":", "::")
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
 
-# Arguments that are SQL of the author's, or hold some. A source's query is not among them: it is evaluated once, and
-# its rows are pinned.
-_TEXTS = frozenset({"predicate", "partition_predicate", "replace_where", "on", "condition"})
-_TEXTS_BY_COLUMN = frozenset({"set", "values"})
-
 _SPECIAL = re.compile(r"\s*(?:now|today|tomorrow|yesterday)(?:\s.*)?", re.IGNORECASE | re.DOTALL)
 _TYPED_LITERALS = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 _TIMES = ("date", "timestamp", "timestamp_ntz")
@@ -57,7 +53,7 @@ def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
 
     Raises InvalidJobSpec for an author's parameter that has a name of ours.
     """
-    parameters = spec.bound_parameters
+    parameters = spec.operation.bound_parameters
     taken = sorted(name for name in parameters if name.lower().startswith(_RESERVED))
     if taken:
         raise InvalidJobSpec(
@@ -67,20 +63,22 @@ def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
     used: set[str] = set()
     bare: set[str] = set()
 
-    def pinned(text: str) -> str:
+    def fixed(text: str, sees: Sees) -> str:
+        if not sees.is_evaluated_again:
+            return text
         replaced, found_bare = replace_clocks(text)
         if replaced != text:
             bare.update(found_bare)
             used.update(lex(replaced).parameters)
         return replaced
 
-    arguments = _with_texts(spec.arguments, pinned)
+    operation = spec.operation.with_texts(fixed)
     names = sorted(used & {NOW, TODAY, WALL})
     if not names:
-        return FixedTexts(arguments=spec.arguments, parameters=parameters)
+        return FixedTexts(operation=spec.operation, parameters=parameters)
     values = current_time.values()
     return FixedTexts(
-        arguments=arguments,
+        operation=operation,
         parameters=parameters | {name: values[name] for name in names},
         bare=frozenset(bare),
     )
@@ -193,20 +191,6 @@ def _children(node: Any) -> list[Any]:
 
 def _mentions_special(text: str) -> bool:
     return re.search(r"now|today|tomorrow|yesterday", text, re.IGNORECASE) is not None
-
-
-def _with_texts(arguments: dict[str, Any], pinned: Callable[[str], str]) -> dict[str, Any]:
-    return {name: _with_text(name, value, pinned) for name, value in arguments.items()}
-
-
-def _with_text(name: str, value: Any, pinned: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return pinned(value) if name in _TEXTS else value
-    if name in _TEXTS_BY_COLUMN and isinstance(value, dict):
-        return {column: pinned(text) if isinstance(text, str) else text for column, text in value.items()}
-    if name == "clauses" and isinstance(value, list):
-        return [_with_texts(clause, pinned) for clause in value]
-    return value
 
 
 def _clocks(lexed: Lexed) -> list[tuple[int, int, str]]:

@@ -186,7 +186,7 @@ class SqlGate:
 
     def check_all_used(self) -> None:
         """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
-        spare = sorted(set(self._context.spec.bound_parameters) - self.used)
+        spare = sorted(set(self._context.spec.operation.bound_parameters) - self.used)
         if spare:
             raise InvalidPredicate(
                 f"No SQL of this job has a parameter :{spare[0]}, for which a value was given. A misspelt parameter is "

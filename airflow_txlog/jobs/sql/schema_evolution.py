@@ -9,8 +9,7 @@ staged for is the table as the commit leaves it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
@@ -21,6 +20,7 @@ from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import columns_named
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, without_metadata
+from airflow_txlog.records import AnyClause, DeleteClause, SourceOperation, UpdateClause
 
 _NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
 
@@ -28,10 +28,10 @@ _NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
 def evolved_metadata(context: JobContext, tx: Transaction, rows: StructType) -> Metadata:
     """The table's metadata as the transaction leaves it, so that rows with these columns can be stored.
 
-    Without `schema_evolution` among the job's arguments it is what it was. Raises SchemaMismatch, UnsupportedFeature.
+    Without the job's `schema_evolution` it is what it was. Raises SchemaMismatch, UnsupportedFeature.
     """
     assert tx.snapshot is not None
-    if not context.arguments["schema_evolution"]:
+    if not context.record(SourceOperation).schema_evolution:
         return tx.snapshot.metadata
     check_distinct(rows.names, "The source")
     check_names_are_free(rows.names, "The source")
@@ -49,7 +49,7 @@ def evolved_metadata(context: JobContext, tx: Transaction, rows: StructType) -> 
 def evolved_by_source(context: JobContext, tx: Transaction, source: StructType | None) -> Metadata:
     """As `evolved_metadata` for all columns of the source; None: those of the source whose rows are staged already."""
     assert tx.snapshot is not None
-    if not context.arguments["schema_evolution"]:
+    if not context.record(SourceOperation).schema_evolution:
         return tx.snapshot.metadata
     if source is None:
         saved = context.saved_inputs.source_schema
@@ -59,12 +59,14 @@ def evolved_by_source(context: JobContext, tx: Transaction, source: StructType |
     return evolved_metadata(context, tx, source)
 
 
-def assigned_columns(source: StructType, clauses: Sequence[Mapping[str, Any]], target_alias: str) -> StructType:
+def assigned_columns(source: StructType, clauses: Sequence[AnyClause], target_alias: str) -> StructType:
     """The source's columns that a MERGE stores under their own name: those that `*` or an assignment names."""
     names: set[str] = set()
     for clause in clauses:
-        assigned = clause.get("set") or clause.get("values") or {}
-        if assigned == "*":
+        if isinstance(clause, DeleteClause):
+            continue
+        assigned = clause.set if isinstance(clause, UpdateClause) else clause.values
+        if isinstance(assigned, str):
             return source
         for name in assigned:
             bare = name.strip().strip("`").lower()

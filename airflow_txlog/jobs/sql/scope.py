@@ -20,6 +20,7 @@ from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
+from airflow_txlog.records import ScopedOperation
 
 
 def read_condition(
@@ -96,7 +97,7 @@ def partition_scope(
     context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions: Partitions | None = None
 ) -> PartitionScope:
     """The job's `partition_predicate`, accepted, on the snapshot's partitions unless others are given."""
-    text = context.arguments["partition_predicate"]
+    text = context.record(ScopedOperation).partition_predicate
     if partitions is None:
         partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
     if text is None:

@@ -19,6 +19,7 @@ from airflow_txlog.errors import ConcurrentAppend, JobLost
 from airflow_txlog.runners import child_process
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.job_output import readable
+from tests.helpers.specs import job_spec
 
 # What every child here starts with: its spec, read from the one argument.
 PROLOGUE = """
@@ -26,7 +27,7 @@ import json, os, signal, sys, time
 from airflow_txlog.contract import *
 spec = read_spec(sys.argv[1])
 def leave(**fields):
-    result = JobResult(operation=spec.operation, table_uri=spec.table_uri, **fields)
+    result = JobResult(operation=spec.operation.name, table_uri=spec.table_uri, **fields)
     write_document(spec.result_uri, result.to_json())
 """
 
@@ -38,7 +39,7 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture
 def spec(table: Table) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         operation="delete",
         table_uri=table.uri,
         arguments={"predicate": "name = 'Ada Lovelace'"},
@@ -249,9 +250,10 @@ def test_a_child_whose_task_was_killed_sees_the_end_of_its_input(tmp_path: Path,
     task = (
         "import sys\n"
         "from airflow_txlog.contract import JobSpec\n"
+        "from airflow_txlog.records import Checkpoint\n"
         "from airflow_txlog.runners.child_process import ChildProcessRunner\n"
         f"runner = ChildProcessRunner(command=(sys.executable, {str(child)!r}))\n"
-        f"runner.run(JobSpec(operation='checkpoint', table_uri={spec.table_uri!r}),\n"
+        f"runner.run(JobSpec(operation=Checkpoint(), table_uri={spec.table_uri!r}),\n"
         "           log=lambda line: print(line, flush=True))\n"
     )
     environment = os.environ | {"TMPDIR": str(temporary)}

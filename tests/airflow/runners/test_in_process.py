@@ -13,6 +13,7 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.runners.in_process import InProcessRunner
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 
 def write(folder: Path, sql: str, **spark_conf: str) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         operation="write",
         table_uri=str(folder / "t"),
         arguments={"source": {"sql": sql, "views": {}}},

@@ -10,12 +10,13 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, JobLost
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.airflow.racing import PLANNED
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("each child starts a Spark of its own")]
 
@@ -36,7 +37,7 @@ def runs(process: psutil.Process) -> bool:
 
 def test_a_child_tells_its_typed_error_and_quiet_lines(users: Table) -> None:
     lines: list[str] = []
-    spec = JobSpec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 1)"})
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 1)"})
     with pytest.raises(InvalidPredicate):
         ChildProcessRunner().run(spec, log=lines.append)
     assert not [line for line in lines if "WARN" in line or "log4j" in line or "incubator" in line]
@@ -44,7 +45,7 @@ def test_a_child_tells_its_typed_error_and_quiet_lines(users: Table) -> None:
 
 def test_a_child_that_is_killed_leaves_no_commit_and_no_process(users: Table) -> None:
     runner = ChildProcessRunner()
-    spec = JobSpec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"})
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"})
     others = set(psutil.Process().children(recursive=True))
     started: dict[psutil.Process, str] = {}
 
@@ -67,7 +68,7 @@ def test_a_child_that_is_killed_leaves_no_commit_and_no_process(users: Table) ->
 @pytest.mark.long("a child with a Spark of its own; test_child_process reports the same loss from a child without one")
 def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
     """As out of memory does it: the child itself lives on, and reports what died."""
-    spec = JobSpec(
+    spec = job_spec(
         operation="delete",
         table_uri=users.uri,
         arguments={"predicate": "user_id = 42"},

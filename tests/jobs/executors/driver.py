@@ -13,9 +13,9 @@ from pathlib import Path
 FOLDER, ROOT = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, ROOT)
 
-from airflow_txlog.contract import JobSpec  # noqa: E402
 from airflow_txlog.jobs.run import run_job  # noqa: E402
 from airflow_txlog.jobs.spark.session import local_session  # noqa: E402
+from tests.helpers.specs import job_spec  # noqa: E402
 
 JIT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -58,7 +58,7 @@ def main() -> None:
             file.unlink()
         (faults / order).touch()
         lines: list[str] = []
-        result = run_job(JobSpec(operation=operation, table_uri=table, arguments=arguments), spark, log=lines.append)
+        result = run_job(job_spec(operation=operation, table_uri=table, arguments=arguments), spark, log=lines.append)
         told[name] = {
             "status": result.status,
             "error": result.error,

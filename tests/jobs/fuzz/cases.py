@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog import errors
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.jobs.run import run_job
 from tests.engine.fuzz import mutations
 from tests.helpers.jobs import SCHEMA, rows
 from tests.helpers.rows import append
+from tests.helpers.specs import job_spec
 from tests.helpers.vectors import allow_vectors, mask_by_us
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _outcome(spark: SparkSession, root: Path, kind: str, operation: str) -> str:
     before = _read(root)
     arguments, model = JOBS[operation]
     given = dict(arguments)
-    spec = JobSpec(operation=operation, table_uri=str(root), arguments=given)
+    spec = job_spec(operation=operation, table_uri=str(root), arguments=given)
     result = run_job(spec, None if operation in ("vacuum", "checkpoint", "truncate") else spark)
     error = result.error
     if error is not None:

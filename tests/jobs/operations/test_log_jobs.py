@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import needs_spark, run_job
 from airflow_txlog.wording import job_lines
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
+from tests.helpers.specs import job_spec
 
 
 def run(
@@ -25,7 +26,7 @@ def run(
     **arguments: Any,
 ) -> JobResult:
     uri = table.uri if isinstance(table, Table) else str(table)
-    spec = JobSpec(operation=operation, table_uri=uri, arguments=arguments, application=application)
+    spec = job_spec(operation=operation, table_uri=uri, arguments=arguments, application=application)
     assert not needs_spark(spec)
     return run_job(spec, None, log=log)
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import delta_table
+from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.operations.maintenance import checkpoint, vacuum
 from tests.engine.commit.test_writers import SPARK, S3LikeStore, table_of
+from tests.helpers.specs import job_spec
 
 
 @pytest.mark.parametrize(("operation", "job"), [("checkpoint", checkpoint), ("vacuum", vacuum)])
@@ -21,7 +22,7 @@ def test_a15_strict_writers_reaches_checkpoint_and_vacuum(
     table_of(store, clock, [SPARK])
     # Only what opens the store is replaced: no store on S3 is supported yet.
     monkeypatch.setattr(delta_table, "open_store", lambda *_, **__: store)
-    spec = JobSpec(operation=operation, table_uri=store.root)
+    spec = job_spec(operation=operation, table_uri=store.root)
     with pytest.raises(errors.OverwritingWriter):
-        job(spec.replace(strict_writers=True))
-    assert job(spec).status == "committed"
+        job(LogContext(spec=spec.replace(strict_writers=True), root=store.root, log=print))
+    assert job(LogContext(spec=spec, root=store.root, log=print)).status == "committed"

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from airflow_txlog.application import forget_saved_work
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.local import LocalStore
 from tests.helpers.jobs import KEY, application, committed, error_of, ids, rows
 from tests.helpers.rows import append, make_table
+from tests.helpers.specs import job_spec
 
 
 class Killed(BaseException):
@@ -29,7 +30,7 @@ def kill() -> None:
 
 def restore(table: Table, identity: ApplicationTransaction | None, at: Callable[[], Any] | None = None) -> JobResult:
     """Restore version 1; `at` is called when the plan is made and nothing is committed yet."""
-    spec = JobSpec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
+    spec = job_spec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
     return run_job(spec, None, log=lambda line: at() if at is not None and line.startswith("to version") else None)
 
 
@@ -82,7 +83,7 @@ def test_the_note_of_a_restore_that_has_failed_for_good_goes_with_its_saved_work
     # What the operator's callback does where no retry comes; see tests/airflow/test_forgotten_work.py.
     for _ in range(2):
         forget_saved_work(
-            JobSpec(
+            job_spec(
                 operation="restore",
                 table_uri=table.uri,
                 arguments={"version": 1},

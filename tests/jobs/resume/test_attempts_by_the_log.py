@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
@@ -21,13 +21,14 @@ from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.locations import inside
 from tests.helpers.jobs import application, committed, live_files, rows
 from tests.helpers.rows import append, make_table
+from tests.helpers.specs import job_spec
 
 
 def test_a11_an_attempt_after_a_conflict_looks_for_the_application_transaction_again(tmp_path: Path) -> None:
     table, identity = make_table(tmp_path / "t", rows(3)), application()
 
     def truncate(log: Any = None) -> JobResult:
-        spec = JobSpec(operation="truncate", table_uri=table.uri, arguments={}, application=identity)
+        spec = job_spec(operation="truncate", table_uri=table.uri, arguments={}, application=identity)
         return run_job(spec, None, log=log)
 
     copies: list[JobResult] = []
@@ -80,7 +81,7 @@ def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
 
     monkeypatch.setattr(Transaction, "commit", ends_so)
     arguments = {"source": {"sql": "SELECT 1"}}
-    spec = JobSpec(operation="write", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
+    spec = job_spec(operation="write", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
     with pytest.raises(type(error)):
         run_rounds(LogContext(spec=spec, root=table.uri, log=lambda line: None), plan_of(staged, memory), memory=memory)
     assert staged.exists() is is_kept
@@ -99,7 +100,7 @@ def test_a17_files_of_a_commit_that_landed_stay_whatever_fails_after_it(tmp_path
         if "rebased" in line:
             raise BrokenPipeError
 
-    spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
+    spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     with pytest.raises(BrokenPipeError):
         run_rounds(LogContext(spec=spec, root=table.uri, log=broken_pipe), overtaken, memory=memory)
     assert staged.name in live_files(table)

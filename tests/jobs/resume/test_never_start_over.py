@@ -26,6 +26,7 @@ from tests.helpers.jobs import KEY, SCHEMA, by_id, committed, ever_live, files_o
 from tests.helpers.paths import ROOT
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, make_table, stage
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def spec(operation: str, table: Table, **more: Any) -> JobSpec:
-    return JobSpec(operation=operation, table_uri=table.uri, arguments=JOBS[operation], **more)
+    return job_spec(operation=operation, table_uri=table.uri, arguments=JOBS[operation], **more)
 
 
 def after(operation: str, before: dict[int, str]) -> dict[int, str]:

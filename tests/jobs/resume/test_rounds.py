@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult, JobSpec, read_result
+from airflow_txlog.contract import JobResult, read_result
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.records import Delete
 from airflow_txlog.wording import job_lines
 from tests.conftest import ManualClock
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +47,7 @@ def test_a_job_without_time_for_another_attempt_says_which_commit_won_and_leaves
 
 def test_attempts_pause_longer_and_longer_until_their_time_is_over(tmp_path: Path, clock: ManualClock) -> None:
     table = make_table(tmp_path / "t", rows(1))
-    spec = JobSpec(operation="truncate", table_uri=table.uri, conflict_deadline_s=60)
+    spec = job_spec(operation="truncate", table_uri=table.uri, conflict_deadline_s=60)
     seen: list[int] = []
 
     def lose(tx: Transaction) -> Change:
@@ -151,7 +153,7 @@ def test_a17_only_the_files_of_this_attempt_are_deleted(
 
 def test_the_result_is_put_where_the_operator_looks_for_it(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10))
-    spec = JobSpec(
+    spec = job_spec(
         operation="delete",
         table_uri=table.uri,
         arguments={"predicate": "id = 4"},
@@ -167,7 +169,7 @@ def test_the_result_is_put_where_the_operator_looks_for_it(tmp_path: Path, spark
     assert any("1 file considered, 0 pruned, 1 rewritten, 1 row deleted -> version 2 in" in line for line in lines), (
         lines
     )
-    failed = run_job(spec.replace(arguments={"predicate": "nope = 1"}), spark)
+    failed = run_job(spec.replace(operation=Delete(predicate="nope = 1")), spark)
     assert read_result(str(tmp_path / "out" / "result.json")) == failed
     assert failed.status == "failed"
 
@@ -208,7 +210,7 @@ def test_metrics_are_whole_numbers_and_the_summary_is_for_people() -> None:
 
 def test_a_checkpoint_needs_no_spark(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(3), rows(3, start=10))
-    result = run_job(JobSpec(operation="checkpoint", table_uri=table.uri), None)
+    result = run_job(job_spec(operation="checkpoint", table_uri=table.uri), None)
     assert (result.status, result.version) == ("committed", 2)
     assert (tmp_path / "t" / "_delta_log" / f"{2:020d}.checkpoint.parquet").exists()
     assert Table.open(table.uri).snapshot().num_files == 2
@@ -216,18 +218,18 @@ def test_a_checkpoint_needs_no_spark(tmp_path: Path) -> None:
 
 def test_a_vacuum_tells_what_it_would_delete_and_refuses_a_short_retention(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(3))
-    dry = run_job(JobSpec(operation="vacuum", table_uri=table.uri, arguments={"dry_run": True}), None)
+    dry = run_job(job_spec(operation="vacuum", table_uri=table.uri, arguments={"dry_run": True}), None)
     assert (dry.status, dry.metrics["numFilesToDelete"]) == ("nothing_to_do", 0)
-    done = run_job(JobSpec(operation="vacuum", table_uri=table.uri), None)
+    done = run_job(job_spec(operation="vacuum", table_uri=table.uri), None)
     assert done.status == "committed", done.error
     assert table.history(1)[0]["operation"] == "VACUUM END"
-    lite = run_job(JobSpec(operation="vacuum", table_uri=table.uri, arguments={"mode": "lite"}), None)
+    lite = run_job(job_spec(operation="vacuum", table_uri=table.uri, arguments={"mode": "lite"}), None)
     assert (lite.status, lite.details["mode"]) == ("committed", "lite")
-    short = run_job(JobSpec(operation="vacuum", table_uri=table.uri, arguments={"retention_hours": 1}), None)
+    short = run_job(job_spec(operation="vacuum", table_uri=table.uri, arguments={"retention_hours": 1}), None)
     assert error_of(short)["type"] == "RetentionTooShort"
 
 
 def test_a_row_job_without_a_session_is_an_error(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(3))
-    result = run_job(JobSpec(operation="delete", table_uri=table.uri, arguments={"predicate": "TRUE"}), None)
+    result = run_job(job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "TRUE"}), None)
     assert error_of(result)["type"] == "InvalidJobSpec"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
@@ -17,6 +16,7 @@ from airflow_txlog.jobs.resume.rounds import run_rounds
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 NOW_MS = 1_700_000_000_000
 
@@ -57,7 +57,7 @@ def test_a16_files_that_a_vacuum_may_take_at_any_moment_are_not_committed(tmp_pa
 def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(3))
     before = table.snapshot().version
-    spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
+    spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     context = LogContext(spec=spec, root=table.uri, log=lambda line: None)
     old = staged(tmp_path, "a", ORPHAN_RETENTION_FLOOR_MS // 2)
     with pytest.raises(JobError, match="at any moment"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
@@ -23,6 +23,7 @@ from airflow_txlog.jobs.resume.rounds import run_rounds
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 HOUR_S = 3600
 
@@ -46,7 +47,7 @@ def staged(table: Table, name: str, hours: float, **fields: Any) -> StagedFile:
 
 
 def commit(table: Table, change: Change, **options: Any) -> JobResult:
-    spec = JobSpec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
+    spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     context = LogContext(spec=spec, root=table.uri, log=lambda line: None)
     return run_rounds(context, lambda tx: change, **options)
 

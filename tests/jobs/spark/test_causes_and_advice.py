@@ -76,11 +76,12 @@ import json, sys
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.session import local_session
+from airflow_txlog.records import QuerySource, Write
 
 keys = "(SELECT id % 3 AS id FROM range(0, 10, 1, 2)) a"
 rows = "(SELECT id, repeat(CAST(id AS STRING), 20) AS x FROM range(0, 3000000, 1, 2)) b"
 sql = f"SELECT /*+ SHUFFLE_HASH(b) */ b.x FROM {keys} JOIN {rows} ON a.id = b.id"
 spark = local_session({"spark.driver.memory": "512m", "spark.master": "local[2]", "spark.sql.shuffle.partitions": "1"})
-result = run_job(JobSpec(operation="write", table_uri=sys.argv[1], arguments={"source": {"sql": sql}}), spark)
+result = run_job(JobSpec(operation=Write(source=QuerySource(sql=sql)), table_uri=sys.argv[1]), spark)
 print(json.dumps(result.error))
 """

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import JobSpec, read_result, write_document
+from airflow_txlog.contract import read_result, write_document
 from tests.helpers.paths import ROOT
+from tests.helpers.specs import job_spec
 
 
 def error_beside(folder: Path, tmp_path: Path) -> dict[str, object]:
     """The error of a job in a child process that finds `folder` before everything installed."""
     result_uri = str(tmp_path / "result.json")
     arguments = {"source": {"sql": "SELECT 1 AS id"}}
-    spec = JobSpec(operation="write", table_uri=str(tmp_path / "t"), arguments=arguments, result_uri=result_uri)
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments=arguments, result_uri=result_uri)
     write_document(str(tmp_path / "spec.json"), spec.to_json())
     # Its standard input stays open: the child ends with it.
     child = subprocess.Popen(

@@ -17,6 +17,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.errors import JobError, JobLost
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.errors import collect, failure_of, translate
+from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +28,7 @@ def die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def spec_of(**arguments: Any) -> JobSpec:
-    return JobSpec(operation="write", table_uri="/nowhere", arguments={"source": {"table": "/s"}}, **arguments)
+    return job_spec(operation="write", table_uri="/nowhere", arguments={"source": {"table": "/s"}}, **arguments)
 
 
 def test_a_python_worker_that_is_killed_loses_the_job(spark: SparkSession) -> None:
@@ -62,7 +63,7 @@ def sources(tmp_path: Path) -> list[dict[str, Any]]:
 def test_a_source_that_has_not_arrived_is_a_class_of_its_own(tmp_path: Path, spark: SparkSession) -> None:
     found = []
     for source in sources(tmp_path):
-        spec = JobSpec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+        spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
         error = run_job(spec.replace(unrestricted=("query",)), spark).error
         found.append(None if error is None else (error["type"], error["retryable"]))
     assert found == [("SourceNotFound", False)] * len(found)
@@ -71,6 +72,6 @@ def test_a_source_that_has_not_arrived_is_a_class_of_its_own(tmp_path: Path, spa
 def test_a_source_that_is_no_query_is_still_the_authors_mistake(tmp_path: Path, spark: SparkSession) -> None:
     for sql in ("SELECT * FROM no_such_view", "SELEC 1"):
         source = {"sql": sql, "views": {}}
-        error = run_job(JobSpec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark)
+        error = run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark)
         assert error.error is not None
         assert error.error["type"] == "InvalidJobSpec"

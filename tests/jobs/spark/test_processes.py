@@ -16,6 +16,7 @@ from airflow_txlog.engine import Table
 from tests.helpers.jobs import files_on_disk, live_files, rows
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 QUIET = {"spark.ui.enabled": "false", "spark.master": "local[2]"}
 
@@ -47,7 +48,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def delete_spec(table: Table, folder: Path, predicate: str) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         operation="delete",
         table_uri=table.uri,
         arguments={"predicate": predicate},
@@ -72,7 +73,7 @@ def test_a_spec_that_cannot_be_read_is_exit_code_1(tmp_path: Path) -> None:
 
 def test_upkeep_runs_without_java(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(3))
-    spec = JobSpec(operation="checkpoint", table_uri=table.uri, result_uri=str(tmp_path / "result.json"))
+    spec = job_spec(operation="checkpoint", table_uri=table.uri, result_uri=str(tmp_path / "result.json"))
     process = start(tmp_path, spec, JAVA_HOME="/nowhere", PATH="/nowhere")
     output = finish(process)
     assert process.returncode == 0, output

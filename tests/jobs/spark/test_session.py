@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
 from airflow_txlog.jobs.spark.shipping import executor_zip
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +152,7 @@ def test_a_session_that_reads_conditions_otherwise_is_set_right_for_the_job(spar
 
 @pytest.mark.spark
 def test_a_job_that_asks_for_another_meaning_of_its_sql_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    spec = JobSpec(
+    spec = job_spec(
         operation="write",
         table_uri=str(tmp_path / "t"),
         arguments={"source": {"sql": "SELECT 1L AS id"}},

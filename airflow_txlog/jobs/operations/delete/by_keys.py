@@ -37,6 +37,7 @@ from airflow_txlog.jobs.sql.row_filters import row_filter_of
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
+from airflow_txlog.records import Delete, KeySource, KeyValues
 from airflow_txlog.wording import plural
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
@@ -64,7 +65,9 @@ class DeleteByKeys(RowOperation[_Prepared]):
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._gate = SqlGate(context)
-        self._described: dict[str, Any] = context.arguments["keys"]
+        keys = context.record(Delete).keys
+        assert keys is not None
+        self._described = keys
         self._materialized: MaterializedSource | None = None
         self._values: pa.Array | None = None
 
@@ -92,7 +95,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         )
 
     def _field(self, snapshot: Snapshot) -> StructField:
-        name = self._described["column"]
+        name = self._described.column
         field = snapshot.delta_schema.find(name)
         if field is None:
             columns = snapshot.delta_schema.names
@@ -129,26 +132,12 @@ class DeleteByKeys(RowOperation[_Prepared]):
 
     def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
         """The keys as they came, and whether they were read of the target."""
-        if "values" in self._described:
-            return [decode_parameter(value) for value in self._described["values"]], False
-        source = build_source(self._context, self._gate, snapshot, self._described["source"], "keys.source")
-        name = self._source_column(source.frame)
+        described = self._described
+        if isinstance(described, KeyValues):
+            return [decode_parameter(value) for value in described.values], False
+        source = build_source(self._context, self._gate, snapshot, described.source, "keys.source")
+        name = _source_column(described, source.frame)
         return collect(source.frame.select(source.frame[quoted(name)]), "read the keys").column(0), source.reads_target
-
-    def _source_column(self, frame: DataFrame) -> str:
-        wanted: str | None = self._described.get("source_column")
-        names: list[str] = frame.schema.names
-        if wanted is None and len(names) == 1:
-            return names[0]
-        wanted = self._described["column"] if wanted is None else wanted
-        found = [name for name in names if name.lower() == wanted.lower()]
-        if len(found) != 1:
-            raise InvalidJobSpec(
-                f"keys.source has {'no' if not found else 'more than one'} column {wanted!r}; its columns are: "
-                f"{', '.join(names)}. Name the one that holds the keys as keys.source_column. Nothing was changed.",
-                argument="keys.source_column",
-            )
-        return found[0]
 
     def _frame(self, keys: Keys) -> DataFrame:
         table = pa.table({KEY: keys.values})
@@ -181,7 +170,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         context = self._context
         matched, count = len(found.matches.matched_source_rows()), prepared.source.num_rows
         context.log(f"{matched} of {plural(count, 'key')} matched")
-        if context.arguments["require_match"] and matched < count:
+        if context.record(Delete).require_match and matched < count:
             within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
             raise KeysNotFound(
                 f"{context.root}: {count - matched} of {plural(count, 'key')} are in no row's {prepared.field.name!r}"
@@ -230,3 +219,18 @@ def _tree(values: pa.Array, field: StructField) -> Node:
     if field.type in _UNBOUNDED or (len(plain) <= MOST_KEYS and not is_float):
         return Membership(column, tuple(plain))
     return all_of([Comparison(column, Operator.GE, min(plain)), Comparison(column, Operator.LE, max(plain))])
+
+
+def _source_column(described: KeySource, frame: DataFrame) -> str:
+    names: list[str] = frame.schema.names
+    if described.source_column is None and len(names) == 1:
+        return names[0]
+    wanted = described.column if described.source_column is None else described.source_column
+    found = [name for name in names if name.lower() == wanted.lower()]
+    if len(found) != 1:
+        raise InvalidJobSpec(
+            f"keys.source has {'no' if not found else 'more than one'} column {wanted!r}; its columns are: "
+            f"{', '.join(names)}. Name the one that holds the keys as keys.source_column. Nothing was changed.",
+            argument="keys.source_column",
+        )
+    return found[0]

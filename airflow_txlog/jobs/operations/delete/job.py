@@ -23,11 +23,12 @@ from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named
 from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope, read_condition
+from airflow_txlog.records import Delete
 
 
 def delete(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    if context.arguments["keys"] is None:
+    if context.record(Delete).keys is None:
         return run_row_operation(context, _Delete)
     return run_row_operation(context, DeleteByKeys)
 
@@ -37,7 +38,7 @@ class _Delete(ByCondition[PreparedByCondition]):
     writes_rows = False
 
     def __init__(self, context: JobContext) -> None:
-        super().__init__(context, SqlGate(context), context.arguments["predicate"] or "TRUE")
+        super().__init__(context, SqlGate(context), context.record(Delete).predicate or "TRUE")
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedByCondition:
         """The predicate accepted; the files that it may touch, and those that it takes as a whole."""
@@ -63,7 +64,7 @@ class _Delete(ByCondition[PreparedByCondition]):
         """Raises MatchNotFound where a row must match and none does."""
         # A file whose rows are not counted may hold one; a file of which all are deleted already holds none.
         whole = sum(count is None or count > 0 for count in live_row_counts(prepared.whole))
-        self._check_matched(prepared, found.removed.num_rows + whole)
+        self._check_matched(prepared, found.removed.num_rows + whole, self._context.record(Delete).require_match)
 
     def parameters(self, prepared: PreparedByCondition) -> dict[str, Any]:
         return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}

@@ -22,6 +22,7 @@ from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownCol
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import can_store, mismatch, stored_sql
 from airflow_txlog.jobs.sql.table_rules import Rules
+from airflow_txlog.records import AnyClause, InsertClause, UpdateClause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ class Clauses:
         }
 
 
-def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[Mapping[str, Any]]) -> Clauses:
+def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -> Clauses:
     """The author's clauses, every text of them accepted by Spark.
 
     Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch, ConstraintViolation.
@@ -121,7 +122,7 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[Mapping[str, 
         "not_matched_by_source": sides.target_alone,
     }
     for number, clause in enumerate(described):
-        kind = clause["when"]
+        kind = clause.when
         of_kind, relation = found[kind], relations[kind]
         if of_kind and of_kind[-1].condition is None:
             raise InvalidJobSpec(
@@ -129,16 +130,15 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[Mapping[str, 
                 "condition. Only the last clause of a kind may do without.",
                 argument="clauses",
             )
-        condition = clause.get("condition")
-        if condition is not None:
-            gate.condition(condition, relation)
+        if clause.condition is not None:
+            gate.condition(clause.condition, relation)
         values: dict[str, str] = {}
-        if clause["then"] == "update":
-            values = assigned_values(gate, sides, relation, clause["set"], is_insert=False)
-        if clause["then"] == "insert":
-            values = assigned_values(gate, sides, relation, clause["values"], is_insert=True)
+        if isinstance(clause, UpdateClause):
+            values = assigned_values(gate, sides, relation, clause.set, is_insert=False)
+        if isinstance(clause, InsertClause):
+            values = assigned_values(gate, sides, relation, clause.values, is_insert=True)
             _check_not_null(sides, values)
-        of_kind.append(Clause(number=number, action=clause["then"], condition=condition, values=values))
+        of_kind.append(Clause(number=number, action=clause.then, condition=clause.condition, values=values))
     return Clauses(**{kind: tuple(clauses) for kind, clauses in found.items()})
 
 

@@ -39,12 +39,14 @@ from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_me
 from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
 from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.records import Merge
 from airflow_txlog.wording import plural
 
 
 def merge(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    if context.arguments["target_alias"].lower() == context.arguments["source_alias"].lower():
+    described = context.record(Merge)
+    if described.target_alias.lower() == described.source_alias.lower():
         raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")
     return run_row_operation(context, _Merge)
 
@@ -72,8 +74,8 @@ class _Merge(RowOperation[_Prepared]):
         with context.step("plan"):
             snapshot = self._evolved(tx, snapshot, source)
             sides = self._sides(snapshot, source)
-            gate.condition(context.arguments["on"], sides.pair)
-            clauses = check_clauses(gate, sides, context.arguments["clauses"])
+            gate.condition(context.record(Merge).on, sides.pair)
+            clauses = check_clauses(gate, sides, context.record(Merge).clauses)
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
             scope = partition_scope(context, gate, snapshot)
@@ -110,8 +112,8 @@ class _Merge(RowOperation[_Prepared]):
 
     def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
         """The table with the columns that this merge gives it; itself where it gives it none."""
-        arguments = self._context.arguments
-        columns = assigned_columns(source.schema, arguments["clauses"], arguments["target_alias"])
+        described = self._context.record(Merge)
+        columns = assigned_columns(source.schema, described.clauses, described.target_alias)
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
 
@@ -121,14 +123,14 @@ class _Merge(RowOperation[_Prepared]):
         return Sides(
             target=target,
             source=source.schema,
-            target_alias=self._context.arguments["target_alias"],
-            source_alias=self._context.arguments["source_alias"],
+            target_alias=self._context.record(Merge).target_alias,
+            source_alias=self._context.record(Merge).source_alias,
             target_shape=self._gate.shape(without_metadata(target, nullable=True)),
             source_shape=self._gate.shape(source.schema),
             ansi=is_ansi(self._context.spark),
             table_uri=self._context.root,
             rules=rules,
-            may_lack_columns=self._context.arguments["schema_evolution"],
+            may_lack_columns=self._context.record(Merge).schema_evolution,
         )
 
     def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: MaterializedSource) -> Predicate:
@@ -137,7 +139,7 @@ class _Merge(RowOperation[_Prepared]):
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
             return Predicate.true()
-        auto = self._auto.of(snapshot, sides, source, context.arguments["on"])
+        auto = self._auto.of(snapshot, sides, source, context.record(Merge).on)
         read = both(self._on(snapshot, sides), auto)
         for text in filter(None, conditions):
             used = self._gate.parameters_in(text)
@@ -150,7 +152,7 @@ class _Merge(RowOperation[_Prepared]):
         """What ON demands of the target alone."""
         context = self._context
         return target_conjuncts(
-            context.arguments["on"],
+            context.record(Merge).on,
             snapshot.delta_schema,
             target_alias=sides.target_alias,
             source_alias=sides.source_alias,
@@ -171,7 +173,7 @@ class _Merge(RowOperation[_Prepared]):
         context = self._context
         check_unambiguous(context, found.matches.pairs, found.plan, prepared.clauses)
         given = prepared.source.num_rows
-        matched = len(found.matches.matched_source_rows()) if context.arguments["require_match"] else given
+        matched = len(found.matches.matched_source_rows()) if context.record(Merge).require_match else given
         if matched < given:
             raise MatchNotFound(
                 f"{context.root}: {given - matched} of {plural(given, 'source row')} match no row at version "
@@ -205,7 +207,7 @@ class _Merge(RowOperation[_Prepared]):
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
-        predicate = predicate_parameter([self._context.arguments["on"]])
+        predicate = predicate_parameter([self._context.record(Merge).on])
         return {"predicate": predicate, **prepared.clauses.parameters()}
 
     def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:

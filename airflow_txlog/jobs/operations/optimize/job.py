@@ -45,6 +45,7 @@ from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
+from airflow_txlog.records import Optimize
 from airflow_txlog.wording import plural
 
 
@@ -86,7 +87,7 @@ class _Optimizing:
     def __init__(self, context: JobContext, clock: Clock) -> None:
         self._context = context
         self._clock = clock
-        self._arguments = context.arguments
+        self._optimize = context.record(Optimize)
         self._gate = SqlGate(context)
         self._target_bytes = TARGET_BYTES_DEFAULT
         self._z_columns: tuple[ColumnPath, ...] = ()
@@ -107,7 +108,7 @@ class _Optimizing:
         considered = snapshot.num_files
         self._log_plan(considered, files.num_rows, bins)
         while bins:
-            for batch in batches_of(bins, self._arguments["batch_bytes"]):
+            for batch in batches_of(bins, self._optimize.batch_bytes):
                 self._commit(batch)
             bins = self._again(table)
         return self._result(considered, snapshot.version)
@@ -116,14 +117,14 @@ class _Optimizing:
 
     def _files(self, snapshot: Snapshot) -> pa.Table:
         """The files in scope, after everything that was asked for has been checked."""
-        arguments = self._arguments
-        if arguments["zorder_by"] and arguments["purge"]:
+        optimize = self._optimize
+        if optimize.zorder_by and optimize.purge:
             raise InvalidJobSpec(
                 "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
                 "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
                 argument="arguments.purge",
             )
-        self._target_bytes = arguments["target_bytes"] or target_of(snapshot)
+        self._target_bytes = optimize.target_bytes or target_of(snapshot)
         self._z_columns = self._ordering_columns(snapshot)
         scope = partition_scope(self._context, self._gate, snapshot)
         self._gate.check_all_used()
@@ -131,7 +132,7 @@ class _Optimizing:
 
     def _ordering_columns(self, snapshot: Snapshot) -> tuple[ColumnPath, ...]:
         """The columns of the Z-order. Raises UnsupportedFeature where the table is clustered by columns of its own."""
-        found = ordering_columns(snapshot, self._arguments["zorder_by"] or ())
+        found = ordering_columns(snapshot, self._optimize.zorder_by or ())
         if found and clustering_columns(snapshot.state.domains.values(), snapshot.uri):
             raise UnsupportedFeature(
                 f"{snapshot.uri} is a clustered table, whose files one engine sorts by the columns that the table "
@@ -145,7 +146,7 @@ class _Optimizing:
     def _bins(self, files: pa.Table) -> list[Bin]:
         if self._z_columns:
             return partition_bins(files)
-        pack = purge_bins if self._arguments["purge"] else compaction_bins
+        pack = purge_bins if self._optimize.purge else compaction_bins
         return pack(files, self._target_bytes)
 
     def _again(self, table: Table) -> list[Bin]:
@@ -157,7 +158,7 @@ class _Optimizing:
             self._deadline_ms = self._clock.now_ms() + self._context.spec.conflict_deadline_s * 1000
         is_late = self._clock.now_ms() > self._deadline_ms
         left, self._left = self._left, set()
-        if is_late and self._arguments["purge"]:
+        if is_late and self._optimize.purge:
             raise JobError(
                 f"{plural(len(left), 'file')}, the first {min(left)}, went on being changed by other commits for "
                 f"{self._context.spec.conflict_deadline_s} s and may still hold deleted rows. What was committed "
@@ -245,7 +246,7 @@ class _Optimizing:
             "numDeletionVectorsRemoved": len(vectors_of(removed)),
         }
         return Change(
-            operation="REORG" if self._arguments["purge"] else "OPTIMIZE",
+            operation="REORG" if self._optimize.purge else "OPTIMIZE",
             parameters=self._parameters(),
             staged=staged,
             removed=removed,
@@ -254,9 +255,9 @@ class _Optimizing:
         )
 
     def _parameters(self) -> dict[str, Any]:
-        scope = self._arguments["partition_predicate"]
+        scope = self._optimize.partition_predicate
         predicate = predicate_parameter([] if scope is None else [scope])
-        if self._arguments["purge"]:
+        if self._optimize.purge:
             return {"predicate": predicate, "applyPurge": True}
         return {
             "predicate": predicate,

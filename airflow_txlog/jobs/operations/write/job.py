@@ -64,6 +64,7 @@ from airflow_txlog.jobs.sql.schemas import (
 )
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+from airflow_txlog.records import Write
 from airflow_txlog.wording import plural
 
 
@@ -77,8 +78,8 @@ def write(context: JobContext) -> JobResult:
         job.plan,
         memory=memory,
         saved_work=saved_work,
-        begin_absent=job.begin_absent if context.arguments["create"] else None,
-        final=_ROWS_OF_OTHERS if context.arguments["on_conflict"] == "fail" else (),
+        begin_absent=job.begin_absent if context.record(Write).create else None,
+        final=_ROWS_OF_OTHERS if context.record(Write).on_conflict == "fail" else (),
     )
 
 
@@ -102,7 +103,7 @@ class _Write:
         self._memory = memory
         self._saved_work = saved_work
         self._gate = SqlGate(context)
-        self._mode: str = context.arguments["mode"]
+        self._mode = context.record(Write).mode
         self._created: tuple[Source, _Target] | None = None
         self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, saved_work)
 
@@ -113,8 +114,8 @@ class _Write:
             source = build_source(context, self._gate, None)
             spark_schema = _created_schema(source.frame)
             schema = parse_schema(spark_schema.json())
-            partition_by = _spelled(context.arguments["partition_by"] or [], schema)
-            properties = context.arguments["properties"]
+            partition_by = _spelled(context.record(Write).partition_by or (), schema)
+            properties = context.record(Write).properties
             table = context.open_table()
             tx = table.begin_create(schema, partition_by, properties)
             assert tx.metadata is not None
@@ -283,11 +284,11 @@ def _created_schema(frame: DataFrame) -> SparkSchema:
 
 def _check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
     """Raises PartitionMismatch where the job names another partitioning than the table has."""
-    asked = context.arguments["partition_by"]
+    asked = context.record(Write).partition_by
     if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
         raise PartitionMismatch(
-            f"{context.root} is partitioned by {list(columns)}, and the job says {asked}. Leave partition_by out, or "
-            "write to another table. Nothing was staged.",
+            f"{context.root} is partitioned by {list(columns)}, and the job says {list(asked)}. Leave partition_by "
+            "out, or write to another table. Nothing was staged.",
             table=context.root,
         )
 

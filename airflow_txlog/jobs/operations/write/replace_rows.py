@@ -33,11 +33,12 @@ from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
 from airflow_txlog.jobs.sql.schemas import is_ansi, spark_table_schema
 from airflow_txlog.jobs.sql.scope import partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+from airflow_txlog.records import Write
 
 
 def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> bool:
     """Whether the job's `replace_where` names more than partition columns, so that files must be looked into."""
-    text = context.arguments["replace_where"]
+    text = context.record(Write).replace_where
     if text is None:
         return False
     gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
@@ -79,7 +80,7 @@ class ReplaceRows(ByCondition[_Prepared]):
     records_inserts_alone = True
 
     def __init__(self, context: JobContext, gate: SqlGate) -> None:
-        super().__init__(context, gate, context.arguments["replace_where"] or "FALSE")
+        super().__init__(context, gate, context.record(Write).replace_where or "FALSE")
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """The predicate accepted, the source built unless its rows are staged, and the files that it may touch."""

@@ -21,6 +21,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import PartitionScope, both, partition_scope, read_condition
+from airflow_txlog.records import Write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,10 @@ class WriteScope(PartitionScope):
 
 def scope_of_new_table(context: JobContext, partitions: Partitions) -> WriteScope:
     """The scope on a table that is made here: nothing is read, and the new rows must lie inside."""
-    text = context.arguments["partition_predicate"]
+    text = context.record(Write).partition_predicate
     if text is not None:
         partitions.check_scope(text)
-    replaced = context.arguments["replace_where"]
+    replaced = context.record(Write).replace_where
     if replaced is None:
         return WriteScope(partitions=partitions, text=text)
     if not partitions.speaks_of_partitions_only(replaced):
@@ -53,7 +54,7 @@ def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions:
     """
     scope = partition_scope(context, gate, snapshot, partitions)
     text, read = scope.text, scope.read
-    replaced = context.arguments["replace_where"]
+    replaced = context.record(Write).replace_where
     if replaced is None:
         return WriteScope(partitions=partitions, text=text, read=read)
     used = gate.condition(replaced, aliased(gate.shape(spark_table_schema(snapshot))))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
@@ -28,6 +27,7 @@ from airflow_txlog.jobs.sql.schemas import is_ansi, spark_schema, without_metada
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 from airflow_txlog.storage import open_store
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,7 +247,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
     table = make_table(folder, pa.Table.from_pylist(target_rows(), PARTITIONED), partition_by=PARTITION_BY)
     snapshot = table.snapshot()
     arguments = {"source": {"sql": "SELECT 1"}, "on": "TRUE", "clauses": [{"when": "matched", "then": "delete"}]}
-    spec = JobSpec(operation="merge", table_uri=table.uri, arguments={**arguments, "parameters": {"suffix": "!"}})
+    spec = job_spec(operation="merge", table_uri=table.uri, arguments={**arguments, "parameters": {"suffix": "!"}})
     context = begin_job(spec, spark, open_store(table.uri).root, print)
     with job_settings(spark, "UTC"):
         ship(spark)

@@ -1,0 +1,145 @@
+"""What the records of all operations have in common, and the list of them.
+
+A record is everything that is known of an operation outside of its job: its fields with their defaults and checks,
+which of them are SQL texts and what those may name (`fields.Sees`), and the class-level facts of `Operation`.
+Invariant: an operation that exists is valid, and equal to what its own JSON reads back to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from airflow_txlog.parameters import decode_parameter
+from airflow_txlog.records.fields import Parameters, PartitionText
+from airflow_txlog.records.reading import Change, Part, check_names, kinds_of, read
+from airflow_txlog.records.refusals import want
+from airflow_txlog.records.sources import AnySource
+
+_PLACE = "arguments"
+
+_Record = TypeVar("_Record", bound="Operation")
+_Count = TypeVar("_Count", int, str)
+
+REPLACED = "replaced"
+"""The rows that an overwrite removed; the rows that it wrote are counted beside them."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="operation"):
+    """One operation on one table. Each is a subclass, whose `tag` is the operation's name, and which is registered.
+
+    A value may be given as the wire has it, a mapping in place of a source or a clause: the field holds the record.
+    Raises InvalidJobSpec, whose `argument` is the dotted name of what is wrong: `arguments.clauses[0].set`.
+    """
+
+    name: ClassVar[str]
+    """The name on the wire, in results and for people: the tag."""
+    job: ClassVar[str]
+    """The function that runs it, as `module:name`. It takes the job's context; only the job's process imports it."""
+    needs_spark: ClassVar[bool] = False
+    """Whether the job evaluates SQL, and its context is a `JobContext`; otherwise it is a `LogContext`."""
+    changes_rows: ClassVar[bool] = False
+    """Whether its commit carries an application transaction. The others are idempotent by nature (soundness B5)."""
+    rows: ClassVar[Mapping[str, str]] = {}
+    """For people, what became of the rows that a metric of its commit counts, by the metric's name."""
+
+    def __post_init__(self) -> None:
+        for name, kind in kinds_of(type(self)).items():
+            msgspec.structs.force_setattr(self, name, read(kind, getattr(self, name), f"{_PLACE}.{name}"))
+        self.check()
+
+    def check(self) -> None:
+        """Raises InvalidJobSpec for fields that contradict each other."""
+
+    @property
+    def bound_parameters(self) -> dict[str, Any]:
+        """The named parameters of the SQL texts as Python values: date, datetime, Decimal, bytes, str, numbers."""
+        return {}
+
+    def arguments(self) -> dict[str, Any]:
+        """The fields as JSON has them, all of them."""
+        data: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
+        del data["operation"]
+        return data
+
+    def with_texts(self: _Record, change: Change) -> _Record:
+        """The same operation with other SQL texts."""
+        kinds = kinds_of(type(self))
+        return type(self)(**{name: read(kind, getattr(self, name), name, change) for name, kind in kinds.items()})
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """Every record inside of this one, each with its dotted name."""
+        pending: list[tuple[str, Any]] = [(f"{_PLACE}.{name}", getattr(self, name)) for name in self.__struct_fields__]
+        while pending:
+            place, value = pending.pop(0)
+            if isinstance(value, Part):
+                yield place, value
+                pending += [(f"{place}.{name}", getattr(value, name)) for name in value.__struct_fields__]
+            elif isinstance(value, dict):
+                pending += [(f"{place}.{name}", item) for name, item in value.items()]
+            elif isinstance(value, tuple):
+                pending += [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+
+
+class ScopedOperation(Operation, frozen=True, kw_only=True):
+    """An operation with SQL texts, in which `:name` stands for a parameter, on the partitions that one of them names.
+
+    `parameters` are JSON scalars, or scalars tagged by `parameters.encode_parameter`.
+    """
+
+    partition_predicate: PartitionText | None = None
+    parameters: Parameters | None = None
+
+    @property
+    def bound_parameters(self) -> dict[str, Any]:
+        return {name: decode_parameter(value) for name, value in (self.parameters or {}).items()}
+
+
+class SourceOperation(ScopedOperation, frozen=True, kw_only=True):
+    """An operation that brings the rows of a source into the table.
+
+    `schema_evolution`: the table gets what the source has more of.
+    """
+
+    source: AnySource
+    schema_evolution: bool = False
+
+
+OPERATIONS: dict[str, type[Operation]] = {}
+"""The operations by name. `register` fills it."""
+
+
+def register(cls: type[_Record]) -> type[_Record]:
+    """Decorates the record of an operation: from here on a job's description may name it."""
+    name = cls.__struct_config__.tag
+    assert isinstance(name, str), f"{cls.__name__} has no tag"
+    assert name not in OPERATIONS, f"{cls.__name__} has the tag of another operation"
+    cls.name = name
+    OPERATIONS[name] = cls
+    return cls
+
+
+def operation_named(name: Any) -> type[Operation]:
+    """The record of this name. Raises InvalidJobSpec."""
+    known = isinstance(name, str) and name in OPERATIONS
+    want("operation", known, f"one of {sorted(OPERATIONS)}", name)
+    return OPERATIONS[name]
+
+
+def read_operation(cls: type[_Record], arguments: Any) -> _Record:
+    """The operation from its arguments, as the wire has them, or as rendered templates of an author's.
+
+    Raises InvalidJobSpec naming the first argument that is unknown, missing or wrong.
+    """
+    want(_PLACE, isinstance(arguments, Mapping), "a mapping", arguments)
+    check_names(cls, arguments, _PLACE, cls.name)
+    return cls(**arguments)
+
+
+def row_counts(operation: str, metrics: Mapping[str, _Count]) -> dict[str, _Count]:
+    """The rows that the metrics of a commit count, by what became of them; empty for an operation not known here."""
+    known = OPERATIONS[operation].rows if operation in OPERATIONS else {}
+    return {became: metrics[name] for name, became in known.items() if name in metrics}

@@ -1,0 +1,192 @@
+"""The operations, one record each. A new one is described here, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from airflow_txlog.records.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
+from airflow_txlog.records.clauses import AnyClause, InsertClause
+from airflow_txlog.records.fields import (
+    Assignments,
+    Bytes,
+    ColumnNames,
+    Hours,
+    Location,
+    PairText,
+    TableText,
+    Text,
+    TextMap,
+    Version,
+)
+from airflow_txlog.records.refusals import want
+from airflow_txlog.records.sources import AnyKeys
+
+_JOBS = "airflow_txlog.jobs.operations"
+
+
+@register
+class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
+    """Append the source's rows, or overwrite the table or a part of it with them.
+
+    `mode` "overwrite_partitions" replaces the partitions that the source has rows of. `replace_where` is what an
+    overwrite replaces, and what every new row must satisfy. `on_conflict` "fail": rather than replace rows that landed
+    meanwhile, the overwrite fails. `create`: make the table where there is none, with `partition_by` and `properties`.
+    """
+
+    job = f"{_JOBS}.write.job:write"
+    needs_spark = True
+    changes_rows = True
+    rows = {"numOutputRows": "written", "numDeletedRows": REPLACED}
+
+    mode: Literal["append", "overwrite", "overwrite_partitions"] = "append"
+    replace_where: TableText | None = None
+    on_conflict: Literal["replan", "fail"] = "replan"
+    partition_by: ColumnNames | None = None
+    create: bool = True
+    properties: TextMap = msgspec.field(default_factory=dict)
+
+    def check(self) -> None:
+        """`replace_where` says what an overwrite replaces, so it means nothing to the other modes."""
+        possible = self.replace_where is None or self.mode == "overwrite"
+        want("arguments.replace_where", possible, f'null in mode "{self.mode}"', self.replace_where)
+        possible = self.on_conflict != "fail" or self.mode != "append"
+        want("arguments.on_conflict", possible, '"replan" in mode "append", which reads nothing', self.on_conflict)
+
+
+@register
+class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
+    """Delete the rows for which `predicate` is true (null: every row), or those that have one of the keys.
+
+    `require_match`: a predicate that is true of no row, or a key that is in no row, fails the job.
+    """
+
+    job = f"{_JOBS}.delete.job:delete"
+    needs_spark = True
+    changes_rows = True
+    rows = {"numDeletedRows": "deleted"}
+
+    predicate: TableText | None
+    keys: AnyKeys | None = None
+    require_match: bool = False
+
+    def check(self) -> None:
+        """Keys stand in place of a predicate."""
+        possible = self.keys is None or self.predicate is None
+        want("arguments.predicate", possible, "null where keys are given", self.predicate)
+
+
+@register
+class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
+    """Give the rows for which `predicate` is true (null: every row) new values.
+
+    `require_match`: a predicate that is true of no row fails the job.
+    """
+
+    job = f"{_JOBS}.update:update"
+    needs_spark = True
+    changes_rows = True
+    rows = {"numUpdatedRows": "updated"}
+
+    set: Assignments
+    predicate: TableText | None = None
+    target_alias: Text = "t"
+    require_match: bool = False
+
+
+@register
+class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
+    """Match the source's rows with the table's, and do what the first clause that holds says.
+
+    `require_match`: a source row that matches no row fails the job, and no clause may insert.
+    """
+
+    job = f"{_JOBS}.merge.job:merge"
+    needs_spark = True
+    changes_rows = True
+    rows = {
+        "numTargetRowsUpdated": "updated",
+        "numTargetRowsDeleted": "deleted",
+        "numTargetRowsInserted": "inserted",
+    }
+
+    on: PairText
+    clauses: Annotated[tuple[AnyClause, ...], Meta(min_length=1, description="a non-empty list of clauses")]
+    target_alias: Text = "t"
+    source_alias: Text = "s"
+    require_match: bool = False
+
+    def check(self) -> None:
+        """Where every source row must match, there is none to insert."""
+        inserts = any(isinstance(clause, InsertClause) for clause in self.clauses)
+        possible = not (self.require_match and inserts)
+        want("arguments.require_match", possible, "false where a clause inserts", self.require_match)
+
+
+@register
+class Truncate(Operation, frozen=True, kw_only=True, tag="truncate"):
+    """Remove every row, by the log alone."""
+
+    job = f"{_JOBS}.truncate:truncate"
+    changes_rows = True
+    rows = {"numDeletedRows": "deleted"}
+
+
+@register
+class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
+    """Make an earlier version the latest again. `timestamp` is ISO-8601, in UTC where it names no zone."""
+
+    job = f"{_JOBS}.restore:restore"
+    changes_rows = True
+
+    version: Version | None = None
+    timestamp: Text | None = None
+    ignore_missing: bool = False
+
+    def check(self) -> None:
+        """One moment to go back to."""
+        one = (self.version is None) != (self.timestamp is None)
+        want("arguments.version", one, "given, or timestamp is: exactly one of them", self.version)
+
+
+@register
+class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
+    """Compact small files, or sort all by `zorder_by`, or (`purge`) rewrite those that have a deletion vector.
+
+    `target_bytes` null: the table's `delta.targetFileSize`, else 256 MiB. `batch_bytes`: so much is rewritten in one
+    commit; null: all.
+    """
+
+    job = f"{_JOBS}.optimize.job:optimize"
+    needs_spark = True
+
+    zorder_by: ColumnNames | None = None
+    purge: bool = False
+    target_bytes: Bytes | None = None
+    batch_bytes: Bytes | None = 32 * 1024**3
+
+
+@register
+class Checkpoint(Operation, frozen=True, kw_only=True, tag="checkpoint"):
+    """Write a checkpoint of the latest version."""
+
+    job = f"{_JOBS}.maintenance:checkpoint"
+
+
+@register
+class Vacuum(Operation, frozen=True, kw_only=True, tag="vacuum"):
+    """Delete the files that no kept version needs.
+
+    `retention_hours` null: the table's. `inventory`: a Parquet or CSV file in place of a listing.
+    """
+
+    job = f"{_JOBS}.maintenance:vacuum"
+
+    retention_hours: Hours | None = None
+    dry_run: bool = False
+    check_retention: bool = True
+    mode: Literal["full", "lite"] = "full"
+    inventory: Location | None = None
+    parallelism: Annotated[int, Meta(ge=1, le=256, description="a whole number from 1 to 256")] = 8

@@ -1,0 +1,65 @@
+"""The refusals of a job's description: each names what is wrong, and what it should have been.
+
+Invariant: a message shows the type of what was found and never its value, which may be personal. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_txlog.errors import InvalidJobSpec
+
+
+def is_int(value: Any) -> bool:
+    """An integer that is no boolean."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_text(value: Any) -> bool:
+    """A text with something in it."""
+    return isinstance(value, str) and value.strip() != ""
+
+
+def is_text_map(value: Any) -> bool:
+    """A dict of texts to texts."""
+    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+
+
+def plain(name: str, value: Any) -> None:
+    """Refuses whatever JSON would change or drop, so that a round trip gives an equal value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            want(name, isinstance(key, str), "mappings with text keys", key)
+            plain(f"{name}.{key}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            plain(f"{name}[{index}]", item)
+    else:
+        finite = not isinstance(value, float) or math.isfinite(value)
+        want(name, finite and (value is None or isinstance(value, bool | int | float | str)), "JSON-plain", value)
+
+
+def want(name: str, condition: bool, expected: str, found: Any = None) -> None:
+    """Raises InvalidJobSpec about `name` unless the condition holds."""
+    if not condition:
+        raise invalid(name, expected, found)
+
+
+def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
+    """The error that refuses a name that means nothing where it stands."""
+    return InvalidJobSpec(f"Job description: {name} is unknown; known here: {sorted(known)}.", argument=name)
+
+
+def missing(name: str, needed_by: str) -> InvalidJobSpec:
+    """The error that refuses a description in which a name is missing."""
+    return InvalidJobSpec(f"Job description: {name} is missing; {needed_by} needs it.", argument=name)
+
+
+def invalid(name: str, expected: str, found: Any) -> InvalidJobSpec:
+    """The error that says what `name` should have been."""
+    # Only the type of what was found is shown: values of a spec may be personal (soundness C8).
+    is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
+    shown = repr(found) if found is None or is_small else type(found).__name__
+    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {shown}.", argument=name)
