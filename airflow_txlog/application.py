@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.records import Restore
 from airflow_txlog.saved_work import restore_note, work_folder
-from airflow_txlog.storage import open_store
+from airflow_txlog.storage import Access, open_store
 from airflow_txlog.storage.base import Store
 
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
@@ -29,10 +29,10 @@ from airflow_txlog.storage.base import Store
 MAX_COMMITS_READ = 10_000
 
 
-def recorded_version(table_uri: str, app_id: str) -> int | None:
+def recorded_version(table: Table, app_id: str) -> int | None:
     """The version of `app_id` that the table's latest snapshot holds; None without one, or without a table."""
     try:
-        return Table.open(table_uri).snapshot().application_version(app_id)
+        return table.snapshot().application_version(app_id)
     except TableNotFound:
         return None
 
@@ -47,13 +47,12 @@ class RecordedWork:
     tags: Mapping[str, str]
 
 
-def recorded_work(table_uri: str, app_id_end: str) -> list[RecordedWork]:
+def recorded_work(table: Table, app_id_end: str) -> list[RecordedWork]:
     """The transactions in the table's latest snapshot whose app id ends so, newest first; none without a table."""
     try:
-        table = Table.open(table_uri)
+        snapshot = table.snapshot()
     except TableNotFound:
         return []
-    snapshot = table.snapshot()
     found = [t for t in snapshot.state.transactions.values() if t.app_id.endswith(app_id_end)]
     work = []
     for transaction in sorted(found, key=lambda t: t.last_updated or 0, reverse=True):
@@ -81,7 +80,7 @@ def find_done(spec: JobSpec) -> JobResult | None:
     if spec.application is None:
         return None
     try:
-        table = Table.open(spec.table_uri)
+        table = Table.at(spec.table_uri, Access.of(spec))
         snapshot = table.snapshot()
     except TableNotFound:
         return None
@@ -194,7 +193,7 @@ def forget_saved_work(spec: JobSpec) -> None:
 
     It holds rows of sources and keys. What was staged stays for VACUUM, as a second copy of the work may commit it.
     """
-    store = open_store(spec.table_uri)
+    store = open_store(spec.table_uri, Access.of(spec))
     folder = work_folder(store.root, spec.application, spec.saved_work_key)
     if folder is not None:
         remove_saved_work(store, folder)

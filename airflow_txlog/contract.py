@@ -28,14 +28,12 @@ import json
 import os
 import re
 import tempfile
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
+from airflow_txlog.locations import is_absolute, local_path, scheme_of
 from airflow_txlog.records import Operation, operation_named, read_operation
-from airflow_txlog.records.fields import is_absolute
 from airflow_txlog.records.refusals import invalid, is_int, is_text, is_text_map, missing, plain, unknown, want
 from airflow_txlog.restrictions import RESTRICTED, check_restrictions
 
@@ -84,6 +82,8 @@ class JobSpec:
     `conflict_deadline_s` bounds how long the job itself goes on after its first conflict with another commit, keeping
     all work that still holds; 0: that conflict fails it.
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
+    `storage_options` say how the stores of the job's tables are opened, in every process. They hold references to
+    credentials, never a secret: they are written down with the rest of the spec.
     `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
     `unrestricted` names what is the DAG author's own text: "query", "options", "spark_conf" (docs/operators.md). What
     it does not name is restricted to what cannot load code, here and in the job.
@@ -104,6 +104,7 @@ class JobSpec:
     annotations: dict[str, Any] = field(default_factory=dict)
     conflict_deadline_s: int = 3600
     strict_writers: bool = False
+    storage_options: dict[str, Any] = field(default_factory=dict)
     allow_absolute_paths: bool = False
     unrestricted: tuple[str, ...] = ()
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
@@ -119,6 +120,8 @@ class JobSpec:
         plain("annotations", self.annotations)
         valid_deadline = is_int(self.conflict_deadline_s) and self.conflict_deadline_s >= 0
         want("conflict_deadline_s", valid_deadline, "a whole number of seconds from 0 on", self.conflict_deadline_s)
+        want("storage_options", isinstance(self.storage_options, dict), "a mapping")
+        plain("storage_options", self.storage_options)
         for name in ("strict_writers", "allow_absolute_paths"):
             want(name, isinstance(getattr(self, name), bool), "true or false", getattr(self, name))
         key = self.saved_work_key
@@ -132,6 +135,7 @@ class JobSpec:
         want("unrestricted", named, f"a list of some of {list(RESTRICTED)}", self.unrestricted)
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))
+        object.__setattr__(self, "storage_options", copy.deepcopy(self.storage_options))
         object.__setattr__(self, "annotations", copy.deepcopy(self.annotations))
         object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
         check_restrictions(self.operation, self.spark_conf, self.unrestricted)
@@ -292,7 +296,7 @@ def write_document(uri: str, text: str) -> None:
     OPEN_FILES is a file that its reader made and holds open: a process that dies in the middle leaves a part, and what
     the file held before is overwritten and not cut first, so that room which was taken for it stays taken.
     """
-    path = _local_path(uri)
+    path = _document_path(uri)
     if path.startswith(OPEN_FILES):
         with open(path, "r+", encoding="utf-8") as f:
             f.write(text)
@@ -315,7 +319,7 @@ def write_document(uri: str, text: str) -> None:
 def read_document(uri: str) -> str | None:
     """The text that `write_document` put at a URI, or None where there is none."""
     try:
-        with open(_local_path(uri), encoding="utf-8") as f:
+        with open(_document_path(uri), encoding="utf-8") as f:
             return f.read()
     except FileNotFoundError:
         return None
@@ -341,12 +345,11 @@ def read_result(uri: str) -> JobResult | None:
     return JobResult.from_json(text)
 
 
-def _local_path(uri: str) -> str:
-    scheme = urllib.parse.urlsplit(uri).scheme
-    if scheme == "file":
-        return urllib.request.url2pathname(urllib.parse.urlsplit(uri).path)
-    if "://" in uri:
+def _document_path(uri: str) -> str:
+    path = local_path(uri)
+    if path is None:
+        scheme = scheme_of(uri)
         raise UnsupportedStore(
             f"Job documents can be kept on a local path only for now; {uri} is on {scheme}.", uri=uri, filesystem=scheme
         )
-    return uri
+    return path

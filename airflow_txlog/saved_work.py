@@ -16,10 +16,8 @@ import hashlib
 import hmac
 
 from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.locations import PRIVATE_PREFIX
 
-# As `storage/locations.PRIVATE_PREFIX`, by which files in it are made readable by their user alone. This module stays
-# free of pyarrow, for the tasks that only describe a job.
-_FOLDER_PREFIX = "txlog-inputs-"
 _FORMAT = "airflow_txlog saved work 1"
 _FOLDER_CHARACTERS = 32
 
@@ -70,4 +68,4 @@ def restore_note(application: ApplicationTransaction) -> str:
 
 def folder_named(name: str) -> str:
     """A folder for what jobs leave beside a table's data: visible, so that the VACUUM of any engine sweeps it."""
-    return _FOLDER_PREFIX + name
+    return PRIVATE_PREFIX + name

@@ -23,8 +23,7 @@ from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.records.fields import is_absolute
-from airflow_txlog.storage import open_store
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.wording import commit_rows
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def _open(name: str, args: Namespace) -> Table:
     uri = hook.table_uri(args.table if args.conn_id or is_absolute(args.table) else os.path.abspath(args.table))
     if name == "history":
         # The history of a table can be shown even where its rows cannot be read here.
-        return Table(open_store(uri))
+        return hook.table(uri)
     return hook.open(uri)
 
 

@@ -1,7 +1,7 @@
 """SHA-256 of a file's bytes: taken while the file is written, and compared when another process is to rely on it.
 
 The invariant: the digest of a written file is that of the bytes that its writer gave, and never of what lies at its
-location afterwards, which may be another process's. Standard library only.
+path afterwards, which may be another process's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from airflow_txlog.storage.locations import open_input
+from airflow_txlog.storage import Store
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 
@@ -46,15 +46,15 @@ class DigestingOutput:
         return self._hash.hexdigest()
 
 
-def has_digest(location: str, size_bytes: int, digest: str) -> bool:
+def has_digest(store: Store, path: str, size_bytes: int, digest: str) -> bool:
     """Whether a file with exactly these bytes is there. Reads it whole, unless its size differs."""
     try:
-        source, found_bytes = open_input(location)
+        source = store.open_input(path)
     except OSError:
         return False
     found = hashlib.sha256()
     with source:
-        if found_bytes != size_bytes:
+        if source.size() != size_bytes:
             return False
         left = size_bytes
         while left and (chunk := source.read(min(left, _CHUNK_BYTES))):

@@ -57,7 +57,7 @@ from airflow_txlog.errors import (
     TimestampOutOfRange,
     VersionNotFound,
 )
-from airflow_txlog.storage import Store, open_store
+from airflow_txlog.storage import Access, Store, open_store
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ Uri = str | os.PathLike[str] | Store
 
 
 class Table:
-    """A Delta table at a URI. Made by `open` or `create`."""
+    """A Delta table at a URI. Made by `open`, `at` or `create`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Table:
     @staticmethod
     def open(
         uri: Uri,
-        storage_options: dict[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
         policy: CommitPolicy | None = None,
@@ -108,15 +108,30 @@ class Table:
 
         Raises TableNotFound, UnsupportedStore, UnsupportedFeature, CorruptTable.
         """
-        store = open_store(uri, storage_options, allow_absolute_paths=allow_absolute_paths)
-        table = Table(store, clock=clock, policy=policy, strict_writers=strict_writers)
+        access = Access(storage_options=storage_options or {}, allow_absolute_paths=allow_absolute_paths)
+        table = Table.at(uri, access, clock=clock, policy=policy, strict_writers=strict_writers)
         table.snapshot()
         return table
 
     @staticmethod
-    def exists(uri: Uri, storage_options: dict[str, Any] | None = None) -> bool:
+    def at(
+        uri: Uri,
+        access: Access,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        policy: CommitPolicy | None = None,
+        strict_writers: bool = False,
+    ) -> Table:
+        """The same without looking whether there is one: nothing is read before a method is called.
+
+        Raises UnsupportedStore.
+        """
+        return Table(open_store(uri, access), clock=clock, policy=policy, strict_writers=strict_writers)
+
+    @staticmethod
+    def exists(uri: Uri, storage_options: Mapping[str, Any] | None = None) -> bool:
         """Whether a Delta table is there, readable here or not."""
-        return _exists(open_store(uri, storage_options))
+        return _exists(open_store(uri, Access(storage_options=storage_options or {})))
 
     @staticmethod
     def create(
@@ -125,7 +140,7 @@ class Table:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         *,
-        storage_options: dict[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         description: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -136,7 +151,7 @@ class Table:
         Raises TableAlreadyExists (also where another writer creates it at the same moment), SchemaMismatch,
         InvalidProperty, UnsupportedFeature, UnsupportedStore.
         """
-        table = Table(open_store(uri, storage_options), clock=clock, policy=policy)
+        table = Table.at(uri, Access(storage_options=storage_options or {}), clock=clock, policy=policy)
         if _exists(table.store):
             raise _already_exists(table.uri)
         tx = table.begin_create(schema, partition_by, properties, name=name, description=description)

@@ -1,9 +1,10 @@
 """TxlogHook: tables by name under a connection's base, opened for reading, and jobs run with an explicit key.
 
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
-to, and in `extra` `spark_conf` (settings of every job), `runner`, `strict_writers` (see docs/writers.md) and
-`allow_absolute_paths`. It holds no secret: credentials belong to the process that runs the job. Invariant: nothing is
-read, neither a connection nor a table, before a method is called.
+to, and in `extra` `spark_conf` (settings of every job), `storage_options` (how stores are opened: references, no
+secrets), `runner`, `strict_writers` (see docs/writers.md) and `allow_absolute_paths`. It holds no secret: credentials
+belong to the process that runs the job. Invariant: nothing is read, neither a connection nor a table, before a method
+is called.
 A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
@@ -19,8 +20,8 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.work_key import saved_work_key
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.records import operation_named, read_operation
-from airflow_txlog.records.fields import is_absolute
 from airflow_txlog.restrictions import only_tunes
 from airflow_txlog.runners import Runner, make_runner
 
@@ -62,17 +63,24 @@ class TxlogHook(BaseHook):
     @property
     def spark_conf(self) -> dict[str, str]:
         """Spark settings of the connection. Raises InvalidJobSpec where they are no JSON object."""
-        # The connection form keeps a JSON field as a text.
-        raw = self._extra.get("spark_conf") or {}
-        try:
-            conf = json.loads(raw) if isinstance(raw, str) else raw
-        except ValueError:
-            conf = None
-        if not isinstance(conf, dict):
-            raise InvalidJobSpec(
-                f"Connection {self.txlog_conn_id}: spark_conf must be a JSON object of texts.", argument="spark_conf"
-            )
+        conf = self._json_object("spark_conf", "a JSON object of texts")
         return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in conf.items()}
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """How the connection's tables are opened. Raises InvalidJobSpec where that is no JSON object."""
+        return self._json_object("storage_options", "a JSON object")
+
+    def _json_object(self, name: str, expected: str) -> dict[str, Any]:
+        # The connection form keeps a JSON field as a text.
+        raw = self._extra.get(name) or {}
+        try:
+            found = json.loads(raw) if isinstance(raw, str) else raw
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise InvalidJobSpec(f"Connection {self.txlog_conn_id}: {name} must be {expected}.", argument=name)
+        return found
 
     def with_settings(self, spec: JobSpec) -> JobSpec:
         """The spec with the connection's settings below its own.
@@ -135,29 +143,29 @@ class TxlogHook(BaseHook):
 
         Raises TableNotFound, CorruptTable, UnsupportedFeature.
         """
-        found = self._table(table)
+        found = self.table(table)
         found.snapshot()
         return found
 
     def snapshot(self, table: str) -> Snapshot:
         """The table's latest version, read. Raises what `open` raises."""
-        return self._table(table).snapshot()
+        return self.table(table).snapshot()
 
     def latest_version(self, table: str) -> int:
         """The number of the table's latest version; one listing of its log, from the second look on.
 
         Raises TableNotFound, CorruptTable.
         """
-        return self._table(table).latest_version()
+        return self.table(table).latest_version()
 
-    def _table(self, table: str) -> Table:
+    def table(self, table: str) -> Table:
+        """The table, of which nothing is read yet: there may be none. The same object every time."""
         from airflow_txlog.engine import Table
-        from airflow_txlog.storage import open_store
+        from airflow_txlog.storage import Access
 
         uri = self.table_uri(table)
         if uri not in self._tables:
-            store = open_store(uri, allow_absolute_paths=self.allow_absolute_paths)
-            self._tables[uri] = Table(store, strict_writers=self.strict_writers)
+            self._tables[uri] = Table.at(uri, Access.of(self), strict_writers=self.strict_writers)
         return self._tables[uri]
 
     def run(
@@ -190,6 +198,7 @@ class TxlogHook(BaseHook):
             time_zone=time_zone,
             strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),
+            storage_options=self.storage_options,
             allow_absolute_paths=self.allow_absolute_paths,
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner

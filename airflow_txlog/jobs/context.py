@@ -21,8 +21,7 @@ from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.records import Operation
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
-from airflow_txlog.storage import open_store
-from airflow_txlog.storage.locations import inside, outer_location
+from airflow_txlog.storage import Store
 
 Log = Callable[[str], None]
 
@@ -60,8 +59,8 @@ class LogContext:
     """One job while it runs, as far as it needs no Spark. Used by one thread."""
 
     spec: JobSpec
-    root: str
-    """The table's canonical URI."""
+    table: Table
+    """The job's table, opened once, as its connection wants it opened; nothing is read before a step asks."""
     log: Log
     clock: Clock = SYSTEM_CLOCK
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -80,6 +79,16 @@ class LogContext:
         return operation
 
     @property
+    def root(self) -> str:
+        """The table's canonical URI."""
+        return self.table.uri
+
+    @property
+    def store(self) -> Store:
+        """The table's store: every file of the job is in it."""
+        return self.table.store
+
+    @property
     def seal(self) -> Seal | None:
         """What the tries of this work sign with; None where no saved work is trusted."""
         return seal_of(self.root, self.spec.application, self.spec.saved_work_key)
@@ -88,11 +97,6 @@ class LogContext:
     def work_folder(self) -> str | None:
         """The folder, inside the table, that all tries of this work share; None where no saved work is trusted."""
         return work_folder(self.root, self.spec.application, self.spec.saved_work_key)
-
-    def open_table(self) -> Table:
-        """The job's table, as its connection wants it opened; nothing is read yet."""
-        store = open_store(self.root, allow_absolute_paths=self.spec.allow_absolute_paths)
-        return Table(store, strict_writers=self.spec.strict_writers)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -182,20 +186,15 @@ class JobContext(LogContext):
         return instants_of(self.spark, walls)
 
     @property
-    def root_location(self) -> str:
-        """The table's folder as a location for executors."""
-        return outer_location(self.root)
-
-    @property
-    def inputs_location(self) -> str:
-        """The folder for what the job materializes, for large plans, and for its memory.
+    def inputs_folder(self) -> str:
+        """The folder, relative to the table's, for what the job materializes, for large plans, and for its memory.
 
         Work with an application transaction and a key has one for all its tries, so that a retry finds what the one
         before it has done; any other has one of its own. No other process can know either name in advance. Inside the
         table and not hidden by an underscore: another engine's vacuum ignores hidden folders, and would never sweep
         what a killed job leaves behind. No log names anything in it.
         """
-        return inside(self.root_location, self.work_folder or folder_named(self.job_id))
+        return self.work_folder or folder_named(self.job_id)
 
     def view_name(self) -> str:
         """A name for a temporary view that is not in use; dropped by `drop_views`."""

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_txlog.application import remove_saved_work
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
+from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
@@ -23,8 +24,8 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.current_time import fix_current_time
-from airflow_txlog.storage import Store, open_store
-from airflow_txlog.storage.locations import is_local, outer_location
+from airflow_txlog.locations import scheme_of
+from airflow_txlog.storage import Access
 from airflow_txlog.wording import job_lines
 
 
@@ -46,18 +47,18 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
     say(f"{spec.operation.name} {spec.table_uri}")
     context: LogContext | None = None
     try:
+        table = Table.at(spec.table_uri, Access.of(spec), strict_writers=spec.strict_writers)
         if not needs_spark(spec):
-            context = LogContext(spec=spec, root=open_store(spec.table_uri).root, log=say)
+            context = LogContext(spec=spec, table=table, log=say)
             result = _job_of(spec)(context)
         else:
             if spark is None:
                 raise InvalidJobSpec(f"{spec.operation.name} needs a Spark session.", argument="operation")
             check_meaning(spec.spark_conf, spec.time_zone)
-            store = open_store(spec.table_uri)
-            _check_reachable(store)
+            _check_reachable(table.uri)
             with job_settings(spark, spec.time_zone):
-                job = context = begin_job(spec, spark, store.root, say)
-                result = _run_rows(job, store)
+                job = context = begin_job(spec, spark, table, say)
+                result = _run_rows(job)
     except Exception as error:
         result = _failed(spec, context, error, say)
     # The result first: what was committed must reach the operator, whatever becomes of a line for people.
@@ -75,7 +76,7 @@ def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
     return job
 
 
-def begin_job(spec: JobSpec, spark: SparkSession, root: str, log: Log) -> JobContext:
+def begin_job(spec: JobSpec, spark: SparkSession, table: Table, log: Log) -> JobContext:
     """The context of a job that starts now: from here on the current time in its texts stands still.
 
     The session must be in the job's time zone. Raises InvalidJobSpec for a parameter with a name of ours.
@@ -84,7 +85,7 @@ def begin_job(spec: JobSpec, spark: SparkSession, root: str, log: Log) -> JobCon
     return JobContext(
         spec=spec,
         spark=spark,
-        root=root,
+        table=table,
         log=log,
         current_time=current_time,
         texts=fix_current_time(spec, current_time),
@@ -92,7 +93,7 @@ def begin_job(spec: JobSpec, spark: SparkSession, root: str, log: Log) -> JobCon
     )
 
 
-def _run_rows(context: JobContext, store: Store) -> JobResult:
+def _run_rows(context: JobContext) -> JobResult:
     spec = context.spec
     try:
         with context.step("prepare"):
@@ -100,11 +101,11 @@ def _run_rows(context: JobContext, store: Store) -> JobResult:
         result = _job_of(spec)(context)
     except Exception as error:
         if not (context.work_folder is not None and _may_be_retried(context.spec, error)):
-            _remove_inputs(context, store)
+            _remove_inputs(context)
         raise
     finally:
         context.drop_views()
-    _remove_inputs(context, store)
+    _remove_inputs(context)
     return result
 
 
@@ -133,22 +134,20 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
     )
 
 
-def _check_reachable(store: Store) -> None:
+def _check_reachable(root: str) -> None:
     """Raises UnsupportedStore for a table that lives in this process's memory: executors could not see it."""
-    location = outer_location(store.root)
-    if not is_local(location) and location.startswith("memory:"):
+    if scheme_of(root) == "memory":
         raise UnsupportedStore(
-            f"{store.root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
-            uri=store.root,
+            f"{root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
+            uri=root,
             filesystem="memory",
         )
 
 
-def _remove_inputs(context: JobContext, store: Store) -> None:
+def _remove_inputs(context: JobContext) -> None:
     """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
 
     Where a second copy of the work still reads them, it fails and finds on its retry that the work is done.
     """
-    folder = context.inputs_location.rsplit("/", 1)[-1]
     with contextlib.suppress(Exception):
-        remove_saved_work(store, folder)
+        remove_saved_work(context.store, context.inputs_folder)

@@ -193,6 +193,7 @@ class TxlogOperator(BaseOperator):
         spec = hook.with_settings(self._spec(table_uri)).replace(
             annotations=annotations_of(context),
             strict_writers=hook.strict_writers,
+            storage_options=hook.storage_options,
             allow_absolute_paths=hook.allow_absolute_paths,
         )
         application = self.application(context, table_uri)
@@ -253,11 +254,12 @@ class ExactlyOnceOperator(TxlogOperator):
         from airflow_txlog.application import recorded_version, recorded_work
         from airflow_txlog.operators.identity import application_transaction
 
+        table = self.hook.table(table_uri)
         return application_transaction(
             context,
-            lambda app_id: recorded_version(table_uri, app_id),
+            lambda app_id: recorded_version(table, app_id),
             self.idempotency_key,
-            recorded_work=lambda app_id_end: recorded_work(table_uri, app_id_end),
+            recorded_work=lambda app_id_end: recorded_work(table, app_id_end),
         )
 
 

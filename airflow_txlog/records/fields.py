@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from airflow_txlog.locations import ABSOLUTE
 from airflow_txlog.parameters import is_parameter
 
 
@@ -31,24 +31,12 @@ class Sees(enum.Enum):
         return self is not Sees.VIEWS
 
 
-# A path is a URI only where a slash follows the scheme: `a:b` is a file name like any other.
-_ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*:/)"
-
-
-def is_absolute(location: str) -> bool:
-    """Whether a text is an absolute path or a URI, and so means the same in every process.
-
-    `~` and a relative path mean another place in a worker, in its child process and on a cluster.
-    """
-    return re.match(_ABSOLUTE, location) is not None
-
-
 _TEXT = "a non-empty text"
 
 Text = Annotated[str, Meta(pattern=r"\S", description=_TEXT)]
 Location = Annotated[
     str,
-    Meta(pattern=_ABSOLUTE, description="an absolute path or a URI, since a relative one depends on the worker"),
+    Meta(pattern=ABSOLUTE, description="an absolute path or a URI, since a relative one depends on the worker"),
 ]
 Version = Annotated[int, Meta(ge=0, description="a version from 0 on")]
 ColumnNames = Annotated[tuple[Text, ...], Meta(description="a list of column names")]

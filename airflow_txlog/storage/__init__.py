@@ -1,39 +1,54 @@
-"""Bytes: list, read, put-if-absent, delete. One module a kind of store, and nothing else in the engine touches a file.
+"""Bytes: every file of a table, and beside it, is opened, read, written, sized, listed and deleted here.
 
-`open_store` chooses by exact scheme. A file system whose put-if-absent is not proven is refused by name: several
-answer "created" to two writers at once, and then a commit is lost without a word.
+`open_store` is the only way to a store: it chooses one by the scheme of the URI, from `STORES`. A file system whose
+put-if-absent is not proven is refused by name: several answer "created" to two writers at once, and then a commit is
+lost without a word. A new kind of store is one module and one line in `STORES`.
 """
 
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.locations import LOCAL, local_path, scheme_of
+from airflow_txlog.storage.access import PLAIN, Access
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.local import LocalStore
 from airflow_txlog.storage.memory import MemoryStore
 
-__all__ = ["FileInfo", "LocalStore", "MemoryStore", "Store", "open_store"]
+__all__ = [
+    "PLAIN",
+    "Access",
+    "FileInfo",
+    "LocalStore",
+    "MemoryStore",
+    "Store",
+    "StoreReference",
+    "open_named_file",
+    "open_store",
+]
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
-_FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 _SUPPORTED = "a local path, file:///path and memory://name"
 
 
-def open_store(
-    uri: str | os.PathLike[str] | Store,
-    storage_options: dict[str, Any] | None = None,
-    *,
-    allow_absolute_paths: bool = False,
-) -> Store:
+def _open_local(uri: str, access: Access) -> Store:
+    path = local_path(uri)
+    if path is None:
+        raise _refused(uri, LOCAL, "names another host")
+    return LocalStore(path, access)
+
+
+STORES: dict[str, Callable[[str, Access], Store]] = {LOCAL: _open_local, "memory": MemoryStore}
+"""What opens a URI of each scheme; that of a path is LOCAL."""
+
+
+def open_store(uri: str | os.PathLike[str] | Store, access: Access) -> Store:
     """The store rooted at a table's URI; nothing is read or written yet.
 
     A local path may be relative and counts from the working directory. A `Store` is returned as it is.
-    `storage_options` are credentials and endpoints for object stores; the stores of today need none.
-    `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind of
-    store, can be read; also those behind a symlink inside it.
 
     Raises UnsupportedStore for every file system without a proved put-if-absent.
     """
@@ -44,19 +59,37 @@ def open_store(
         raise UnsupportedStore(f"UnsupportedStore: an empty URI names no table. Supported: {_SUPPORTED}.", uri=text)
     if "::" in text:
         raise _refused(text, text.split("::", 1)[0], "is a wrapper around another file system")
-    match = _SCHEME.match(text)
-    # A path is a URI only where the scheme is followed by a slash; `a:b` is a file name like any other.
-    if match is None or not text[match.end() :].startswith("/"):
-        return LocalStore(text, allow_absolute_paths=allow_absolute_paths)
-    scheme = match[1].lower()
-    if scheme == "file":
-        found = _FILE_URI.fullmatch(text)
-        if found is None:
-            raise _refused(text, scheme, "names another host")
-        return LocalStore(found[1], allow_absolute_paths=allow_absolute_paths)
-    if scheme == "memory":
-        return MemoryStore(text, allow_absolute_paths=allow_absolute_paths)
-    raise _refused(text, scheme, "has no put-if-absent that this engine supports today")
+    scheme = scheme_of(text)
+    if scheme not in STORES:
+        raise _refused(text, scheme, "has no put-if-absent that this engine supports today")
+    return STORES[scheme](text, access)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReference:
+    """A store as it is sent to another process, which opens it once for all the files of a task."""
+
+    root: str
+    access: Access
+
+    @classmethod
+    def of(cls, store: Store) -> StoreReference:
+        """The reference to an open store."""
+        return cls(root=store.root, access=store.access)
+
+    def open(self) -> Store:
+        """The store. Raises UnsupportedStore."""
+        return open_store(self.root, self.access)
+
+
+def open_named_file(uri: str, access: Access) -> Any:
+    """A file that a person names by its own path or URI, as `Store.open_input` opens one; links to it are followed.
+
+    Raises FileNotFoundError, UnsupportedStore, OSError.
+    """
+    folder, slash, name = (local_path(uri) or uri).rpartition("/")
+    linked = Access(storage_options=access.storage_options, allow_absolute_paths=True)
+    return open_store((folder or slash) or ".", linked).open_input(name)
 
 
 def _refused(uri: str, filesystem: str, why: str) -> UnsupportedStore:

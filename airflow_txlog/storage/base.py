@@ -1,7 +1,7 @@
 """What the engine asks of a store of bytes.
 
 A store is rooted at one table. Paths are relative to that root, use "/" and are already decoded: what the file system
-calls the object. Only this package touches a file of the log; data files are opened through `open_input`.
+calls the object. A data file or a deletion vector that a log names elsewhere is an absolute URI, and can only be read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,12 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+import pyarrow as pa
+
+from airflow_txlog.storage.access import Access
+from airflow_txlog.storage.output import Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +33,9 @@ class Store(Protocol):
     def root(self) -> str:
         """The canonical URI of the table, without a trailing slash: `file:///lake/t`, `memory://t`."""
 
-    def location(self, path: str) -> str:
-        """Where any process opens a data file that the log names (`storage/locations`): `path` is canonical.
-
-        Raises OutsideTable for one that lies outside the root, unless the store was opened with allow_absolute_paths.
-        """
+    @property
+    def access(self) -> Access:
+        """How the store was opened: `open_store(root, access)` opens the same in any process."""
 
     def read(self, path: str) -> bytes:
         """The whole content of a file of the log.
@@ -56,7 +59,7 @@ class Store(Protocol):
         """
 
     def stat(self, path: str) -> FileInfo | None:
-        """Size and time of one object, or None where there is none."""
+        """Size and time of one object, or None where there is none. Raises OutsideTable as `open_input`."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Make the object if nothing bears the name; whole or not at all.
@@ -71,14 +74,27 @@ class Store(Protocol):
         Raises ValueError for a path that leaves the root, OutsideTable for one that leads through a link.
         """
 
-    def open_output(self, path: str) -> Any:
-        """A writable binary file object (context manager) whose object appears whole when it is closed without error.
+    def open_output(self, path: str) -> Output:
+        """A writable binary file (context manager) whose object appears whole when it is closed without error.
 
-        For checkpoints and data files: names that no other writer uses.
+        Closing it replaces what bears the name. Where the block raises, or the file is dropped, nothing appears. What
+        appeared survives a power loss. For files of the log.
         """
 
-    def open_input(self, path: str) -> Any:
-        """A seekable binary file object that pyarrow can read. Raises FileNotFoundError, OutsideTable."""
+    def open_new(self, path: str) -> Output:
+        """The same for a data file, whose name no other writer uses: it may be seen before it is closed.
+
+        `Output.sink` is what pyarrow writes to. Where the block raises, or the file is dropped, nothing is left. In a
+        folder named PRIVATE_PREFIX… a file can be read by this user alone. Raises FileExistsError, at the latest when
+        it is closed, where the name is taken; ValueError, OutsideTable as for `put`.
+        """
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file for pyarrow, whose `size()` is that of the object now: a data file or a file of the log.
+
+        Raises FileNotFoundError, and OutsideTable for what lies outside the root, unless the store was opened with
+        allow_absolute_paths.
+        """
 
     def delete(self, path: str) -> None:
         """Delete one object. One that is already gone is no error. Raises ValueError, OutsideTable as for `put`."""

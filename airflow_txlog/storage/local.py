@@ -18,18 +18,21 @@ import os
 import stat as stat_bits
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+
+import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.storage import local_files, locations
+from airflow_txlog.locations import LOCAL as SCHEME
+from airflow_txlog.locations import PRIVATE_PREFIX, is_inside
+from airflow_txlog.storage import local_files
+from airflow_txlog.storage.access import PLAIN, Access
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.confine import location_within
+from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.output import Output
 
-SCHEME = "file"
 _LOG = "_delta_log"
 # What link(2) says on a file system that has no hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -39,23 +42,20 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 class LocalStore:
     """Files under one directory. The directory need not exist before something is put into it."""
 
-    def __init__(self, directory: str, *, allow_absolute_paths: bool = False) -> None:
-        """`directory` is a path of the file system, taken as it is; a relative one counts from where we are now.
-
-        `allow_absolute_paths`: data files and deletion vectors that lie outside, by their path or behind a link, can
-        be read.
-        """
-        # POSIX leaves two slashes at the beginning alone; locations give them a meaning.
+    def __init__(self, directory: str, access: Access = PLAIN) -> None:
+        """`directory` is a path of the file system, taken as it is; a relative one counts from where we are now."""
+        # POSIX leaves two slashes at the beginning alone.
         self._directory = "/" + os.path.abspath(directory).lstrip("/")
         self._root = f"{SCHEME}://{self._directory}"
-        self._allow_absolute_paths = allow_absolute_paths
+        self._access = access
 
     @property
     def root(self) -> str:
         return self._root
 
-    def location(self, path: str) -> str:
-        return location_within(self._root, path, self._allow_absolute_paths)
+    @property
+    def access(self) -> Access:
+        return self._access
 
     def read(self, path: str) -> bytes:
         with open(local_files.open_to_read(self._directory, path), "rb", buffering=0) as file:
@@ -79,7 +79,8 @@ class LocalStore:
             yield from files
 
     def stat(self, path: str) -> FileInfo | None:
-        found = locations.stat(self._data_location(path))
+        linked = self._linked(path)
+        found = local_files.stat_of(self._directory, path) if linked is None else local_files.stat_linked(linked)
         return None if found is None else _info_of(path, found)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -114,8 +115,23 @@ class LocalStore:
 
         return Output(temporary.file, publish=publish, discard=temporary.close)
 
-    def open_input(self, path: str) -> Any:
-        return open(locations.open_local(self._data_location(path)), "rb")
+    def open_new(self, path: str) -> Output:
+        # No temporary name: what is not finished is in no commit. No sync: the commit's own does not wait for data.
+        is_private = path.startswith(PRIVATE_PREFIX)
+        sink = local_files.arrow_file(local_files.open_to_write(self._directory, path, is_private=is_private), "w")
+
+        def discard() -> None:
+            # Closing flushes, and a full disk says so again: what counts here is that nothing is left.
+            with suppress(OSError):
+                sink.close()
+            self.delete(path)
+
+        return Output(sink, publish=sink.close, discard=discard)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        linked = self._linked(path)
+        opened = local_files.open_to_read(self._directory, path) if linked is None else local_files.open_linked(linked)
+        return local_files.arrow_file(opened)
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -152,11 +168,17 @@ class LocalStore:
 
     # --- paths ------------------------------------------------------------------------------------------------------
 
-    def _data_location(self, path: str) -> str:
-        """Where to look a path up. Nothing of the log is ever outside."""
-        if path.startswith(f"{_LOG}/"):
-            return locations.location_of(self._root, path)
-        return self.location(path)
+    def _linked(self, path: str) -> str | None:
+        """Where to read a data file whose links are followed; None where it is read below the root, without links.
+
+        Nothing of the log, or of what a job keeps, is ever outside. Raises OutsideTable.
+        """
+        if path.startswith((f"{_LOG}/", PRIVATE_PREFIX)):
+            return None
+        check_may_read(self._root, path, self._access)
+        if not self._access.allow_absolute_paths:
+            return None
+        return f"{self._directory}/{path}" if is_inside(path) else path.removeprefix(f"{SCHEME}://")
 
     def _directories(
         self, *, with_files: bool, on_unreadable: Callable[[str], object] | None
@@ -200,7 +222,7 @@ class _Temporary:
         *directories, self._target = inner_parts(path)
         dot = "." if directories[-1:] == [_LOG] else ""
         self._name = f"{dot}{self._target}.{SYSTEM_CLOCK.unique_id()}.tmp"
-        is_private = path.startswith(locations.PRIVATE_PREFIX)
+        is_private = path.startswith(PRIVATE_PREFIX)
         self._parent, descriptor = local_files.create(root, directories, self._name, lists=True, is_private=is_private)
         self.file = os.fdopen(descriptor, "wb")
         self._is_there = True

@@ -170,6 +170,19 @@ def stat_of(root: str, path: str) -> os.stat_result | None:
         raise
 
 
+def real_path(path: str) -> str:
+    """The path without links: two names of one place are equal."""
+    return os.path.realpath(path)
+
+
+def stat_linked(path: str) -> os.stat_result | None:
+    """What the file system says of an absolute path; links are followed. None where nothing is."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def delete(root: str, path: str) -> None:
     """Delete one file below `root`, or the link itself where it is one. Raises OutsideTable, FileNotFoundError."""
     with parent(root, path) as (directory, name):

@@ -8,18 +8,22 @@ Source: docs/decisions/put-if-absent.md.
 from __future__ import annotations
 
 import builtins
+import errno
 import io
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+import pyarrow as pa
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.locations import is_inside, split
+from airflow_txlog.storage.access import PLAIN, Access
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.confine import location_within
+from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.output import Output
 
@@ -30,12 +34,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class MemoryStore:
     """Files under one prefix of the process-wide memory filesystem. It has no directories."""
 
-    def __init__(self, uri: str, *, clock: Clock = SYSTEM_CLOCK, allow_absolute_paths: bool = False) -> None:
-        """`uri` is `memory://name/table`; `clock` gives the files their times.
-
-        `allow_absolute_paths`: data files that lie elsewhere in this memory can be read.
-        """
-        name = uri.removeprefix(f"{SCHEME}:").strip("/")
+    def __init__(self, uri: str, access: Access = PLAIN, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """`uri` is `memory://name/table`; `clock` gives the files their times."""
+        _, authority, path = split(uri)
+        name = f"{authority}{path}".strip("/")
         if not name:
             raise UnsupportedStore(f"UnsupportedStore: {uri!r} names no table; write memory://name.", uri=uri)
         self._fs = MemoryFileSystem()
@@ -44,14 +46,15 @@ class MemoryStore:
         self._prefix = f"/{name}/"
         self._root = f"{SCHEME}://{name}"
         self._clock = clock
-        self._allow_absolute_paths = allow_absolute_paths
+        self._access = access
 
     @property
     def root(self) -> str:
         return self._root
 
-    def location(self, path: str) -> str:
-        return location_within(self._root, path, self._allow_absolute_paths)
+    @property
+    def access(self) -> Access:
+        return self._access
 
     def read(self, path: str) -> bytes:
         file = self._files.get(self._key(path))
@@ -81,7 +84,7 @@ class MemoryStore:
                     yield info
 
     def stat(self, path: str) -> FileInfo | None:
-        return self._info(self._key(path))
+        return self._info(self._key_to_read(path), path)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         key = self._key(path)
@@ -97,9 +100,23 @@ class MemoryStore:
         buffer = io.BytesIO()
         return Output(buffer, publish=lambda: self.put(path, buffer.getvalue()), discard=buffer.close)
 
-    def open_input(self, path: str) -> Any:
+    def open_new(self, path: str) -> Output:
+        if self._key(path) in self._files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}")
+        buffer = io.BytesIO()
+
+        def publish() -> None:
+            if not self.put_if_absent(path, buffer.getvalue()):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}")
+
+        return Output(buffer, publish=publish, discard=buffer.close)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        file = self._files.get(self._key_to_read(path))
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self._root}/{path}")
         # A MemoryFile has one position for all its readers; every reader here gets its own.
-        return io.BytesIO(self.read(path))
+        return pa.BufferReader(file.getvalue())
 
     def delete(self, path: str) -> None:
         self._files.pop(self._key(path), None)
@@ -117,14 +134,21 @@ class MemoryStore:
     def _key(self, path: str) -> str:
         return self._prefix + "/".join(inner_parts(path.removeprefix(f"{self._root}/")))
 
+    def _key_to_read(self, path: str) -> str:
+        """The key of a data file, which the log may name elsewhere in this memory. Raises OutsideTable."""
+        if path.startswith(f"{self._root}/"):
+            return self._key(path)
+        check_may_read(self._root, path, self._access)
+        return self._key(path) if is_inside(path) else path.removeprefix(f"{SCHEME}:/")
+
     def _file(self, key: str, data: bytes) -> MemoryFile:
         file = MemoryFile(self._fs, key, bytes(data))
         file.created = file.modified = _EPOCH + timedelta(milliseconds=self._clock.now_ms())
         return file
 
-    def _info(self, key: str) -> FileInfo | None:
+    def _info(self, key: str, path: str | None = None) -> FileInfo | None:
         file = self._files.get(key)
         if file is None:  # deleted since it was listed
             return None
         modified_ms = (file.modified - _EPOCH) // timedelta(milliseconds=1)
-        return FileInfo(path=key[len(self._prefix) :], size_bytes=file.size, modified_ms=modified_ms)
+        return FileInfo(path=path or key[len(self._prefix) :], size_bytes=file.size, modified_ms=modified_ms)

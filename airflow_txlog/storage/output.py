@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any
 
 
 class Output:
     """A writable binary file object, enough of one for pyarrow; use it as a context manager."""
 
-    def __init__(self, sink: BinaryIO, publish: Callable[[], None], discard: Callable[[], None]) -> None:
+    def __init__(self, sink: Any, publish: Callable[[], None], discard: Callable[[], None]) -> None:
         """`publish` makes what is in `sink` appear, and closes it; `discard` closes it and leaves nothing behind."""
         self._sink = sink
         self._publish = publish
@@ -23,18 +23,27 @@ class Output:
         self._is_closed = False
 
     @property
+    def sink(self) -> Any:
+        """What is being written to: where the store has one, pyarrow's own file, which needs no interpreter.
+
+        Only for writing; what ends the file is `close` or `discard` of this object.
+        """
+        return self._sink
+
+    @property
     def closed(self) -> bool:
         return self._is_closed
 
     def write(self, data: bytes) -> int:
         """Append bytes; a failure (a full disk) is raised, and then only `discard` is left to do."""
-        return self._sink.write(data)
+        self._sink.write(data)
+        return len(data)
 
     def flush(self) -> None:
         """Nothing to do: what is written is seen when the file is closed, not before."""
 
     def tell(self) -> int:
-        return self._sink.tell()
+        return int(self._sink.tell())
 
     def readable(self) -> bool:
         return False

@@ -10,7 +10,7 @@ from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.operators.base import _forget_saved_work
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.saved_work import work_folder
-from airflow_txlog.storage import open_store
+from airflow_txlog.storage import PLAIN, open_store
 
 KEY = "0" * 64
 
@@ -23,7 +23,7 @@ def test_the_last_failure_of_a_task_deletes_what_it_has_saved_and_a_retry_does_n
     task, who = operator(tmp_path), ApplicationTransaction(app_id="a", version=1)
     assert _forget_saved_work in task.on_failure_callback
     assert _forget_saved_work not in task.on_retry_callback
-    root, another = open_store(str(tmp_path)).root, ApplicationTransaction(app_id="b", version=1)
+    root, another = open_store(str(tmp_path), PLAIN).root, ApplicationTransaction(app_id="b", version=1)
     folders = [work_folder(root, owner, KEY) for owner in (who, another)]
     for folder in folders:
         assert folder is not None

@@ -20,6 +20,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
 from airflow_txlog.records import Delete
+from airflow_txlog.storage import PLAIN
 from tests.conftest import ManualClock
 from tests.helpers.specs import job_spec
 
@@ -94,7 +95,7 @@ def identity(
             start_date: dt.datetime | None = run_started
 
         context["dag_run"] = Run()
-    return application_transaction(context, lambda app_id: recorded_version(table.uri, app_id), key, clock)
+    return application_transaction(context, lambda app_id: recorded_version(table, app_id), key, clock)
 
 
 def commit(table: Table, spec: JobSpec, application: ApplicationTransaction) -> int:
@@ -187,7 +188,7 @@ def test_a10_two_copies_of_one_try_hold_one_number_whatever_their_order(table: T
     from airflow_txlog.operators.identity import application_transaction
 
     def read_then_overtaken(app_id: str) -> int | None:
-        recorded = recorded_version(table.uri, app_id)
+        recorded = recorded_version(table, app_id)
         commit(table, spec, identity(table, late_ti, late_store))
         return recorded
 
@@ -298,7 +299,7 @@ def test_the_number_is_kept_for_ever(table: Table) -> None:
 
 
 def test_a_table_that_does_not_exist_yet_gives_the_first_number(memory_uri: str) -> None:
-    assert recorded_version(memory_uri, "x") is None
+    assert recorded_version(Table.at(memory_uri, PLAIN), "x") is None
     missing = job_spec(operation="write", table_uri=memory_uri, arguments={"source": {"table": "/s"}})
     assert done(missing, ApplicationTransaction(app_id="x", version=1)) is None
 

@@ -73,8 +73,8 @@ def spec_of(
         context["task_state_store"] = store
     application = application_transaction(
         context,
-        read or (lambda app_id: recorded_version(table.uri, app_id)),
-        recorded_work=lambda app_id_end: recorded_work(table.uri, app_id_end),
+        read or (lambda app_id: recorded_version(table, app_id)),
+        recorded_work=lambda app_id_end: recorded_work(table, app_id_end),
     )
     return job_spec(
         operation="delete",
@@ -205,7 +205,7 @@ def test_two_copies_of_a_cleared_try_hold_one_number(table: Table) -> None:
     def read_when_overtaken(app_id: str) -> int | None:
         if not overtaken:
             overtaken.append(do(table, spec_of(table, cleared, store)))
-        return recorded_version(table.uri, app_id)
+        return recorded_version(table, app_id)
 
     assert do(table, spec_of(table, cleared, store, read=read_when_overtaken)) == "already_done"
     assert overtaken == ["committed"]

@@ -178,6 +178,6 @@ def staging_does_it(table: Table) -> None:
         session.expunge_all()
     ti.id = uuid.uuid4()
     context = {"ti": ti, "dag_run": dag_run, "task_state_store": StateStore()}
-    application = application_transaction(context, lambda app_id: recorded_version(table.uri, app_id))
+    application = application_transaction(context, lambda app_id: recorded_version(table, app_id))
     spec = job_spec(operation="truncate", table_uri=table.uri, application=application)
     append_a_file(spec.replace(annotations=annotations_of(context)))

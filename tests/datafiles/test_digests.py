@@ -12,7 +12,8 @@ import pytest
 from airflow_txlog.datafiles import digests
 from airflow_txlog.datafiles.digests import DigestingOutput, has_digest
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
-from airflow_txlog.storage.locations import inside, open_output
+from airflow_txlog.storage import LocalStore
+from tests.helpers.files import place_of, store_of
 
 ROWS = pa.record_batch({"id": pa.array(range(1000), pa.int64())})
 
@@ -21,37 +22,38 @@ ROWS = pa.record_batch({"id": pa.array(range(1000), pa.int64())})
 def test_a_staged_file_comes_with_the_digest_of_its_bytes_where_its_layout_asks_for_it(
     tmp_path: Path, with_digests: bool
 ) -> None:
-    layout = Layout(root=str(tmp_path), schema=ROWS.schema, partition_columns=(), job_id="j", with_digests=with_digests)
+    layout = Layout(
+        store=store_of(tmp_path), schema=ROWS.schema, partition_columns=(), job_id="j", with_digests=with_digests
+    )
     writer = PartitionedWriter(layout)
     writer.write(ROWS)
     (staged,) = writer.finish()
-    data = Path(staged.location).read_bytes()
+    data = place_of(layout, staged).read_bytes()
     assert staged.digest == (hashlib.sha256(data).hexdigest() if with_digests else None)
-    assert (staged.size_bytes, pq.read_table(staged.location).num_rows) == (len(data), 1000)
+    assert (staged.size_bytes, pq.read_table(place_of(layout, staged)).num_rows) == (len(data), 1000)
 
 
 def test_the_digest_is_of_what_was_written_and_not_of_what_lies_there_afterwards(tmp_path: Path) -> None:
-    location = inside(str(tmp_path), "f")
-    with open_output(location) as sink:
-        output = DigestingOutput(sink)
+    store = LocalStore(str(tmp_path))
+    with store.open_new("f") as new:
+        output = DigestingOutput(new.sink)
         output.write(b"ours")
-        output.close()
-    Path(location).write_bytes(b"hers")
+    (tmp_path / "f").write_bytes(b"hers")
     assert output.digest() == hashlib.sha256(b"ours").hexdigest()
-    assert not has_digest(location, 4, output.digest())
+    assert not has_digest(store, "f", 4, output.digest())
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x" * 10_000])
 def test_exactly_the_bytes_have_the_digest(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "_CHUNK_BYTES", 999)
-    file = tmp_path / "f"
+    store, file = LocalStore(str(tmp_path)), tmp_path / "f"
     file.write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
-    assert has_digest(str(file), len(data), digest)
-    assert not has_digest(str(file), len(data) + 1, digest)
-    assert not has_digest(str(file), len(data), "")
-    assert not has_digest(str(tmp_path / "gone"), len(data), digest)
+    assert has_digest(store, "f", len(data), digest)
+    assert not has_digest(store, "f", len(data) + 1, digest)
+    assert not has_digest(store, "f", len(data), "")
+    assert not has_digest(store, "gone", len(data), digest)
     file.write_bytes(data[:-1] + b"y")
-    assert not has_digest(str(file), len(data), digest)
+    assert not has_digest(store, "f", len(data), digest)
     file.write_bytes(data + b"x")
-    assert not has_digest(str(file), len(data), digest)
+    assert not has_digest(store, "f", len(data), digest)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import io
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import pyarrow as pa
 
 from airflow_txlog.storage import FileInfo, MemoryStore
 
@@ -53,7 +54,7 @@ class CountingStore(MemoryStore):
     def open_input(self, path: str) -> Any:
         self.requests.append(("open_input", path))
         # The base class would read through this store and be counted twice.
-        return io.BytesIO(MemoryStore.read(self, path))
+        return pa.BufferReader(MemoryStore.read(self, path))
 
     def delete(self, path: str) -> None:
         self.requests.append(("delete", path))

@@ -13,13 +13,14 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import Add, Cdc
+from airflow_txlog.storage import StoreReference
 
 
 def stage(table: Table, rows: pa.Table, *, tx: Transaction | None = None) -> list[Add]:
     """Write the rows as new data files of the table, one a partition, and return their adds. Commits nothing."""
     snapshot = tx.snapshot if tx is not None and tx.snapshot is not None else table.snapshot()
     layout = Layout(
-        root=table.uri.removeprefix("file://"),
+        store=StoreReference.of(table.store),
         schema=snapshot.schema,
         partition_columns=tuple(snapshot.partition_columns),
         job_id="test",
@@ -74,7 +75,7 @@ def stage_changes(table: Table, rows: Sequence[dict[str, Any]]) -> list[Cdc]:
     """Write change rows (the table's columns and `_change_type`) as change files, one a partition. Commits nothing."""
     snapshot = table.snapshot()
     layout = Layout(
-        root=table.uri.removeprefix("file://"),
+        store=StoreReference.of(table.store),
         schema=snapshot.schema,
         partition_columns=tuple(snapshot.partition_columns),
         job_id="test",

@@ -21,11 +21,12 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.parquet.reading import open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import copy_options, copy_schema, copy_without
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.engine import Table
-from airflow_txlog.storage.locations import inside
+from airflow_txlog.storage import LocalStore
+from tests.helpers.files import data_file
 
 LEGACY = Path(__file__).parent / "legacy"
 UTC = dt.UTC
@@ -96,13 +97,13 @@ def test_a_column_in_an_older_layout_reads_as_spark_reads_it(tmp_path: Path, col
 
 
 def test_a_copy_of_older_layouts_loses_the_named_row_and_nothing_else(tmp_path: Path) -> None:
-    file = DataFile(location=str(LEGACY / "old-layouts.parquet"))
+    file = data_file(LEGACY / "old-layouts.parquet")
     with open_data_file(file) as parquet:
         schema = copy_schema(parquet, SCHEMA)
         target = tmp_path / "copy.parquet"
         collector = StatisticsCollector(SCHEMA)
         writer = RowGroupWriter(
-            inside(str(tmp_path), target.name), schema, options=copy_options(parquet), statistics=collector
+            LocalStore(str(tmp_path)), target.name, schema, options=copy_options(parquet), statistics=collector
         )
         assert copy_without(file, parquet, pack([1]), writer) == 1
         closed = writer.close()

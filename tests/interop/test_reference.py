@@ -19,7 +19,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.schema import schema_to_json
-from airflow_txlog.storage import open_store
+from airflow_txlog.storage import PLAIN, Access, open_store
 from tests.interop.reference.plain import kept_rows, plain_rows, plain_type
 from tests.interop.reference.workbench import ROOT_PLACEHOLDER
 
@@ -81,7 +81,7 @@ def test_every_version_is_read_as_delta_spark_reads_it(name: str, tmp_path: Path
     for version, wanted in expected["versions"].items():
         try:
             # Not Table.open: an older version may be readable though the newest is not.
-            table = Table(open_store(folder, allow_absolute_paths=True))
+            table = Table(open_store(folder, Access(allow_absolute_paths=True)))
             snapshot = table.snapshot(int(version))
             rows = kept_rows(table.to_arrow(version=int(version)))
         except errors.TxlogError as error:
@@ -103,7 +103,7 @@ def test_every_version_is_read_as_delta_spark_reads_it(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", NAMES)
 def test_the_history_is_told_as_delta_spark_tells_it(name: str, tmp_path: Path) -> None:
     expected = expected_of(name, tmp_path)["history"]
-    found = Table(open_store(folder_of(name, tmp_path))).history()
+    found = Table(open_store(folder_of(name, tmp_path), PLAIN)).history()
     assert [commit["version"] for commit in found] == [commit["version"] for commit in expected]
     for ours, theirs in zip(found, expected, strict=True):
         assert {field: _as_described(ours.get(field)) for field in theirs} == {

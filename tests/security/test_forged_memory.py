@@ -30,7 +30,6 @@ from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.saved_work import Seal, work_folder
 from airflow_txlog.storage import LocalStore
-from airflow_txlog.storage.locations import inside
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, rows
 from tests.helpers.rows import make_table
@@ -58,7 +57,7 @@ def context_of(
         saved_work_key=key,
     )
     lines: list[str] = []
-    return begin_job(spec, spark, table.uri, lines.append)
+    return begin_job(spec, spark, table, lines.append)
 
 
 def lines_of(context: JobContext) -> list[str]:
@@ -71,7 +70,6 @@ def staged_file(table: Table, path: str = NAME) -> StagedFile:
     location.write_bytes(b"rows")
     return StagedFile(
         path=path,
-        location=str(location),
         partition_values={},
         size_bytes=4,
         modification_time_ms=int(location.stat().st_mtime * 1000),
@@ -80,13 +78,17 @@ def staged_file(table: Table, path: str = NAME) -> StagedFile:
     )
 
 
+def inputs_of(context: JobContext) -> Path:
+    return table_folder(context.table) / context.inputs_folder
+
+
 def save(context: JobContext, table: Table) -> Path:
     """What a try leaves behind that staged one copy; the file of its memory."""
     memory = Memory()
     memory.begin(rules_at(table.snapshot()))
     memory.add([Segment(kind=COPY, inputs=frozenset({"a.parquet"}), files=(staged_file(table),))])
     SavedWork(context).save(memory)
-    (found,) = Path(context.inputs_location).glob("memory-*")
+    (found,) = inputs_of(context).glob("memory-*")
     return found
 
 
@@ -99,7 +101,7 @@ def test_the_next_try_goes_on_from_what_the_work_has_signed(table: Table, spark:
     save(context_of(spark, table), table)
     context = context_of(spark, table)
     memory = SavedWork(context).load()
-    assert [file.location for file in memory.staged_files()] == [inside(str(table_folder(table)), NAME)]
+    assert [file.path for file in memory.staged_files()] == [NAME]
     assert lines_of(context) == ["resuming an earlier try: 0 files looked at, 1 pieces staged"]
 
 
@@ -231,8 +233,8 @@ def test_a_memory_of_other_work_counts_for_nothing(
     other = table if place == "t" else make_table(tmp_path / place, rows(3))
     memory = save(context_of(spark, other, work=work), other)
     context = context_of(spark, table)
-    Path(context.inputs_location).mkdir()
-    shutil.copy(memory, context.inputs_location)
+    inputs_of(context).mkdir()
+    shutil.copy(memory, inputs_of(context))
     assert SavedWork(context).load() == Memory()
     assert len(lines_of(context)) == 1
 
@@ -251,10 +253,10 @@ def test_a_table_that_was_made_again_in_the_same_place_gets_nothing_of_the_old_o
 def test_a_job_without_a_key_finds_no_memory(table: Table, spark: SparkSession) -> None:
     memory = save(context_of(spark, table), table)
     context = context_of(spark, table, key=None)
-    Path(context.inputs_location).mkdir()
-    shutil.copy(memory, context.inputs_location)
+    inputs_of(context).mkdir()
+    shutil.copy(memory, inputs_of(context))
     assert SavedWork(context).load() == Memory()
-    assert context.inputs_location != context_of(spark, table, key=None).inputs_location
+    assert context.inputs_folder != context_of(spark, table, key=None).inputs_folder
 
 
 # --- what the key signed, and no job of this release writes ---------------------------------------------------------
@@ -329,9 +331,8 @@ FORMS = [
 
 @pytest.mark.parametrize("path", FORMS)
 def test_a_path_that_a_job_gives_a_file_is_read_back_as_it_was(path: str) -> None:
-    file = confined(StagedFile(**_FIELDS | {"path": path}), "/lake/t")
-    assert file.path == path
-    assert file.location.startswith("/lake/t/")
+    assert confined(StagedFile(**_FIELDS | {"path": path})).path == path
+    assert confined(StagedFile(**_FIELDS | {"path": f"inputs/{path}"}), "inputs").path == f"inputs/{path}"
 
 
 @pytest.mark.parametrize(
@@ -379,13 +380,13 @@ def test_a_path_that_a_job_gives_a_file_is_read_back_as_it_was(path: str) -> Non
     ],
 )
 def test_a_path_that_no_job_gives_a_file_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="path"):
-        confined(StagedFile(**_FIELDS | {"path": path}), "/lake/t")
+    for folder, wrong in (("", path), ("inputs", f"inputs/{path}"), ("inputs", path)):
+        with pytest.raises(ValueError, match="path"):
+            confined(StagedFile(**_FIELDS | {"path": wrong}), folder)
 
 
 _FIELDS: dict[str, Any] = {
     "path": NAME,
-    "location": "",
     "partition_values": {},
     "size_bytes": 4,
     "modification_time_ms": 0,

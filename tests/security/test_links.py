@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.storage import LocalStore, locations
+from airflow_txlog.storage import Access, LocalStore
 from tests.helpers.canary import Canary
 from tests.helpers.jobs import KEY, application, error_of, rows, run
 from tests.helpers.rows import append, make_table, stage, stage_changes
@@ -227,11 +227,12 @@ def test_rows_go_where_the_folder_was_that_is_swapped_for_a_link(
     folder = tmp_path / "t" / "p=1"
     folder.mkdir(parents=True)
     swapping(monkeypatch, folder, canary.folder)
-    with locations.open_output(locations.location_of(f"file://{tmp_path}/t", "p=1/f.parquet")) as sink:
+    store = LocalStore(str(tmp_path / "t"))
+    with store.open_new("p=1/f.parquet") as sink:
         sink.write(b"rows")
     monkeypatch.undo()
     assert (tmp_path / "t" / "swapped" / "f.parquet").read_bytes() == b"rows"
-    refused(lambda: locations.size_and_time(f"{tmp_path}/t//p=1/f.parquet"), canary, "p=1")
+    refused(lambda: store.stat("p=1/f.parquet"), canary, "p=1")
 
 
 def test_a_file_is_read_from_the_folder_that_is_swapped_for_a_link(
@@ -241,7 +242,8 @@ def test_a_file_is_read_from_the_folder_that_is_swapped_for_a_link(
     folder.mkdir(parents=True)
     (folder / "secret").write_bytes(b"rows")
     swapping(monkeypatch, folder, canary.folder)
-    assert locations.read_bytes(locations.location_of(f"file://{tmp_path}/t", "p=1/secret")) == b"rows"
+    with LocalStore(str(tmp_path / "t")).open_input("p=1/secret") as file:
+        assert file.read() == b"rows"
     canary.check()
 
 
@@ -300,7 +302,7 @@ def test_a_delete_stays_in_the_folder_that_is_swapped_for_a_link(
     store = LocalStore(str(tmp_path / "t"))
     store.put("p=1/secret", b"")
     swapping(monkeypatch, tmp_path / "t" / "p=1", canary.folder)
-    locations.delete(locations.location_of(store.root, "p=1/secret"))
+    store.delete("p=1/secret")
     assert not (tmp_path / "t" / "swapped" / "secret").exists()
 
 
@@ -320,13 +322,15 @@ def test_a_name_that_is_taken_by_a_link_is_not_written_through(tmp_path: Path, c
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "f").symlink_to(canary.secret)
     with pytest.raises(FileExistsError):
-        locations.open_output(locations.location_of(f"file://{tmp_path}/t", "f"))
+        LocalStore(str(tmp_path / "t")).open_new("f")
 
 
-def test_a_location_without_a_folder_is_not_written_or_deleted(canary: Canary) -> None:
-    for call in (locations.open_output, locations.delete):
-        with pytest.raises(ValueError, match="in no table's folder"):
-            call(str(canary.secret))
+def test_a_place_outside_of_the_table_is_not_written_or_deleted(tmp_path: Path, canary: Canary) -> None:
+    store = LocalStore(str(tmp_path / "t"), Access(allow_absolute_paths=True))
+    for call in (store.open_new, store.delete):
+        for path in (str(canary.secret), f"file://{canary.secret}"):
+            with pytest.raises(ValueError, match="no path inside the table"):
+                call(path)
 
 
 def test_a_table_in_a_folder_that_is_a_link_works(tmp_path: Path) -> None:
@@ -367,7 +371,7 @@ def test_a_job_is_refused_where_a_link_leads_out(
         spec = job_spec(
             operation="merge", table_uri=table.uri, arguments=MERGE, application=identity, saved_work_key=KEY
         )
-        link = LogContext(spec=spec, root=table.uri, log=lines.append).work_folder or ""
+        link = LogContext(spec=spec, table=table, log=lines.append).work_folder or ""
         (root / link).symlink_to(canary.folder)
     elif attack == "changes":
         link = "_change_data"

@@ -14,8 +14,8 @@ from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.resume import rounds
+from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage import LocalStore
-from airflow_txlog.storage.locations import PRIVATE_PREFIX, inside, open_output
 from tests.helpers.jobs import KEY, application, committed, rows, run
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -38,10 +38,11 @@ def modes(folder: Path) -> set[int]:
 
 
 def test_only_what_a_job_keeps_beside_the_data_is_private(tmp_path: Path) -> None:
-    with open_output(inside(str(tmp_path / "t"), f"{PRIVATE_PREFIX}0/keys.parquet")) as file:
+    store = LocalStore(str(tmp_path / "t"))
+    with store.open_new(f"{PRIVATE_PREFIX}0/keys.parquet") as file:
         file.write(b"keys")
     assert modes(tmp_path / "t" / f"{PRIVATE_PREFIX}0") == {0o700, 0o600}
-    with open_output(inside(str(tmp_path / "t"), "day=1/part.parquet")) as file:
+    with store.open_new("day=1/part.parquet") as file:
         file.write(b"rows")
     assert modes(tmp_path / "t" / "day=1") == {0o777, 0o666}
 
@@ -51,7 +52,7 @@ def test_a_private_file_is_written_through_no_link(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "keys.parquet").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
-        open_output(inside(str(tmp_path), f"{PRIVATE_PREFIX}0/keys.parquet"))
+        LocalStore(str(tmp_path)).open_new(f"{PRIVATE_PREFIX}0/keys.parquet")
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -65,18 +65,15 @@ def names(table: Table) -> dict[int, str]:
 
 
 def pointing_at(outside: Path) -> Callable[[dict[str, Any]], None]:
-    """Outside files as dropped ones (to be deleted), as staged ones (to be committed), and as the source (to be read).
-
-    With their locations, which a release that did not confine them went by.
-    """
+    """Outside files as dropped ones (to be deleted), as staged ones (to be committed), and as the source (read)."""
 
     def change(header: dict[str, Any]) -> None:
         staged = header["segments"][0]["files"][0]
         for name in ("report.txt", "f.parquet"):
-            header["dropped"].append({**staged, "path": f"../outside/{name}", "location": str(outside / name)})
-        staged |= {"path": "../outside/f.parquet", "location": str(outside / "f.parquet")}
+            header["dropped"].append({**staged, "path": f"../outside/{name}"})
+        staged |= {"path": "../outside/f.parquet"}
         for file in header["inputs"]["source"]["files"]:
-            file |= {"path": "../../outside/source.parquet", "location": str(outside / "source.parquet")}
+            file |= {"path": "../../outside/source.parquet"}
 
     return change
 
@@ -167,18 +164,18 @@ def test_a_task_opens_no_file_of_a_plan_that_was_replaced(
     table = make_table(tmp_path / "t", rows(10))
     snapshot = table.snapshot()
     plan = scan.plan_files(snapshot, snapshot.files(), "UTC")
-    context: Any = SimpleNamespace(inputs_location=str(tmp_path / "t" / "txlog-inputs-x"), clock=SYSTEM_CLOCK)
+    context: Any = SimpleNamespace(inputs_folder="txlog-inputs-x", store=table.store, clock=SYSTEM_CLOCK)
     sent = scan.sent_bins(context, plan, [[0]])
-    assert [file.file.location for file in sent.files(0)] == [plan.table.column("location")[0].as_py()]
+    assert [file.file.path for file in sent.files(0, table.store)] == [plan.table.column("path")[0].as_py()]
     elsewhere = plan.table.set_column(
-        plan.table.schema.get_field_index("location"), "location", pa.array([str(outside / "f.parquet")])
+        plan.table.schema.get_field_index("path"), "path", pa.array([f"file://{outside}/f.parquet"])
     )
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, elsewhere.schema) as writer:
         writer.write_table(elsewhere)
-    Path(sent.locations[0]).write_bytes(stream.getvalue())
+    (tmp_path / "t" / sent.paths[0]).write_bytes(stream.getvalue())
     with pytest.raises(JobError, match="is not what this job has written") as caught:
-        list(sent.files(0))
+        list(sent.files(0, table.store))
     assert caught.value.retryable
 
 

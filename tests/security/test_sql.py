@@ -19,6 +19,7 @@ from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql import functions
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
+from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import committed, delete, error_of, files_on_disk, insert, merge, run, update
 from tests.helpers.specs import job_spec
 
@@ -150,7 +151,7 @@ def schema_of_spark() -> Any:
 def gate(spark: SparkSession) -> Iterator[tuple[SqlGate, str]]:
     """A gate, and the FROM clause of a relation with columns of many types."""
     spec = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
-    context = begin_job(spec, spark, "/t", print)
+    context = begin_job(spec, spark, Table.at("/t", PLAIN), print)
     with job_settings(spark, "UTC"):
         made = SqlGate(context, {"udt": UDT, "p": "2024-01-01"})
         yield made, aliased(made.shape(schema_of_spark()))
@@ -234,7 +235,7 @@ def test_a_function_or_variable_of_the_session_does_not_take_the_place_of_sparks
 ) -> None:
     spec = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "TRUE"})
     session = spark.newSession()
-    context = begin_job(spec, session, "/t", print)
+    context = begin_job(spec, session, Table.at("/t", PLAIN), print)
     session.udf.register("upper", lambda value: value)
     session.udf.register("mine", lambda value: value)
     session.sql("CREATE TEMPORARY FUNCTION lower(x STRING) RETURNS STRING RETURN concat(x, '!')")

@@ -12,6 +12,7 @@ import pytest
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.engine.upkeep.inventory import read_inventory
 from airflow_txlog.errors import InvalidInput
+from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import error_of, run
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def test_a_value_that_does_not_fit_its_column_is_not_shown(values: pa.Array, wan
 def test_a_file_that_is_no_inventory_shows_no_line_of_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "i.csv").write_text(text)
     with pytest.raises(InvalidInput) as caught:
-        read_inventory(str(tmp_path / "i.csv"), f"file://{tmp_path}/t")
+        read_inventory(str(tmp_path / "i.csv"), f"file://{tmp_path}/t", PLAIN)
     assert str(CANARY) not in str(caught.value)
 
 

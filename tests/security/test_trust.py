@@ -13,6 +13,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.query_gate import QUERY_FUNCTIONS
+from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import committed, error_of, run
 from tests.helpers.specs import job_spec
 
@@ -77,7 +78,7 @@ def gate(spark: SparkSession, tmp_path: Path) -> Iterator[SqlGate]:
         table_uri=str(tmp_path / "t"),
         arguments={"source": {"sql": "SELECT 1"}, "parameters": {"path": f"text.`{tmp_path}/secret`"}},
     )
-    yield SqlGate(begin_job(spec, spark, spec.table_uri, print))
+    yield SqlGate(begin_job(spec, spark, Table.at(spec.table_uri, PLAIN), print))
     spark.sql("DROP VIEW secret_view")
     spark.catalog.dropTempView("v")
     spark._jvm.java.lang.System.clearProperty(PROPERTY)

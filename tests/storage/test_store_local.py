@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
-from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage import Access, LocalStore
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -178,7 +178,7 @@ def test_a_directory_deleted_under_a_writer_is_made_again(tmp_path: Path, monkey
 def test_a_file_outside_the_table_can_be_read_but_not_touched(tmp_path: Path) -> None:
     """A shallow clone names the files of its source by absolute URI."""
     (tmp_path / "source f").write_bytes(b"1")
-    store = LocalStore(str(tmp_path / "t"), allow_absolute_paths=True)
+    store = LocalStore(str(tmp_path / "t"), Access(allow_absolute_paths=True))
     assert store.open_input(f"file://{tmp_path}/source f").read() == b"1"
     assert store.stat(f"file://{tmp_path}/source f") is not None
     with pytest.raises(ValueError, match="refused"):

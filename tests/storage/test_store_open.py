@@ -9,7 +9,7 @@ import pytest
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.storage import LocalStore, MemoryStore, open_store
+from airflow_txlog.storage import PLAIN, LocalStore, MemoryStore, open_store
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ from airflow_txlog.storage import LocalStore, MemoryStore, open_store
     ],
 )
 def test_a_uri_has_one_root(uri: str, root: str) -> None:
-    assert open_store(uri).root == root
+    assert open_store(uri, PLAIN).root == root
 
 
 def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert open_store("t").root == f"file://{tmp_path}/t"
-    assert open_store("a:b").root == f"file://{tmp_path}/a:b"
-    assert open_store(tmp_path / "t").root == f"file://{tmp_path}/t"
+    assert open_store("t", PLAIN).root == f"file://{tmp_path}/t"
+    assert open_store("a:b", PLAIN).root == f"file://{tmp_path}/a:b"
+    assert open_store(tmp_path / "t", PLAIN).root == f"file://{tmp_path}/t"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monke
 )
 def test_any_other_file_system_is_refused_by_name(uri: str, filesystem: str) -> None:
     with pytest.raises(UnsupportedStore) as caught:
-        open_store(uri)
+        open_store(uri, PLAIN)
     assert caught.value.filesystem == filesystem
     assert f'"{filesystem}"' in str(caught.value)
     assert "memory://" in str(caught.value)
@@ -63,16 +63,16 @@ def test_any_other_file_system_is_refused_by_name(uri: str, filesystem: str) -> 
 @pytest.mark.parametrize("uri", ["", "memory://", "memory:///"])
 def test_a_uri_that_names_nothing_is_refused(uri: str) -> None:
     with pytest.raises(UnsupportedStore):
-        open_store(uri)
+        open_store(uri, PLAIN)
 
 
 def test_a_store_is_returned_as_it_is() -> None:
     store = MemoryStore("memory://x")
-    assert open_store(store) is store
+    assert open_store(store, PLAIN) is store
 
 
 def test_others_see_the_memory_store_through_fsspec() -> None:
-    store = open_store("memory://seen-by-others/t")
+    store = open_store("memory://seen-by-others/t", PLAIN)
     assert isinstance(store, MemoryStore)
     store.put_if_absent("a/f", b"1")
     fs = fsspec.filesystem("memory")
@@ -98,5 +98,5 @@ def test_the_memory_store_takes_its_times_from_its_clock() -> None:
 
 
 def test_opening_a_local_store_touches_nothing(tmp_path: Path) -> None:
-    assert isinstance(open_store(str(tmp_path / "t")), LocalStore)
+    assert isinstance(open_store(str(tmp_path / "t"), PLAIN), LocalStore)
     assert list(tmp_path.iterdir()) == []

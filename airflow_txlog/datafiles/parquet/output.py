@@ -8,7 +8,9 @@ its name. Source: soundness A17, B10.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +21,10 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.digests import DigestingOutput
 from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
-from airflow_txlog.storage import locations
+from airflow_txlog.datafiles.partitioning import decode_add_path
+from airflow_txlog.locations import readable
+from airflow_txlog.storage import Store
+from airflow_txlog.storage.output import Output
 
 # Counted in Arrow's memory, where a column takes more room than in the file.
 ROW_GROUP_BYTES = 128 * 1024 * 1024
@@ -67,7 +72,6 @@ class StagedFile:
     """
 
     path: str
-    location: str
     partition_values: dict[str, str | None]
     size_bytes: int
     modification_time_ms: int
@@ -77,6 +81,11 @@ class StagedFile:
     segment: int | None = None
     is_change: bool = False
     digest: str | None = None
+
+    @property
+    def store_path(self) -> str:
+        """What the table's store calls the file."""
+        return decode_add_path(self.path)
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -97,7 +106,8 @@ class RowGroupWriter:
 
     def __init__(
         self,
-        location: str,
+        store: Store,
+        path: str,
         schema: pa.Schema,
         *,
         options: Mapping[str, Any],
@@ -106,13 +116,15 @@ class RowGroupWriter:
         row_group_bytes: int | None = None,
         with_digest: bool = False,
     ) -> None:
-        self.location = location
+        self.path = path
         self.pending_bytes = 0
         self.num_records = 0
         self.schema = schema
         self._options = dict(options)
         self._key_values = dict(key_values or {})
         self._pending: list[pa.RecordBatch] = []
+        self._store = store
+        self._output: Output | None = None
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
         self._statistics = statistics
@@ -145,9 +157,8 @@ class RowGroupWriter:
         table = without_spare_values(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
         if self._writer is None:
-            self._sink = locations.open_output(self.location)
-            if self._with_digest:
-                self._sink = DigestingOutput(self._sink)
+            self._output = self._store.open_new(self.path)
+            self._sink = DigestingOutput(self._output.sink) if self._with_digest else self._output.sink
             # Arrow's own copy of the schema is left out: a reader that trusts it would not see what the columns are.
             self._writer = pq.ParquetWriter(self._sink, self.schema, store_schema=False, **self._options)
         self._writer.write_table(table, row_group_size=table.num_rows)
@@ -157,15 +168,17 @@ class RowGroupWriter:
     def close(self) -> tuple[int, int, str] | None:
         """Finish the file: its size in bytes, its modification time in ms, its statistics as JSON. None: no rows."""
         self.end_row_group()
-        if self._writer is None:
+        if self._writer is None or self._output is None:
             return None
         if self._key_values:
             self._writer.add_key_value_metadata(self._key_values)
         self._writer.close()
-        self._sink.close()
         self._writer = None
-        size_bytes, modification_time_ms = locations.size_and_time(self.location)
-        return size_bytes, modification_time_ms, self._statistics.finish()
+        self._output.close()
+        found = self._store.stat(self.path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(self._store.root, self.path))
+        return found.size_bytes, found.modified_ms, self._statistics.finish()
 
     def digest(self) -> str | None:
         """The SHA-256 of the bytes of a closed file, where it was asked for."""
@@ -178,7 +191,7 @@ class RowGroupWriter:
             if self._writer is not None:
                 self._writer.close()
         with contextlib.suppress(Exception):
-            if self._sink is not None:
-                self._sink.close()
-                locations.delete(self.location)
+            if self._output is not None:
+                self._output.discard()
+                self._store.delete(self.path)
         self._writer = None

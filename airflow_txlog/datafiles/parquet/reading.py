@@ -22,7 +22,8 @@ from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.datafiles.parquet.physical import FileFields, find_name, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
-from airflow_txlog.storage.locations import open_input, readable
+from airflow_txlog.locations import readable
+from airflow_txlog.storage import Store
 
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
@@ -36,16 +37,20 @@ _NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A data file as its add action describes it; None where the action does not say."""
+    """A data file as its add action describes it; None where the action does not say.
 
-    location: str
+    `path` is what `store` calls it: relative to its root, or the absolute URI that a shallow clone names.
+    """
+
+    store: Store
+    path: str
     size_bytes: int | None = None
     num_records: int | None = None
 
     @property
     def name(self) -> str:
-        """The location as people know it."""
-        return readable(self.location)
+        """Where the file lies, for people."""
+        return readable(self.store.root, self.path)
 
 
 @contextlib.contextmanager
@@ -58,7 +63,8 @@ def open_data_file(
     UnsupportedFeature when it is encrypted; both before any row is read.
     """
     try:
-        source, size_bytes = open_input(file.location)
+        source = file.store.open_input(file.path)
+        size_bytes = source.size()
     except FileNotFoundError as error:
         raise _missing(file) from error
     except (OSError, ValueError) as error:

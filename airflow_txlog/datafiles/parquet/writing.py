@@ -36,7 +36,7 @@ from airflow_txlog.datafiles.parquet.physical import (
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
 from airflow_txlog.datafiles.partitioning import encode_add_path, hive_directory, partition_string
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch
-from airflow_txlog.storage.locations import inside
+from airflow_txlog.storage import Store, StoreReference
 
 # Rows gathered before they are split by partition: one sort instead of one a batch.
 SPLIT_BYTES = 32 * 1024 * 1024
@@ -54,8 +54,9 @@ SEGMENT_COLUMN = "_txlog_segment"
 class Layout:
     """Where and how new files of one table are written: the part of a plan that all tasks of a job share.
 
-    `root`: the table's location. `schema`: the table's columns as Arrow, nullability and the marks of a column mapping
-    (see `physical`) included. `job_id` stands in every file name, so that a person can see what left an orphan behind.
+    `store`: the table's. `folder`: where in the table, relative to its root. `schema`: the table's columns as Arrow,
+    nullability and the marks of a column mapping (see `physical`) included. `job_id` stands in every file name, so that
+    a person can see what left an orphan behind.
     `partition_columns`, `indexed_columns` and `num_indexed_columns` (those of `StatisticsCollector`) are logical names.
     `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
     `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
@@ -63,10 +64,11 @@ class Layout:
     `with_digests`: staged files come with the digest of their bytes.
     """
 
-    root: str
+    store: StoreReference
     schema: pa.Schema
     partition_columns: tuple[str, ...]
     job_id: str
+    folder: str = ""
     indexed_columns: tuple[str, ...] | None = None
     num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT
     must_check: bool = False
@@ -116,7 +118,8 @@ class Layout:
         directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
         kind = "cdc" if self.is_change else "part"
         name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}{file_suffix(self.parquet.options()['compression'])}"
-        return "/".join(part for part in (CHANGE_DIRECTORY if self.is_change else "", directory, name) if part)
+        kinds = CHANGE_DIRECTORY if self.is_change else ""
+        return "/".join(part for part in (self.folder, kinds, directory, name) if part)
 
 
 class FileKey(NamedTuple):
@@ -132,15 +135,17 @@ class PartitionedWriter:
     Rows may have a change type (see `tasks.changes.routed`): those go to files of change rows instead, or as well.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, store: Store | None = None) -> None:
+        """`store` is the one that `layout.store` opens, where it is open already."""
         self._layout = layout
+        self.store = store or layout.store.open()
         self._attempt = SYSTEM_CLOCK.unique_id()
         self._file_schema = physical_schema(layout.file_schema)
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._split_bytes = min(SPLIT_BYTES, layout.target_bytes)
-        self._writers: dict[FileKey, tuple[RowGroupWriter, str]] = {}
+        self._writers: dict[FileKey, RowGroupWriter] = {}
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
         self._changes: PartitionedWriter | None = None
@@ -153,7 +158,7 @@ class PartitionedWriter:
         if self._has_change_types:
             batch, changes = routed(batch)
             if changes is not None and changes.num_rows:
-                self._changes = self._changes or PartitionedWriter(self._layout.for_changes())
+                self._changes = self._changes or PartitionedWriter(self._layout.for_changes(), self.store)
                 self._changes.write(changes)
         checked = _with_segment(batch, self._layout.schema)
         self._gathered.append(checked)
@@ -170,7 +175,7 @@ class PartitionedWriter:
 
     def abandon(self) -> None:
         """Delete every file of this writer: none was ever reported."""
-        for writer in [*self._abandoned, *(writer for writer, _ in self._writers.values())]:
+        for writer in [*self._abandoned, *self._writers.values()]:
             writer.abandon()
         if self._changes is not None:
             self._changes.abandon()
@@ -188,13 +193,14 @@ class PartitionedWriter:
         self._relieve()
 
     def _writer(self, key: FileKey) -> RowGroupWriter:
-        if key in self._writers and self._writers[key][0].written_bytes >= self._layout.target_bytes:
+        if key in self._writers and self._writers[key].written_bytes >= self._layout.target_bytes:
             self._close(key)
         if key not in self._writers:
             path = self._layout.new_path(self._attempt, self._files, key.partition)
             self._files += 1
-            writer = RowGroupWriter(
-                inside(self._layout.root, path),
+            self._writers[key] = RowGroupWriter(
+                self.store,
+                path,
                 self._file_schema,
                 options=self._layout.parquet.options(),
                 statistics=self._layout.statistics_for(self._file_schema),
@@ -202,24 +208,23 @@ class PartitionedWriter:
                 row_group_bytes=self._layout.target_bytes,
                 with_digest=self._layout.with_digests,
             )
-            self._writers[key] = (writer, path)
-        return self._writers[key][0]
+        return self._writers[key]
 
     def _relieve(self) -> None:
         """Write out the largest partitions until the rest fits, and close files above the number of handles."""
-        waiting = sorted(self._writers, key=lambda key: self._writers[key][0].pending_bytes)
-        total = sum(writer.pending_bytes for writer, _ in self._writers.values())
+        waiting = sorted(self._writers, key=lambda key: self._writers[key].pending_bytes)
+        total = sum(writer.pending_bytes for writer in self._writers.values())
         while total > MEMORY_BYTES:
-            writer = self._writers[waiting.pop()][0]
+            writer = self._writers[waiting.pop()]
             total -= writer.pending_bytes
             writer.end_row_group()
-        opened = [key for key, (writer, _) in self._writers.items() if writer.is_open]
+        opened = [key for key, writer in self._writers.items() if writer.is_open]
         # A later row of a closed partition begins another file: more files, never too many handles.
         for key in opened[: max(0, len(opened) - MAX_OPEN_FILES)]:
             self._close(key)
 
     def _close(self, key: FileKey) -> None:
-        writer, path = self._writers.pop(key)
+        writer = self._writers.pop(key)
         self._abandoned.append(writer)
         closed = writer.close()
         if closed is None:
@@ -227,8 +232,7 @@ class PartitionedWriter:
         size_bytes, modification_time_ms, stats = closed
         self._staged.append(
             StagedFile(
-                path=encode_add_path(path),
-                location=writer.location,
+                path=encode_add_path(writer.path),
                 partition_values=dict(zip(self._layout.partition_keys, key.partition, strict=True)),
                 size_bytes=size_bytes,
                 modification_time_ms=modification_time_ms,

@@ -19,13 +19,11 @@ from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     CLAUSE_COLUMN,
     ScanTask,
-    error_record,
-    records,
     task_numbers,
     use_one_thread,
     without_values,
+    writing,
 )
-from airflow_txlog.errors import TxlogError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +43,12 @@ class ChangeTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()
-        writer = PartitionedWriter(self.layout.for_changes())
-        try:
+        with writing(self.layout.for_changes(), batches) as (writer, report):
+            store = self.bins.store_beside(writer.store)
             for number in task_numbers(batches):
-                for planned in self.bins.files(number):
+                for planned in self.bins.files(number, store):
                     self._write(planned, writer)
-            staged = writer.finish()
-        except TxlogError as error:
-            writer.abandon()
-            for _ in batches:
-                pass
-            yield error_record(error)
-            return
-        except BaseException:
-            writer.abandon()
-            raise
-        if staged:
-            yield records(staged)
+        yield from report
 
     def _write(self, planned: PlannedFile, writer: PartitionedWriter) -> None:
         scan = ScanTask(

@@ -44,7 +44,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     without_values,
 )
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.storage.locations import inside, readable
+from airflow_txlog.storage import Store
 
 # Columns of a plan that stand for all rows of a file: what row tracking says of them.
 BASE_ROW_ID_CONSTANT = "_txlog_base_row_id"
@@ -98,17 +98,21 @@ class CompactTask:
         """Records of staged files, and of what went wrong."""
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
+        store = self.layout.store.open()
+        planned_store = self.bins.store_beside(store)
         for number in task_numbers(batches):
             try:
-                planned_files = self.bins.files(number)
+                planned_files = self.bins.files(number, planned_store)
             except TxlogError as error:
                 yield error_record(error)
                 continue
             for segment, files in itertools.groupby(planned_files, key=lambda planned: planned.segment):
-                yield from self._compact(segment or 0, list(files), attempt)
+                yield from self._compact(segment or 0, list(files), attempt, store)
 
-    def _compact(self, number: int, files: Sequence[PlannedFile], attempt: str) -> Iterator[pa.RecordBatch]:
-        output = _Output(self.layout, files[0].directory, number, attempt)
+    def _compact(
+        self, number: int, files: Sequence[PlannedFile], attempt: str, store: Store
+    ) -> Iterator[pa.RecordBatch]:
+        output = _CompactedFile(self.layout, store, files[0].directory, number, attempt)
         rows = self._rows(files, output)
         try:
             for batch in _joined(ahead(rows) if self.read_ahead else rows):
@@ -124,13 +128,13 @@ class CompactTask:
         if staged is not None:
             yield records([staged])
 
-    def _rows(self, files: Iterable[PlannedFile], output: _Output) -> Iterator[pa.RecordBatch]:
+    def _rows(self, files: Iterable[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
         """The rows of the files that no vector deletes, with the columns of the output."""
         table, schema = output.table_schema, output.schema
         for planned in files:
             with open_data_file(planned.file) as parquet:
                 output.follow(main_codec(parquet))
-                deleted = deleted_rows(planned.deleted, readable(planned.file.location), parquet.metadata.num_rows)
+                deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
                 names = names_in_file(planned.file, parquet.schema_arrow, table)
                 for start, batch in read_batches(planned.file, parquet, names):
                     keep = None if deleted is None else deleted.keep(start, batch.num_rows)
@@ -148,13 +152,14 @@ class CompactTask:
                     yield found if keep is None else found.filter(keep)
 
 
-class _Output:
+class _CompactedFile:
     """The file of one bin, begun when its first rows have shown how it is best encoded."""
 
-    def __init__(self, layout: Layout, directory: str, number: int, attempt: str) -> None:
+    def __init__(self, layout: Layout, store: Store, directory: str, number: int, attempt: str) -> None:
         self.table_schema = pa.schema([_optional(field) for field in layout.file_schema])
         self.schema = physical_schema(self.table_schema)
         self._layout = layout
+        self._store = store
         self._directory = directory or layout.prefix(attempt)
         self._name = f"part-{layout.job_id}-{attempt}.c{number:05d}"
         self._number = number
@@ -172,7 +177,8 @@ class _Output:
             name = self._name + file_suffix(options["compression"])
             self._path = f"{self._directory}/{name}" if self._directory else name
             self._writer = RowGroupWriter(
-                inside(self._layout.root, self._path),
+                self._store,
+                self._path,
                 self.schema,
                 options={**options, "use_dictionary": dictionary_columns(batch)},
                 statistics=self._layout.statistics_for(self.schema),
@@ -187,7 +193,6 @@ class _Output:
         size_bytes, modification_time_ms, stats = closed
         return StagedFile(
             path=encode_add_path(self._path),
-            location=self._writer.location,
             partition_values=partition_values,
             size_bytes=size_bytes,
             modification_time_ms=modification_time_ms,

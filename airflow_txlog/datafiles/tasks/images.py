@@ -25,13 +25,13 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     RewriteTask,
     ScanTask,
-    error_record,
     records,
     use_one_thread,
     without_values,
+    writing,
 )
 from airflow_txlog.datafiles.tasks.violations import without_violations
-from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.errors import JobError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,25 +57,12 @@ class ImageTask:
         Copies that are whole by then stay, in no commit, as those of other tasks do.
         """
         use_one_thread()
-        writer = PartitionedWriter(self.layout)
         attempt = SYSTEM_CLOCK.unique_id()
-        try:
+        with writing(self.layout, batches) as (writer, report):
             computed = _Rows(self._checked(batch) for batch in batches)
             while (address := computed.next_address()) is not None:
                 yield from self._write_bin(self._bin_of(address), attempt, computed, writer)
-            staged = writer.finish()
-        except TxlogError as error:
-            writer.abandon()
-            # Spark goes on sending; a worker that stops listening would look like one that died.
-            for _ in batches:
-                pass
-            yield error_record(error)
-            return
-        except BaseException:
-            writer.abandon()
-            raise
-        if staged:
-            yield records(staged)
+        yield from report
 
     def _bin_of(self, address: int) -> int:
         first = address >> POSITION_BITS
@@ -94,12 +81,12 @@ class ImageTask:
         scan = ScanTask(bins=self.bins, schema=kept, rows="only", with_address=True, with_segment=True)
         copies = RewriteTask(bins=self.bins, layout=self.layout)
 
-        for planned in self.bins.files(number):
+        for planned in self.bins.files(number, self.bins.store_beside(writer.store)):
             if planned.is_copied:
                 # Each batch that the copy reads is looked at once more, for the rows that do not stay.
                 images = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
                 look = functools.partial(self._write, computed, writer, images)
-                staged = copies.copied(planned, attempt, look)
+                staged = copies.copied(planned, attempt, writer.store, look)
                 if staged is not None:
                     yield records([staged])
             else:

@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.errors import JobError
-from airflow_txlog.storage.locations import read_bytes
+from airflow_txlog.locations import readable
+from airflow_txlog.storage import Store, StoreReference
 
-# One row a data file. `deleted` is the bitmap of the rows that its deletion vector deletes, as
+# One row a data file; `path` is what the table's store calls it.
+# `deleted` is the bitmap of the rows that its deletion vector deletes, as
 # `deletion_vectors.rows.RowPositions` reads it: a list of a billion deleted rows would not fit a driver. `positions` is
 # `positions.pack`, of rows that are not deleted. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them
 # one by one; one value alone belongs to them all, and where there are no `row_ids`, none of them met a source row.
@@ -28,7 +30,7 @@ from airflow_txlog.storage.locations import read_bytes
 # typed.
 PLAN_FIELDS = [
     pa.field("index", pa.int64(), nullable=False),
-    pa.field("location", pa.string(), nullable=False),
+    pa.field("path", pa.string(), nullable=False),
     pa.field("size_bytes", pa.int64()),
     pa.field("num_records", pa.int64()),
     pa.field("directory", pa.string()),
@@ -75,48 +77,60 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """The work of each task: sent along, or left at a location when it is too large to be sent along.
+    """The work of each task: sent along, or left in files when it is too large to be sent along.
 
-    `digests` are the SHA-256 of what was left at each location: a plan names the files that a task opens with the
-    worker's credentials, so a task takes it from nothing but these bytes.
+    `store` is that of the planned files, in one table all of them. `paths` are those of the files that hold the plan,
+    in the store `kept`: the job's own table. `digests` are the SHA-256 of what was left there: a plan names the files
+    that a task opens with the worker's credentials, so a task takes it from nothing but these bytes.
     """
 
+    store: StoreReference
     inline: tuple[bytes, ...] = ()
-    locations: tuple[str, ...] = ()
+    kept: StoreReference | None = None
+    paths: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.inline) or len(self.locations)
+        return len(self.inline) or len(self.paths)
 
-    def files(self, number: int) -> Iterator[PlannedFile]:
-        """The files of one bin, in the order of their index.
+    def store_beside(self, written: Store) -> Store:
+        """The store of the planned files: `written` itself, where it is the one that new files go to."""
+        return written if StoreReference.of(written) == self.store else self.store.open()
+
+    def files(self, number: int, store: Store) -> Iterator[PlannedFile]:
+        """The files of one bin, in the order of their index. `store` is the one that `self.store` opens.
 
         Raises JobError, retryable, where the file of a plan is not the one that the driver left.
         """
         data = self.inline[number] if self.inline else self._left(number)
-        return planned_files(pa.ipc.open_stream(data).read_all())
+        return planned_files(pa.ipc.open_stream(data).read_all(), store)
 
     def _left(self, number: int) -> bytes:
-        location = self.locations[number]
-        data = read_bytes(location)
+        assert self.kept is not None
+        path = self.paths[number]
+        with self.kept.open().open_input(path) as source:
+            data: bytes = source.read()
         if hashlib.sha256(data).hexdigest() != self.digests[number]:
             raise JobError(
-                f"The plan {location} is not what this job has written: another process has replaced it. Nothing that "
-                "it names was opened, and nothing was committed. Find out who else writes to the table's folder.",
+                f"The plan {readable(self.kept.root, path)} is not what this job has written: another process has "
+                "replaced it. Nothing that it names was opened, and nothing was committed. Find out who else writes to "
+                "the table's folder.",
                 retryable=True,
             )
         return data
 
 
-def planned_files(plan: pa.Table) -> Iterator[PlannedFile]:
-    """The rows of a plan as values."""
+def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
+    """The rows of a plan as values; `store` is that of the files."""
     constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
     parts = [field.name for field in PART_FIELDS if field.name in plan.column_names]
     for row in range(plan.num_rows):
         value = {field.name: plan.column(field.name)[row].as_py() for field in PLAN_FIELDS}
         yield PlannedFile(
             index=value["index"],
-            file=DataFile(location=value["location"], size_bytes=value["size_bytes"], num_records=value["num_records"]),
+            file=DataFile(
+                store=store, path=value["path"], size_bytes=value["size_bytes"], num_records=value["num_records"]
+            ),
             directory=value["directory"] or "",
             partition_values=dict(value["partition_values"] or []),
             deleted=value["deleted"],

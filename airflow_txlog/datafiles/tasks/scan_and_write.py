@@ -9,6 +9,7 @@ Source: soundness B9, B10, A17.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -44,7 +45,7 @@ from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_filter import RowFilter, passing
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError, TxlogError, from_dict
-from airflow_txlog.storage.locations import inside, readable
+from airflow_txlog.storage import Store
 
 ADDRESS_COLUMN = "_txlog_address"
 ROW_ID_COLUMN = "_txlog_row"
@@ -130,8 +131,9 @@ class ScanTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch for each batch of the files; raises TaskFailed."""
         use_one_thread()
+        store = self.bins.store.open()
         for number in task_numbers(batches):
-            for planned in self.bins.files(number):
+            for planned in self.bins.files(number, store):
                 yield from self.rows_of(planned)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
@@ -148,7 +150,7 @@ class ScanTask:
             groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
             if self.rows == "only":
                 groups = _groups_with_positions(asked, parquet, groups)
-            deleted = deleted_rows(planned.deleted, readable(planned.file.location), parquet.metadata.num_rows)
+            deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
             names = names_in_file(planned.file, parquet.schema_arrow, in_file)
             for start, batch in read_batches(planned.file, parquet, names, row_groups=groups):
                 if self.rows == "only":
@@ -225,15 +227,17 @@ class RewriteTask:
         """Records of staged files, and of what went wrong."""
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
+        store = self.layout.store.open()
+        planned_store = self.bins.store_beside(store)
         for number in task_numbers(batches):
             try:
-                files = self.bins.files(number)
+                files = self.bins.files(number, planned_store)
             except TxlogError as error:
                 yield error_record(error)
                 continue
             for planned in files:
                 try:
-                    staged = self.copied(planned, attempt)
+                    staged = self.copied(planned, attempt, store)
                 except TxlogError as error:
                     yield error_record(error)
                     continue
@@ -241,18 +245,26 @@ class RewriteTask:
                     yield records([staged])
 
     def copied(
-        self, planned: PlannedFile, attempt: str, look: Callable[[int, pa.RecordBatch], None] | None = None
+        self,
+        planned: PlannedFile,
+        attempt: str,
+        store: Store,
+        look: Callable[[int, pa.RecordBatch], None] | None = None,
     ) -> StagedFile | None:
-        """The copy of one file, None where no row is left; a failed one leaves nothing. `look`: see `copy_without`."""
+        """The copy of one file in `store`, None where no row is left; a failed one leaves nothing.
+
+        `look`: see `copy_without`.
+        """
         writer: RowGroupWriter | None = None
         try:
             with open_for_copy(planned.file) as parquet:
-                deleted = deleted_rows(planned.deleted, readable(planned.file.location), parquet.metadata.num_rows)
+                deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
                 options = copy_options(parquet, self.layout.parquet)
                 path = self._path(planned, attempt, options["compression"])
                 schema = copy_schema(parquet, self.layout.schema)
                 writer = RowGroupWriter(
-                    inside(self.layout.root, path),
+                    store,
+                    path,
                     schema,
                     options=options,
                     key_values=copy_key_values(parquet),
@@ -270,7 +282,6 @@ class RewriteTask:
         size_bytes, modification_time_ms, stats = closed
         return StagedFile(
             path=encode_add_path(path),
-            location=writer.location,
             partition_values=planned.partition_values,
             size_bytes=size_bytes,
             modification_time_ms=modification_time_ms,
@@ -302,27 +313,41 @@ class WriteTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, or one of what went wrong: then every file of this task is gone again."""
         use_one_thread()
-        writer = PartitionedWriter(self.layout)
-        try:
+        with writing(self.layout, batches) as (writer, report):
             rows = 0
             for batch in batches:
                 named = batch if self.names is None else batch.rename_columns(self.names)
                 checked = without_violations(named, must_check=self.layout.must_check)
                 writer.write(_numbered(checked, rows) if self.numbers_rows else checked)
                 rows += batch.num_rows
-            staged = writer.finish()
-        except TxlogError as error:
-            writer.abandon()
-            # Spark goes on sending; a worker that stops listening would look like one that died.
-            for _ in batches:
-                pass
-            yield error_record(error)
-            return
-        except BaseException:
-            writer.abandon()
-            raise
+        yield from report
+
+
+@contextlib.contextmanager
+def writing(
+    layout: Layout, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[PartitionedWriter, list[pa.RecordBatch]]]:
+    """A writer of a task's rows, and the records that the task is to yield once the block has ended.
+
+    Where the block or the end of a file raises, every file of the writer is deleted; a TxlogError becomes the record,
+    and does not leave the block. `batches` are what Spark sends the task.
+    """
+    report: list[pa.RecordBatch] = []
+    writer = PartitionedWriter(layout)
+    try:
+        yield writer, report
+        staged = writer.finish()
         if staged:
-            yield records(staged)
+            report.append(records(staged))
+    except TxlogError as error:
+        writer.abandon()
+        # Spark goes on sending; a worker that stops listening would look like one that died.
+        for _ in batches:
+            pass
+        report.append(error_record(error))
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 def staged_or_error(record: str) -> StagedFile | TxlogError:

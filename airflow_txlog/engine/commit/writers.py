@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import OverwritingWriter
+from airflow_txlog.locations import store_kind
 from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
 
 # How many of the newest commits are asked who wrote them.
 COMMITS_ASKED = 5
-
-_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
-
-
-def store_kind(root: str) -> str:
-    """What kind of store a table's root is on: "s3" for every spelling of it, else the scheme itself."""
-    scheme = urlsplit(root).scheme
-    return "s3" if scheme in _S3_SCHEMES else scheme
 
 
 def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:

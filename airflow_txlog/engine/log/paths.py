@@ -23,13 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.partitioning import decode_add_path, encode_add_path
-
-# A scheme counts only where a slash follows: a relative file name may hold a colon.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
-_AUTHORITY = re.compile(r"//([^/]*)")
-
-# One store under several names. Hadoop's names for S3 differ in the client, not in the object.
-_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+from airflow_txlog.locations import LOCAL, is_inside, split, store_kind
 
 # What makes a wire path differ from its canonical form; everything else is its own key. RE2 and Python read it alike.
 _NEEDS_WORK = r"%|:|//|^/|/$|^$|(^|/)\.{1,2}(/|$)"
@@ -113,25 +107,14 @@ def misspelled(wire_paths: pa.ChunkedArray) -> pa.BooleanArray:
     return pa.array(found, pa.bool_())
 
 
-def is_inside(path: str) -> bool:
-    """Whether a canonical path lies in the table, by its letters."""
-    return _SCHEME.match(path) is None and not path.startswith("/")
-
-
 def _split(uri: str) -> tuple[str | None, str, str]:
     """Scheme, authority and path; the path of an absolute URI begins with "/"."""
-    match = _SCHEME.match(uri)
-    if match is None:
-        return None, "", uri
-    scheme = match[1].lower()
-    rest = uri[match.end() :]
-    authority = ""
-    found = _AUTHORITY.match(rest)
-    if found is not None:
-        authority, rest = found[1], rest[found.end() :]
-    if scheme == "file":
+    scheme, authority, path = split(uri)
+    if scheme is None:
+        return None, "", path
+    if scheme == LOCAL:
         authority = ""  # RFC 8089: an empty authority and "localhost" are this machine; Delta knows no other.
-    return _SAME_SCHEME.get(scheme, scheme), authority, rest or "/"
+    return store_kind(uri), authority, path or "/"
 
 
 def _join(scheme: str | None, authority: str, path: str) -> str:

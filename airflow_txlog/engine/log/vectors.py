@@ -19,11 +19,10 @@ from typing import Any
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.engine.log.actions import DeletionVector
-from airflow_txlog.engine.log.paths import canonical_path, is_inside
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import CorruptTable
 from airflow_txlog.limits import VECTOR
 from airflow_txlog.storage.base import Store
-from airflow_txlog.storage.locations import open_input
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -166,7 +165,7 @@ def _read_file(store: Store, path: str, ranges: Iterable[_Range]) -> list[tuple[
     source = f"{path} of {store.root}"
     ordered = sorted(ranges)
     with _open(store, path, source) as file:
-        size_bytes = file.seek(0, 2)
+        size_bytes = file.size()
         for offset, length in ordered:
             if offset < 1 or length < 0 or offset + _SIZE_BYTES + length + _CHECKSUM_BYTES > size_bytes:
                 raise corrupt_vector(
@@ -194,10 +193,7 @@ def _read_file(store: Store, path: str, ranges: Iterable[_Range]) -> list[tuple[
 
 def _open(store: Store, path: str, source: str) -> Any:
     try:
-        if is_inside(path):
-            return store.open_input(path)
-        # A shallow clone names the vectors of its source, as it names its data files.
-        return open_input(store.location(path))[0]
+        return store.open_input(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "the table names its file, and it is not there"
         raise corrupt_vector(source, what, path=path, is_missing=True) from error

@@ -11,16 +11,16 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.engine.log.paths import canonical_path, is_inside
+from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import InvalidInput, SourceNotFound
-from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.locations import is_inside
+from airflow_txlog.storage import Access, FileInfo, open_named_file
 
 # Column names by what they mean, the first being ours and the others those of delta-spark and of store reports.
 _COLUMNS = {
@@ -42,7 +42,7 @@ class Inventory:
     """How many of its rows name nothing inside the table."""
 
 
-def read_inventory(source: pa.Table | str | os.PathLike[str], root: str) -> Inventory:
+def read_inventory(source: pa.Table | str | os.PathLike[str], root: str, access: Access) -> Inventory:
     """The inventory as a table, or read from a Parquet or CSV file (by its ending; a path or a URI).
 
     Columns, whatever their case: `path`, relative to the table or absolute, as the store spells it (nothing in it is
@@ -52,7 +52,7 @@ def read_inventory(source: pa.Table | str | os.PathLike[str], root: str) -> Inve
     Raises SourceNotFound where there is no such file, InvalidInput where it cannot be read, a column is missing or has
     another type, or a path or a time is null.
     """
-    table = source if isinstance(source, pa.Table) else _read(os.fspath(source))
+    table = source if isinstance(source, pa.Table) else _read(os.fspath(source), access)
     rows = zip(
         _column(table, "path", pa.string()),
         _column(table, "modificationtime", pa.int64()),
@@ -76,12 +76,12 @@ def read_inventory(source: pa.Table | str | os.PathLike[str], root: str) -> Inve
     return Inventory(files=files, directories=ordered, outside=outside)
 
 
-def _read(path: str) -> pa.Table:
+def _read(path: str, access: Access) -> pa.Table:
     ending = path.rpartition(".")[2].lower()
     if ending not in ("parquet", "csv"):
         raise InvalidInput(f"InvalidInput: the inventory {path} is neither .parquet nor .csv. Nothing was deleted.")
     try:
-        with fsspec.open(path, "rb") as file:
+        with open_named_file(path, access) as file:
             return pq.read_table(file) if ending == "parquet" else pyarrow.csv.read_csv(file)
     except FileNotFoundError as error:
         raise SourceNotFound(

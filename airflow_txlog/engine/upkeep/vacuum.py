@@ -22,7 +22,6 @@ import pyarrow as pa
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
-from airflow_txlog.engine.log.paths import is_inside
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.deleting import (
     PARALLELISM,
@@ -50,6 +49,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import (
     plan_vacuum,
 )
 from airflow_txlog.errors import InvalidInput, OutsideTable, RetentionTooShort
+from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.local import NO_SPACE
 
@@ -230,7 +230,7 @@ def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
         directories = store.list_directories()
         listed = list(_walked(store, clock, unreadable))
     else:
-        inventory = read_inventory(request.inventory, store.root)
+        inventory = read_inventory(request.inventory, store.root, store.access)
         directories, listed = inventory.directories, inventory.files
         log.info(
             "vacuum of %s: the inventory names %d files, and %d rows outside of the table, which are left alone",

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
-from airflow_txlog.engine.log.paths import canonical_paths, is_inside
+from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
+from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.base import FileInfo
 
 

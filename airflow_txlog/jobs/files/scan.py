@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,7 +27,8 @@ from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.schemas import compared_as_char, spark_schema
-from airflow_txlog.storage.locations import inside, open_output
+from airflow_txlog.locations import readable
+from airflow_txlog.storage import Store, StoreReference
 
 # A closure of more than this is left in files: Connect refuses large messages.
 MAX_INLINE_BYTES = 32 * 1024 * 1024
@@ -43,15 +44,21 @@ TWO_WAVES_BYTES = 512 * 1024 * 1024
 class FilePlan:
     """Data files of one snapshot and what to do with them: a table of `plans.PLAN_FIELDS` and partition constants.
 
-    `schema` is the table's; `table.column("index")` numbers the files among those that the plan was first made of.
+    `schema` is the table's, and `store` its store; `table.column("index")` numbers the files among those that the plan
+    was first made of.
     """
 
     table: pa.Table
     schema: pa.Schema
+    store: Store
 
     @property
     def num_files(self) -> int:
         return int(self.table.num_rows)
+
+    def name_of(self, row: int) -> str:
+        """Where the file of a row lies, for people."""
+        return readable(self.store.root, self.table.column("path")[row].as_py())
 
     def live_row_counts(self) -> list[int | None]:
         """Rows of each file that its deletion vector leaves; None where it is not known how many the file has."""
@@ -64,14 +71,14 @@ class FilePlan:
 
     def take(self, rows: Sequence[int]) -> FilePlan:
         """The plan of these rows, in this order."""
-        return FilePlan(table=self.table.take(pa.array(rows, pa.int64())), schema=self.schema)
+        return replace(self, table=self.table.take(pa.array(rows, pa.int64())))
 
     def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
         """The plan with `positions`, `row_ids`, `clauses`, `segment` or `is_copied` set, one value a file."""
         index = self.table.schema.get_field_index(name)
         field = self.table.schema.field(index)
         column = pa.array(values, field.type)
-        return FilePlan(table=self.table.set_column(index, field, column), schema=self.schema)
+        return replace(self, table=self.table.set_column(index, field, column))
 
 
 def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: Instants | None = None) -> FilePlan:
@@ -89,7 +96,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     values = [dict(row["partition_values"] or []) for row in rows]
     columns = {
         "index": list(range(len(rows))),
-        "location": [snapshot.location(row["path"]) for row in rows],
+        "path": [snapshot.path_to_read(row["path"]) for row in rows],
         "size_bytes": [row["size"] for row in rows],
         "num_records": [record_count(row["stats"]) for row in rows],
         "directory": [_directory(snapshot, value) for value in values],
@@ -107,7 +114,8 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
         *PLAN_FIELDS,
         *(pa.field(CONSTANT_PREFIX + name, c.type) for name, c in zip(typed, constants, strict=True)),
     ]
-    return FilePlan(table=pa.table([*arrays, *constants], schema=pa.schema(fields)), schema=snapshot.schema)
+    table = pa.table([*arrays, *constants], schema=pa.schema(fields))
+    return FilePlan(table=table, schema=snapshot.schema, store=snapshot.store)
 
 
 def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -> str:
@@ -144,7 +152,7 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False) ->
     if in_pieces:
         parts = parts_of(context.parallelism, sizes)
         if max(parts, default=1) > 1:
-            plan = FilePlan(table=in_parts(plan.table, parts), schema=plan.schema)
+            plan = replace(plan, table=in_parts(plan.table, parts))
             sizes = [size // count for size, count in zip(sizes, parts, strict=True) for _ in range(count)]
     return sent_bins(context, plan, pack_bins(sizes, task_count(context.parallelism, sizes)))
 
@@ -166,16 +174,16 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
     """The work of each task, given by the plan's rows, sent along or, where it is large, left in the inputs folder."""
     encoded = encode_bins(plan.table, packed)
+    store = StoreReference.of(plan.store)
     if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
-        return Bins(inline=tuple(encoded))
-    locations = []
+        return Bins(store=store, inline=tuple(encoded))
     plan_id = context.clock.unique_id()
-    for number, data in enumerate(encoded):
-        location = inside(context.inputs_location, f"plan-{plan_id}-{number}.arrow")
-        with open_output(location) as sink:
-            sink.write(data)
-        locations.append(location)
-    return Bins(locations=tuple(locations), digests=tuple(hashlib.sha256(data).hexdigest() for data in encoded))
+    paths = tuple(f"{context.inputs_folder}/plan-{plan_id}-{number}.arrow" for number in range(len(encoded)))
+    for path, data in zip(paths, encoded, strict=True):
+        with context.store.open_new(path) as output:
+            output.write(data)
+    digests = tuple(hashlib.sha256(data).hexdigest() for data in encoded)
+    return Bins(store=store, kept=StoreReference.of(context.store), paths=paths, digests=digests)
 
 
 def task_count(parallelism: int, sizes: Sequence[int]) -> int:

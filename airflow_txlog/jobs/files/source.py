@@ -35,7 +35,7 @@ from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, spark_schema
 from airflow_txlog.records import AnySource, QuerySource, SourceOperation, TableView, View
-from airflow_txlog.storage.locations import is_local, open_input, readable
+from airflow_txlog.storage import Store, StoreReference
 
 # About what one bucket of a materialized source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
@@ -61,6 +61,7 @@ class MaterializedSource:
 
     frame: DataFrame
     files: tuple[StagedFile, ...]
+    store: Store
     reads_target: bool
 
     @property
@@ -93,8 +94,7 @@ class MaterializedSource:
         """The values of one of the source's columns, once each, in no order; null among them where there is one."""
         parts = []
         for file in self.files:
-            source, _ = open_input(file.location)
-            with source:
+            with self.store.open_input(file.store_path) as source:
                 read = pq.read_table(source, columns=[column], use_threads=False).column(column)
             parts.append(pc.unique(read))
         return pc.unique(pa.concat_arrays(parts)) if parts else pa.array([], pa.null())
@@ -104,8 +104,7 @@ class MaterializedSource:
         wanted = {name.lower() for name in columns}
         total = 0
         for file in self.files:
-            source, _ = open_input(file.location)
-            with source:
+            with self.store.open_input(file.store_path) as source:
                 metadata = pq.read_metadata(source)
             for group in range(metadata.num_row_groups):
                 for index in range(metadata.num_columns):
@@ -165,7 +164,8 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     typed = StructType([field for field in source.frame.schema if field.name not in untyped])
     schema = _arrow_schema(typed)
     layout = Layout(
-        root=context.inputs_location,
+        store=StoreReference.of(context.store),
+        folder=context.inputs_folder,
         schema=pa.schema([*schema, pa.field(ROW_ID_COLUMN, pa.int64())]),
         partition_columns=(),
         job_id=context.job_id,
@@ -179,7 +179,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
     # its rows' numbers, so it is taken after that.
     rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
-    staged = collect_records(records_of(rows, layout, numbers_rows=True), "write down the source's rows")
+    staged = collect_records(context, records_of(rows, layout, numbers_rows=True), "write down the source's rows")
     context.saved_inputs.source = SavedSource(
         files=tuple(staged), schema=source.frame.schema.jsonValue(), parameters=tuple(sorted(gate.used))
     )
@@ -187,6 +187,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     return MaterializedSource(
         frame=_read_back(context, staged, layout.schema, source.frame.schema),
         files=tuple(staged),
+        store=context.store,
         reads_target=source.reads_target,
     )
 
@@ -201,7 +202,8 @@ def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSourc
     schema = schema_of_json(saved.schema)
     typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
     stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
-    return MaterializedSource(frame=_read_back(context, files, stored, schema), files=tuple(files), reads_target=False)
+    frame = _read_back(context, files, stored, schema)
+    return MaterializedSource(frame=frame, files=tuple(files), store=context.store, reads_target=False)
 
 
 def _view(context: JobContext, view: View, argument: str, target: Snapshot | None) -> Source:
@@ -226,7 +228,8 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
 
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
     try:
-        table = Table.open(view.table, allow_absolute_paths=context.spec.allow_absolute_paths)
+        table = Table.at(view.table, context.store.access)
+        table.snapshot()
     except TableNotFound as error:
         raise SourceNotFound(
             f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
@@ -276,7 +279,7 @@ def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema,
         reader = context.spark.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
         # Nor whatever it would pass over in silence: rows that are gone are no rows less, they are an error.
         reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-        frame = reader.parquet(*(_spark_path(file.location) for file in staged))
+        frame = reader.parquet(*(_spark_path(context.root, file.store_path) for file in staged))
     else:
         frame = context.spark.createDataFrame([], stored)
     have = set(stored.names)
@@ -284,7 +287,6 @@ def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema,
     return frame.select(*columns, frame[ROW_ID_COLUMN])
 
 
-def _spark_path(location: str) -> str:
-    """A location as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
-    literal = _GLOB.sub(r"\\\1", readable(location))
-    return f"file://{literal}" if is_local(location) else literal
+def _spark_path(root: str, path: str) -> str:
+    """A file as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
+    return _GLOB.sub(r"\\\1", f"{root}/{path}")

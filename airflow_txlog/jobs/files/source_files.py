@@ -9,8 +9,6 @@ folder hold deleted rows, and what this job has staged. Source: soundness A2, C7
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.storage.locations import is_local
+from airflow_txlog.locations import local_path, split, store_kind
+from airflow_txlog.storage.local_files import real_path
 
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.
@@ -82,13 +81,14 @@ def _lies_in(path: str, folder: str) -> bool:
 
 def canonical(uri: str) -> str:
     """A URI such that two names of one folder are equal, symbolic links of this machine included (soundness C7)."""
-    return re.sub(r"^s3[an]://", "s3://", _resolved(uri))
+    scheme, authority, path = split(_resolved(uri))
+    return path if scheme is None else f"{store_kind(uri)}://{authority}{path}"
 
 
 def _resolved(uri: str) -> str:
     """The same, under a scheme that Spark knows."""
-    path = re.sub(r"^file:/+", "/", uri)
-    return os.path.realpath(path) if is_local(path) or "://" not in path else path.rstrip("/")
+    path = local_path(uri)
+    return uri.rstrip("/") if path is None else real_path(path)
 
 
 def _items(found: Any) -> list[Any]:

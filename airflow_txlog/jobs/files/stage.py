@@ -40,7 +40,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, changes_frame, cop
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.storage.locations import delete, exists
+from airflow_txlog.storage import Store, StoreReference
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
@@ -59,7 +59,7 @@ def layout_for(context: JobContext, metadata: Metadata) -> Layout:
     check_files_writable(schema, metadata.partition_columns, context.root)
     columns = properties.stats_columns
     return Layout(
-        root=context.root_location,
+        store=StoreReference.of(context.store),
         schema=arrow_schema(schema, mapping_mode(metadata.configuration, context.root)),
         partition_columns=_spelled(metadata, schema),
         job_id=context.job_id,
@@ -128,7 +128,7 @@ def stage(
     frame = frames[0]
     for other in frames[1:]:
         frame = frame.union(other)
-    return collect_records(frame, "write the data files")
+    return collect_records(context, frame, "write the data files")
 
 
 def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
@@ -159,7 +159,7 @@ def _written(rows: DataFrame, task: WriteTask | ImageTask) -> DataFrame:
     return rows.toDF(*numbers).mapInArrow(task, spark_schema(RECORD_SCHEMA))
 
 
-def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
+def collect_records(context: JobContext, frame: DataFrame, what: str) -> list[StagedFile]:
     """The files that a writing frame staged. Evaluates the frame.
 
     Raises the first TxlogError among its records, after deleting the files of the others; InvalidInput or JobError
@@ -170,7 +170,7 @@ def collect_records(frame: DataFrame, what: str) -> list[StagedFile]:
     staged = [entry for entry in reported if isinstance(entry, StagedFile)]
     errors = [entry for entry in reported if isinstance(entry, TxlogError)]
     if errors:
-        unstage(staged)
+        unstage(context.store, staged)
         raise errors[0]
     return staged
 
@@ -186,17 +186,18 @@ def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
     return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
 
 
-def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
+def check_not_swept(store: Store, files: Sequence[StagedFile]) -> None:
     """Raises JobError, retryable, where a VACUUM may have deleted files of the commit.
 
     Young files are not looked up. From a quarter of the least orphan retention on each one must still be there, and
     from the half on nothing is committed: a VACUUM may be under way. A commit that names what is gone would be a hollow
-    table. `now_ms` is the store's clock. Source: soundness A16.
+    table. The files' ages are by the store's clock. Source: soundness A16.
     """
+    now_ms = store.now_ms()
     if not may_be_swept(files, now_ms):
         return
     age_ms = now_ms - min(file.modification_time_ms for file in files)
-    gone = [file.path for file in files if not exists(file.location)]
+    gone = [file.path for file in files if store.stat(file.store_path) is None]
     if gone or age_ms >= ORPHAN_RETENTION_FLOOR_MS // 2:
         what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
         raise JobError(
@@ -206,11 +207,11 @@ def check_not_swept(files: Sequence[StagedFile], now_ms: int) -> None:
         )
 
 
-def unstage(files: Iterable[StagedFile]) -> None:
+def unstage(store: Store, files: Iterable[StagedFile]) -> None:
     """Delete staged files, which the caller has proved to be in no commit (soundness A17).
 
     A file that cannot be deleted is an orphan for VACUUM: it must not hide the error that led here.
     """
     for file in files:
         with contextlib.suppress(Exception):
-            delete(file.location)
+            store.delete(file.store_path)

@@ -5,10 +5,10 @@ Neither carries an application transaction: both are idempotent by nature (sound
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 
 from airflow_txlog.contract import JobResult
-from airflow_txlog.engine import Table
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.records import Vacuum
 
@@ -17,17 +17,9 @@ PATHS_SHOWN = 20
 
 def checkpoint(context: LogContext) -> JobResult:
     """Write a checkpoint of the latest version."""
-    spec = context.spec
-    with context.step(spec.operation.name):
-        version = Table.open(spec.table_uri, strict_writers=spec.strict_writers).checkpoint()
-    return JobResult(
-        status="committed",
-        operation=spec.operation.name,
-        table_uri=spec.table_uri,
-        version=version,
-        read_version=version,
-        steps=context.steps,
-    )
+    with context.step(context.spec.operation.name):
+        version = context.table.checkpoint()
+    return context.result(is_committed=True, version=version, read_version=version)
 
 
 def vacuum(context: LogContext) -> JobResult:
@@ -35,10 +27,9 @@ def vacuum(context: LogContext) -> JobResult:
 
     `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite.
     """
-    spec, described = context.spec, context.record(Vacuum)
+    table, described = context.table, context.record(Vacuum)
     hours = described.retention_hours
-    with context.step(spec.operation.name):
-        table = Table.open(spec.table_uri, strict_writers=spec.strict_writers)
+    with context.step(context.spec.operation.name):
         before = table.snapshot().version
         done = table.vacuum(
             None if hours is None else dt.timedelta(hours=hours),
@@ -52,14 +43,12 @@ def vacuum(context: LogContext) -> JobResult:
     metrics = {"numFilesToDelete": len(done.files), "sizeOfDataToDelete": done.size_bytes}
     if not done.dry_run:
         metrics |= {"numDeletedFiles": done.deleted_files, "numVacuumedDirectories": done.deleted_directories}
-    return JobResult(
-        status="nothing_to_do" if done.dry_run else "committed",
-        operation=spec.operation.name,
-        table_uri=spec.table_uri,
+    result = context.result(
+        is_committed=not done.dry_run,
         version=after,
         read_version=before,
         metrics=metrics,
         files={"removed": 0 if done.dry_run else done.deleted_files},
-        steps=context.steps,
-        details={"files": sorted(done.files)[:PATHS_SHOWN], "dry_run": done.dry_run, "mode": done.mode},
     )
+    details = {"files": sorted(done.files)[:PATHS_SHOWN], "dry_run": done.dry_run, "mode": done.mode}
+    return dataclasses.replace(result, details=details)

@@ -38,7 +38,7 @@ def restore(context: LogContext) -> JobResult:
     Raises what `engine.Table.restore` raises; a ConcurrentWrite is not retryable here.
     """
     with context.step("open"):
-        table = context.open_table()
+        table = context.table
         tx = table.begin()
     snapshot, application = tx.snapshot, context.spec.application
     assert snapshot is not None

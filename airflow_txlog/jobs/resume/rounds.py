@@ -80,7 +80,7 @@ def run_rounds(
         result = rounds.run()
     except BaseException:
         if rounds.fate_is_known and not (saved_work and saved_work.is_published):
-            unstage(memory.staged_files())
+            unstage(context.store, memory.staged_files())
         raise
     _delete_leftovers(context, result, memory, saved_work)
     return result
@@ -95,9 +95,9 @@ def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, sa
     is_published = saved_work is not None and saved_work.is_published
     is_committed = result.status == "committed"
     if is_committed and (not is_published or context.spec.application is not None):
-        unstage(memory.dropped)
+        unstage(context.store, memory.dropped)
     elif not is_committed and not is_published:
-        unstage(memory.staged_files())
+        unstage(context.store, memory.staged_files())
 
 
 class _Rounds:
@@ -115,7 +115,7 @@ class _Rounds:
         self._begin_absent = begin_absent
         self._clock = clock
         # One table for all rounds: the next one reads only the commits that it lost to.
-        self._table = context.open_table()
+        self._table = context.table
         self.fate_is_known = True
         """Whether it is certain that no commit of these rounds is in the table."""
 
@@ -151,7 +151,7 @@ class _Rounds:
                 context.tables_read.append((self._table, tx.snapshot))
             change = self._plan(tx)
         if change.all_staged:
-            check_not_swept(change.all_staged, self._table.store.now_ms())
+            check_not_swept(self._table.store, change.all_staged)
         with context.step("commit"):
             is_committed = self._commit(tx, change)
         version = None if tx.outcome is None else tx.outcome.version

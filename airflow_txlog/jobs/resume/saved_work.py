@@ -30,7 +30,7 @@ from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
-from airflow_txlog.jobs.files.saved_files import confined, without_location
+from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.files.stage import may_be_swept
 from airflow_txlog.jobs.resume.memory import PAIRS, FileMatches, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
@@ -38,12 +38,10 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.storage import Store, open_store
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.locations import exists, inside, open_output
 from airflow_txlog.wording import plural
 
-_FORMAT = 4
+_FORMAT = 5
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"
@@ -82,7 +80,7 @@ class Identity:
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a memory holds besides its scans. Its files have no locations."""
+    """What a memory holds besides its scans."""
 
     format: int
     identity: Identity
@@ -98,7 +96,7 @@ class SavedWork:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._store: Store = open_store(context.root)
+        self._store = context.store
         self._number = 0
         self._saved: list[str] = []
         self._seal = context.seal
@@ -157,8 +155,8 @@ class SavedWork:
         # Known to others from the moment that writing begins.
         self.is_published = True
         try:
-            with open_output(inside(self._context.inputs_location, name)) as sink:
-                sink.write(data)
+            with self._store.open_new(f"{self._folder}/{name}") as output:
+                output.write(data)
         except OSError as error:
             self._context.log(f"what was staged could not be written down ({error}): a retry would start over")
             return
@@ -169,7 +167,7 @@ class SavedWork:
 
     @property
     def _folder(self) -> str:
-        return self._context.inputs_location.rsplit("/", 1)[-1]
+        return self._context.inputs_folder
 
     def _saved_before(self) -> list[str]:
         """What the tries of this work have saved, newest first by the store's clock."""
@@ -216,8 +214,8 @@ class SavedWork:
                 if schema is not None:
                     schema_of_json(schema)
             return _Saved(
-                memory=memory_of(header, scans, self._context.root_location),
-                inputs=_with_source_files(header.inputs, lambda file: confined(file, self._context.inputs_location)),
+                memory=memory_of(header, scans),
+                inputs=_with_source_files(header.inputs, lambda file: confined(file, self._folder)),
                 clocks=header.clocks,
             )
         except _MALFORMED as error:
@@ -241,13 +239,18 @@ class SavedWork:
 
     def _are_fresh(self, files: Sequence[StagedFile]) -> bool:
         """Whether all files are there, and so young that no VACUUM will come for them soon (soundness A16)."""
-        return not may_be_swept(files, self._store.now_ms()) and all(exists(file.location) for file in files)
+        return not may_be_swept(files, self._store.now_ms()) and all(
+            self._store.stat(file.store_path) is not None for file in files
+        )
 
-    @staticmethod
-    def _are_unchanged(files: Sequence[StagedFile]) -> bool:
+    def _are_unchanged(self, files: Sequence[StagedFile]) -> bool:
         """Whether the source rows are the bytes that the earlier try wrote down. Reads each file whole."""
+
+        def is_unchanged(file: StagedFile) -> bool:
+            return has_digest(self._store, file.store_path, file.size_bytes, file.digest or "")
+
         with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as pool:
-            return all(pool.map(lambda file: has_digest(file.location, file.size_bytes, file.digest or ""), files))
+            return all(pool.map(is_unchanged, files))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,11 +267,11 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
     header = Header(
         format=_FORMAT,
         identity=identity,
-        inputs=_with_source_files(inputs, without_location),
+        inputs=inputs,
         clocks=clocks,
         rules=memory.rules,
-        segments=[_with_files(segment, without_location) for segment in memory.segments],
-        dropped=[without_location(file) for file in memory.dropped],
+        segments=list(memory.segments),
+        dropped=list(memory.dropped),
     )
     scans = list(memory.scans.values())
     columns: dict[str, list[Any]] = {
@@ -303,12 +306,12 @@ def decode(data: bytes) -> tuple[Header, pa.Table]:
     return msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=Header), table
 
 
-def memory_of(header: Header, table: pa.Table, folder: str) -> Memory:
-    """The memory whose header and scans these are, its files confined to the folder. Raises as `decode` does."""
+def memory_of(header: Header, table: pa.Table) -> Memory:
+    """The memory whose header and scans these are, its files confined to the table. Raises as `decode` does."""
     memory = Memory(
         rules=header.rules,
-        segments=[_with_files(segment, lambda file: confined(file, folder)) for segment in header.segments],
-        dropped=[confined(file, folder) for file in header.dropped],
+        segments=[_with_files(segment, confined) for segment in header.segments],
+        dropped=[confined(file) for file in header.dropped],
     )
     files = table.select(["path", "vector", "deleted"]).to_pylist()
     lists = [table.column(name).combine_chunks() for name in PAIRS.names]

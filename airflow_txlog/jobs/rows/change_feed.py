@@ -7,7 +7,7 @@ that was there before. Source: protocol, "Add CDC File"; delta-spark, DeleteComm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
     if prepared.whole.num_rows:
         tables.append(plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.instants).table)
         files = pa.concat_tables([files, prepared.whole])
-    plan = FilePlan(table=pa.concat_tables(tables), schema=found.plan.schema)
+    plan = replace(found.plan, table=pa.concat_tables(tables))
     return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
 
 

@@ -9,7 +9,9 @@ A17.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,8 +32,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.resume.memory import VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.find import FoundRows
-from airflow_txlog.storage import open_store
-from airflow_txlog.storage.locations import location_of, readable, size_and_time
+from airflow_txlog.locations import readable
 
 _FOOTERS_AT_ONCE = 16
 
@@ -81,11 +82,11 @@ def stage_vectors(
 
 
 def _deleted_rows(plan: FilePlan, row: int, leaving: RowPositions) -> RowPositions:
-    location = readable(plan.table.column("location")[row].as_py())
+    name = plan.name_of(row)
     before = plan.table.column("deleted")[row].as_py()
     if before is None:
         return leaving
-    return RowPositions(union([leaving, RowPositions(before, f"of {location}")]), f"of {location}")
+    return RowPositions(union([leaving, RowPositions(before, f"of {name}")]), f"of {name}")
 
 
 def _row_counts(plan: FilePlan, rows: Sequence[int]) -> dict[int, int]:
@@ -100,7 +101,9 @@ def _row_counts(plan: FilePlan, rows: Sequence[int]) -> dict[int, int]:
 
 def _rows_in_footer(plan: FilePlan, row: int) -> int:
     file = DataFile(
-        location=plan.table.column("location")[row].as_py(), size_bytes=plan.table.column("size_bytes")[row].as_py()
+        store=plan.store,
+        path=plan.table.column("path")[row].as_py(),
+        size_bytes=plan.table.column("size_bytes")[row].as_py(),
     )
     with open_data_file(file) as parquet:
         return int(parquet.metadata.num_rows)
@@ -138,7 +141,7 @@ def _staged(
         else:
             found.append(new_vector_file(bitmaps, prefix_chars=prefix_chars))
             new.append((fingerprint, found[-1]))
-    write_vector_files(open_store(context.root), [file for _, file in new])
+    write_vector_files(context.store, [file for _, file in new])
     memory.add(
         Segment(kind=VECTORS, inputs=segments[fingerprint], fingerprint=fingerprint, files=(_record(context, file),))
         for fingerprint, file in new
@@ -148,15 +151,15 @@ def _staged(
 
 def _record(context: JobContext, file: VectorFile) -> StagedFile:
     """A file of vectors as the rounds and the memory know staged files; it holds no rows of the table."""
-    location = location_of(context.root, file.path)
     # By the store's clock, like every staged file: its age decides whether a VACUUM may have taken it.
-    size_bytes, written_ms = size_and_time(location)
+    found = context.store.stat(file.path)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(context.root, file.path))
     return StagedFile(
         path=encode_path(file.path),
-        location=location,
         partition_values={},
-        size_bytes=size_bytes,
-        modification_time_ms=written_ms,
+        size_bytes=found.size_bytes,
+        modification_time_ms=found.modified_ms,
         num_records=0,
         stats="",
     )

@@ -178,7 +178,7 @@ def _stage(
         prepared.scope.check_inside(file for file in staged if file.source is None)
         _check_images(missing, found, staged)
     except BaseException:
-        unstage(staged)
+        unstage(context.store, staged)
         raise
     return staged
 

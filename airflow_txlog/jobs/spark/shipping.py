@@ -26,7 +26,7 @@ from airflow_txlog.jobs.spark.session import is_classic
 
 # `datafiles`, and what it stands on.
 _PACKAGES = ("datafiles", "storage")
-_MODULES = ("__init__.py", "clock.py", "errors.py", "limits.py")
+_MODULES = ("__init__.py", "clock.py", "errors.py", "limits.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 # Sessions that have the zip: the application's id on a cluster, the session's on Connect.

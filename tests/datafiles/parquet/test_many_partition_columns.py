@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, split_by_partition
+from tests.helpers.files import store_of
 
 
 def layout_of(columns: int) -> Layout:
     names = [f"p{number}" for number in range(columns)]
     schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
-    return Layout(root="/nowhere", schema=schema, partition_columns=tuple(names), job_id="job")
+    return Layout(store=store_of("/nowhere"), schema=schema, partition_columns=tuple(names), job_id="job")
 
 
 def split(layout: Layout, rows: list[tuple[str | None, ...]], segments: list[int] | None = None) -> dict[int, tuple]:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
+from airflow_txlog.datafiles.parquet.reading import open_data_file, read_batches
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.tasks.zorder import values_at
 from airflow_txlog.errors import UnsupportedFeature
+from tests.helpers.files import data_file
 
 
 def test_a8_a_legacy_timestamp_is_refused_in_a_column_whose_name_holds_a_dot(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_a8_a_legacy_timestamp_is_refused_in_a_column_whose_name_holds_a_dot(tmp
     rows = pa.table({"ts.at": old}).replace_schema_metadata(footer)
     location = str(tmp_path / "f.parquet")
     pq.write_table(rows, location, use_deprecated_int96_timestamps=True)
-    file = DataFile(location=location)
+    file = data_file(location)
     with open_data_file(file) as parquet, pytest.raises(UnsupportedFeature, match=r"ts\.at"):
         list(read_batches(file, parquet))
 

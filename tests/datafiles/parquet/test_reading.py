@@ -15,14 +15,15 @@ from airflow_txlog.datafiles.deletion_vectors.positions import MAX_POSITION, add
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array, convert_columns, leaves
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
-from airflow_txlog.storage.locations import location_of, outer_location
+from airflow_txlog.storage import LocalStore
+from tests.helpers.files import data_file
 
 UTC_US = pa.timestamp("us", tz="UTC")
 
 
 def write(path: Path, table: pa.Table, **options: Any) -> DataFile:
     pq.write_table(table, path, **options)
-    return DataFile(location=str(path), size_bytes=path.stat().st_size, num_records=table.num_rows)
+    return data_file(path, size_bytes=path.stat().st_size, num_records=table.num_rows)
 
 
 def read(file: DataFile, columns: list[str] | None = None, **options: Any) -> list[tuple[int, pa.RecordBatch]]:
@@ -98,27 +99,27 @@ def test_an_address_holds_the_file_and_the_position() -> None:
 
 def test_a_missing_file_is_corrupt_and_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptDataFile, match="is not there") as caught:
-        read(DataFile(location=str(tmp_path / "gone.parquet")))
+        read(data_file(tmp_path / "gone.parquet"))
     assert caught.value.path == str(tmp_path / "gone.parquet")
 
 
 def test_a19_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "f.parquet", pa.table({"k": [1]}))
     with pytest.raises(CorruptDataFile, match=r"says 1 bytes"):
-        read(DataFile(location=file.location, size_bytes=1))
+        read(data_file(file.name, size_bytes=1))
 
 
 def test_a19_a_file_of_another_row_count_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "f.parquet", pa.table({"k": [1]}))
     with pytest.raises(CorruptDataFile, match="say 2 rows"):
-        read(DataFile(location=file.location, num_records=2))
+        read(data_file(file.name, num_records=2))
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"PAR1 no footer PAR1", b"\x00" * 100])
 def test_what_is_not_parquet_is_corrupt(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f.parquet").write_bytes(content)
     with pytest.raises(CorruptDataFile, match="cannot be read as Parquet"):
-        read(DataFile(location=str(tmp_path / "f.parquet")))
+        read(data_file(tmp_path / "f.parquet"))
 
 
 def test_a_damaged_page_is_corrupt(tmp_path: Path) -> None:
@@ -134,19 +135,16 @@ def test_a_damaged_page_is_corrupt(tmp_path: Path) -> None:
 def test_a19_an_encrypted_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "f.parquet").write_bytes(b"PARE" + b"x" * 50 + b"PARE")
     with pytest.raises(UnsupportedFeature, match="encrypted") as caught:
-        read(DataFile(location=str(tmp_path / "f.parquet")))
+        read(data_file(tmp_path / "f.parquet"))
     assert caught.value.feature == "modular encryption"
 
 
-def test_a_percent_sign_in_a_location_is_a_percent_sign(tmp_path: Path) -> None:
+def test_a_percent_sign_in_a_path_is_a_percent_sign(tmp_path: Path) -> None:
     (tmp_path / "a=x%3Ay").mkdir()
     write(tmp_path / "a=x%3Ay" / "f.parquet", pa.table({"k": [1]}))
-    location = location_of(f"file://{tmp_path}", "a=x%3Ay/f.parquet")
-    assert location == f"{tmp_path}//a=x%3Ay/f.parquet"
-    assert read(DataFile(location=location))[0][1].num_rows == 1
-    assert location_of("s3://b/t", "f.parquet") == "s3://b/t/f.parquet"
-    assert location_of("file:///t", "p=1/f.parquet") == "/t//p=1/f.parquet"
-    assert outer_location("file:///other/f.parquet") == "/other/f.parquet"
+    file = DataFile(store=LocalStore(str(tmp_path)), path="a=x%3Ay/f.parquet")
+    assert read(file)[0][1].num_rows == 1
+    assert file.name == f"{tmp_path}/a=x%3Ay/f.parquet"
 
 
 # --- conversion -----------------------------------------------------------------------------------------------------
@@ -252,7 +250,7 @@ def file_with_footer(path: Path, column: pa.Array, footer: dict[str, str], *, in
     with pq.ParquetWriter(path, table.schema, store_schema=False, use_deprecated_int96_timestamps=int96) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(footer)
-    return DataFile(location=str(path))
+    return data_file(path)
 
 
 @pytest.mark.parametrize(

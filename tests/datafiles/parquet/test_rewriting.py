@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet import dictionaries, output
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
     copy_options,
@@ -26,7 +25,8 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     open_for_copy,
 )
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
-from airflow_txlog.storage.locations import inside
+from airflow_txlog.storage import LocalStore
+from tests.helpers.files import data_file
 
 
 def copy(
@@ -35,11 +35,12 @@ def copy(
     """The copy and its statistics; no path where nothing remained."""
     target = source.with_name("copy.parquet")
     target.unlink(missing_ok=True)
-    file = DataFile(location=str(source), size_bytes=source.stat().st_size)
+    file = data_file(source, size_bytes=source.stat().st_size)
     with open_for_copy(file) as parquet:
         schema = copy_schema(parquet, table_schema if table_schema is not None else parquet.schema_arrow)
         writer = RowGroupWriter(
-            inside(str(target.parent), target.name),
+            LocalStore(str(target.parent)),
+            target.name,
             schema,
             options=copy_options(parquet),
             key_values=copy_key_values(parquet),
@@ -192,7 +193,7 @@ TEXTS = pa.table(
 def test_text_is_copied_as_the_dictionary_that_it_is_and_nothing_deleted_stays_in_it(tmp_path: Path) -> None:
     source = tmp_path / "f.parquet"
     pq.write_table(TEXTS, source, compression="none", row_group_size=5)
-    file = DataFile(location=str(source))
+    file = data_file(source)
     with open_for_copy(file) as parquet:
         assert [field.type for field in parquet.schema_arrow][:2] == [
             pa.dictionary(pa.int32(), pa.string()),
@@ -214,7 +215,7 @@ def test_a_dictionary_is_spelled_out_where_its_writer_is_not_known_to_keep_value
     source = tmp_path / "f.parquet"
     pq.write_table(TEXTS, source)
     monkeypatch.setattr(dictionaries, "_DISTINCT_WRITERS", ("another",))
-    with open_for_copy(DataFile(location=str(source))) as parquet:
+    with open_for_copy(data_file(source)) as parquet:
         assert parquet.schema_arrow.field("who").type == pa.string()
     target, _ = copy(source, [2])
     assert target is not None

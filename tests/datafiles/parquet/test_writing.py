@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -32,13 +31,14 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     staged_or_error,
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
+from tests.helpers.files import place_of, store_of
 from tests.helpers.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
 
 
 def layout(root: Path, schema: pa.Schema = SCHEMA, partitions: tuple[str, ...] = ("day",), **more: Any) -> Layout:
-    return Layout(root=str(root), schema=schema, partition_columns=partitions, job_id="job", **more)
+    return Layout(store=store_of(root), schema=schema, partition_columns=partitions, job_id="job", **more)
 
 
 def write(target: Layout, *batches: pa.RecordBatch) -> list[StagedFile]:
@@ -53,7 +53,7 @@ def rows_of(target: Layout, staged: list[StagedFile]) -> list[dict[str, Any]]:
     return [
         row | file.partition_values
         for file in staged
-        for row in pq.ParquetFile(f"{target.root}/{unquote(file.path)}").read().to_pylist()
+        for row in pq.ParquetFile(place_of(target, file)).read().to_pylist()
     ]
 
 
@@ -83,8 +83,8 @@ def test_rows_go_to_the_directory_of_their_partition_and_lose_its_columns(tmp_pa
         (4, "9999-12-31", "d"),
     ]
     for file in staged:
-        assert file.location == f"{target.root}//{unquote(file.path)}"
-        assert os.path.getsize(file.location) == file.size_bytes
+        assert file.store_path == unquote(file.path)
+        assert place_of(target, file).stat().st_size == file.size_bytes
         assert json.loads(file.stats)["numRecords"] == file.num_records
         assert "day" not in json.loads(file.stats)["nullCount"]
         assert StagedFile.from_json(file.to_json()) == file
@@ -141,7 +141,7 @@ def test_a_file_is_ended_near_its_target_and_another_begun(tmp_path: Path) -> No
     # Eight bytes a row, that nothing makes smaller: 1.6 MB. A file goes on until it has its size, by row groups.
     assert 7 <= len(sizes) <= 16, sizes
     assert all(target <= size <= 2.2 * target for size in sizes[1:])
-    found = [row["id"] for file in staged for row in pq.read_table(file.location).to_pylist()]
+    found = [row["id"] for file in staged for row in pq.read_table(tmp_path / file.store_path).to_pylist()]
     assert Counter(found) == Counter(value for batch in rows for value in batch.column(0).to_pylist())
 
 
@@ -180,7 +180,7 @@ def test_a_null_where_the_table_forbids_it_is_refused(
 @pytest.mark.parametrize("field", [field for field, _, _ in NOT_NULL_CASES[1:]], ids=str)
 def test_a_null_above_a_forbidden_null_is_allowed(tmp_path: Path, field: pa.Field) -> None:
     (file,) = write(layout(tmp_path, pa.schema([field]), ()), pa.record_batch({"c": pa.array([None], field.type)}))
-    assert pq.read_table(file.location).to_pylist() == [{"c": None}]
+    assert pq.read_table(tmp_path / file.store_path).to_pylist() == [{"c": None}]
 
 
 def test_what_is_stored_as_null_breaks_not_null_in_a_partition_column(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def plan(files: list[dict[str, Any]], **constants: pa.Array) -> pa.Table:
     return pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
 
 
-def all_of(table: pa.Table, count: int = 1) -> Bins:
-    return Bins(inline=tuple(encode_bins(table, pack_bins([1] * table.num_rows, count))))
+def all_of(folder: Path, table: pa.Table, count: int = 1) -> Bins:
+    return Bins(store=store_of(folder), inline=tuple(encode_bins(table, pack_bins([1] * table.num_rows, count))))
 
 
 def numbers(count: int) -> Iterator[pa.RecordBatch]:
@@ -248,12 +248,12 @@ def two_files(folder: Path) -> list[dict[str, Any]]:
     for name, start in (("a", 0), ("b", 100)):
         rows = pa.table({"id": range(start, start + 10), "day": ["never read"] * 10})
         pq.write_table(rows, folder / f"{name}.parquet", row_group_size=4)
-    return [{"location": str(folder / "a.parquet")}, {"location": str(folder / "b.parquet")}]
+    return [{"path": "a.parquet"}, {"path": "b.parquet"}]
 
 
 def test_a_scan_yields_rows_with_addresses_and_typed_partition_values(tmp_path: Path) -> None:
     days = pa.array([dt.date(2024, 1, 1), dt.date(9999, 12, 31)])
-    task = ScanTask(bins=all_of(plan(two_files(tmp_path), day=days), 2), schema=SCHEMA, with_address=True)
+    task = ScanTask(bins=all_of(tmp_path, plan(two_files(tmp_path), day=days), 2), schema=SCHEMA, with_address=True)
     rows = [row for batch in task(numbers(2)) for row in batch.to_pylist()]
     assert len(rows) == 20
     for row in rows:
@@ -272,13 +272,15 @@ def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -
         "clauses": bytes(clauses),
     }
     schema = pa.schema([("id", pa.int64())])
-    task = ScanTask(bins=all_of(plan(files)), schema=schema, rows="only", with_row_id=True, with_clause=True)
+    task = ScanTask(bins=all_of(tmp_path, plan(files)), schema=schema, rows="only", with_row_id=True, with_clause=True)
     rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
     expected = list(zip(positions, ids, clauses, strict=True))
     assert [(row["id"], row["_txlog_row"], row["_txlog_clause"]) for row in rows] == expected
     # Where no column of the file is wanted, the file is not even opened.
-    os.unlink(files[0]["location"])
-    bare = ScanTask(bins=all_of(plan(files)), schema=pa.schema([]), rows="only", with_row_id=True, with_clause=True)
+    (tmp_path / files[0]["path"]).unlink()
+    bare = ScanTask(
+        bins=all_of(tmp_path, plan(files)), schema=pa.schema([]), rows="only", with_row_id=True, with_clause=True
+    )
     found = [row for batch in bare(numbers(1)) for row in batch.to_pylist()]
     assert [(row["_txlog_row"], row["_txlog_clause"]) for row in found] == list(zip(ids, clauses, strict=True))
 
@@ -288,7 +290,7 @@ def test_a19_a_scan_leaves_out_masked_rows_and_addresses_count_them(tmp_path: Pa
     files[0] |= {"deleted": bitmap([0, 3, 4, 9])}
     files[1] |= {"deleted": bitmap(range(10), "runs")}
     for schema in (pa.schema([("id", pa.int64())]), pa.schema([])):
-        task = ScanTask(bins=all_of(plan(files)), schema=schema, with_address=True)
+        task = ScanTask(bins=all_of(tmp_path, plan(files)), schema=schema, with_address=True)
         rows = [row for batch in task(numbers(1)) for row in batch.to_pylist()]
         assert [row["_txlog_address"] for row in rows] == [1, 2, 5, 6, 7, 8]
         assert [row.get("id") for row in rows] == ([1, 2, 5, 6, 7, 8] if schema.names else [None] * 6)
@@ -298,9 +300,9 @@ def test_a_copy_has_neither_masked_rows_nor_those_at_the_positions(tmp_path: Pat
     files = two_files(tmp_path)
     files[0] |= {"deleted": bitmap([0, 3, 4, 9]), "positions": pack([1, 5])}
     files[1] |= {"deleted": bitmap(range(8)), "positions": pack([8, 9])}
-    (copied,) = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
+    (copied,) = records(RewriteTask(bins=all_of(tmp_path, plan(files)), layout=layout(tmp_path)), numbers(1))
     assert isinstance(copied, StagedFile)
-    assert pq.read_table(copied.location).column("id").to_pylist() == [2, 6, 7, 8]
+    assert pq.read_table(tmp_path / copied.store_path).column("id").to_pylist() == [2, 6, 7, 8]
     stats = json.loads(copied.stats)
     assert (stats["numRecords"], stats["minValues"]["id"], stats["maxValues"]["id"]) == (4, 2, 8)
     assert stats.get("tightBounds", True) is True
@@ -311,16 +313,16 @@ def test_a_bitmap_that_does_not_fit_its_file_stops_a_scan_and_a_copy(tmp_path: P
     files = two_files(tmp_path)[:1]
     files[0] |= {"deleted": broken}
     with pytest.raises(TaskFailed) as caught:
-        list(ScanTask(bins=all_of(plan(files)), schema=SCHEMA)(numbers(1)))
+        list(ScanTask(bins=all_of(tmp_path, plan(files)), schema=SCHEMA)(numbers(1)))
     assert isinstance(error_in(str(caught.value)), CorruptDeletionVector)
     before = files_under(tmp_path)
-    (failed,) = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
+    (failed,) = records(RewriteTask(bins=all_of(tmp_path, plan(files)), layout=layout(tmp_path)), numbers(1))
     assert isinstance(failed, CorruptDeletionVector)
     assert files_under(tmp_path) == before
 
 
 def test_an_error_of_a_scan_can_be_read_back_from_any_text(tmp_path: Path) -> None:
-    task = ScanTask(bins=all_of(plan([{"location": str(tmp_path / "gone")}])), schema=SCHEMA)
+    task = ScanTask(bins=all_of(tmp_path, plan([{"path": "gone"}])), schema=SCHEMA)
     with pytest.raises(TaskFailed) as caught:
         list(task(numbers(1)))
     found = error_in(f"Traceback …\n  File x\nairflow_txlog.TaskFailed: {caught.value}\n SQLSTATE: 38000\n\tat java…")
@@ -337,8 +339,8 @@ def test_a_rewrite_tells_each_copy_and_each_failure(tmp_path: Path) -> None:
     files = two_files(tmp_path)
     files[0] |= {"positions": pack([0]), "directory": "day=x", "partition_values": [("day", "x")]}
     files[1] |= {"positions": pack(list(range(10)))}
-    files.append({"location": str(tmp_path / "gone"), "positions": pack([0])})
-    found = records(RewriteTask(bins=all_of(plan(files)), layout=layout(tmp_path)), numbers(1))
+    files.append({"path": "gone", "positions": pack([0])})
+    found = records(RewriteTask(bins=all_of(tmp_path, plan(files)), layout=layout(tmp_path)), numbers(1))
     copied, failed = found
     assert isinstance(copied, StagedFile)
     assert (copied.source, copied.num_records, copied.partition_values) == (0, 9, {"day": "x"})
@@ -382,7 +384,7 @@ def test_pinned_rows_are_numbered_by_task_and_order(tmp_path: Path) -> None:
     task = WriteTask(layout=layout(tmp_path, schema, (), indexed_columns=()), numbers_rows=True)
     (file,) = records(task, iter(batches))
     assert isinstance(file, StagedFile)
-    found = pq.read_table(file.location).to_pylist()
+    found = pq.read_table(tmp_path / file.store_path).to_pylist()
     assert [(row["id"], row[ROW_ID_COLUMN]) for row in found] == [(7, 3 << 40), (8, 3 << 40 | 1), (9, 3 << 40 | 2)]
 
 

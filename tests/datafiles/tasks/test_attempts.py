@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import RewriteTask, TaskFailed
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.jobs.files.scan import plan_files
+from airflow_txlog.storage import StoreReference
 from tests.helpers.jobs import SCHEMA, files_on_disk, ids, live_files, rows
 from tests.helpers.rows import make_table
 
@@ -29,7 +30,7 @@ NUMBER = pa.record_batch({"id": pa.array([0], pa.int64())})
 
 
 def layout(table: Table) -> Layout:
-    return Layout(root=table.uri.removeprefix("file://"), schema=SCHEMA, partition_columns=(), job_id="job")
+    return Layout(store=StoreReference.of(table.store), schema=SCHEMA, partition_columns=(), job_id="job")
 
 
 def rewriting(table: Table, positions: list[int]) -> bytes:
@@ -37,7 +38,9 @@ def rewriting(table: Table, positions: list[int]) -> bytes:
     snapshot = table.snapshot()
     plan = plan_files(snapshot, snapshot.files(), "UTC")
     plan = plan.with_column("positions", [pack(positions)] * plan.num_files)
-    bins = Bins(inline=tuple(encode_bins(plan.table, [list(range(plan.num_files))])))
+    bins = Bins(
+        store=StoreReference.of(table.store), inline=tuple(encode_bins(plan.table, [list(range(plan.num_files))]))
+    )
     return pickle.dumps(RewriteTask(bins=bins, layout=layout(table)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +18,7 @@ from airflow_txlog.datafiles.tasks.changes import ChangeTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts
 from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, staged_or_error
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, TxlogError
+from tests.helpers.files import place_of, store_of
 from tests.helpers.vectors import bitmap
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
@@ -26,7 +26,7 @@ TYPES = [None, "insert", "update_postimage", "delete", "update_preimage"]
 
 
 def layout(root: Path, schema: pa.Schema = SCHEMA, partitions: tuple[str, ...] = ()) -> Layout:
-    return Layout(root=str(root), schema=schema, partition_columns=partitions, job_id="job")
+    return Layout(store=store_of(root), schema=schema, partition_columns=partitions, job_id="job")
 
 
 def batch(**more: Any) -> pa.RecordBatch:
@@ -39,7 +39,7 @@ def rows_of(target: Layout, staged: list[StagedFile], *, is_change: bool) -> lis
         row | file.partition_values
         for file in staged
         if file.is_change == is_change
-        for row in pq.ParquetFile(f"{target.root}/{unquote(file.path)}").read().to_pylist()
+        for row in pq.ParquetFile(place_of(target, file)).read().to_pylist()
     ]
     return sorted(found, key=lambda row: row["id"])
 
@@ -59,7 +59,7 @@ def test_a_row_goes_to_the_table_to_the_change_rows_or_to_both_as_its_change_typ
     assert (change.num_records, json.loads(change.stats)["maxValues"]) == (4, {})
     (data,) = (file for file in files if not file.is_change)
     assert data.path.startswith("part-job-")
-    assert pq.read_schema(data.location).names == ["id", "p"]
+    assert pq.read_schema(place_of(target, data)).names == ["id", "p"]
 
 
 def test_change_rows_lie_by_partition_and_by_segment_as_rows_of_the_table_do(tmp_path: Path) -> None:
@@ -71,16 +71,17 @@ def test_change_rows_lie_by_partition_and_by_segment_as_rows_of_the_table_do(tmp
     assert sorted((file.path.split("/")[1], file.segment) for file in changes) == [("p=a", 1), ("p=b", 0), ("p=b", 1)]
     assert all(file.path.startswith("_change_data/p=") for file in changes)
     assert [row["p"] for row in rows_of(target, staged, is_change=True)] == ["b", "a", "b", "a"]
-    assert "p" not in pq.read_schema(changes[0].location).names
+    assert "p" not in pq.read_schema(place_of(target, changes[0])).names
 
 
 def test_change_rows_of_a_mapped_table_have_physical_names_and_ids(tmp_path: Path) -> None:
     marks = {PHYSICAL_NAME_KEY: b"col-1", FIELD_ID_KEY: b"7", MODE_KEY: b"id"}
     schema = pa.schema([pa.field("id", pa.int64(), metadata=marks)])
-    writer = PartitionedWriter(layout(tmp_path, schema))
+    target = layout(tmp_path, schema)
+    writer = PartitionedWriter(target)
     writer.write(pa.RecordBatch.from_pydict({"id": [1], "_change_type": ["delete"]}))
     (file,) = writer.finish()
-    found = pq.read_schema(file.location)
+    found = pq.read_schema(place_of(target, file))
     assert found.names == ["col-1", "_change_type"]
     assert found.field(0).metadata[PARQUET_ID_KEY] == b"7"
     assert file.path.split("/")[0] == "_change_data"
@@ -104,7 +105,7 @@ def test_a_table_without_the_feed_may_have_a_column_of_that_name(tmp_path: Path)
     writer.write(pa.RecordBatch.from_pydict({"id": [1], "_change_type": ["delete"]}))
     (file,) = writer.finish()
     assert not file.is_change
-    assert pq.ParquetFile(file.location).read().to_pylist() == [{"id": 1, "_Change_Type": "delete"}]
+    assert pq.ParquetFile(place_of(target, file)).read().to_pylist() == [{"id": 1, "_Change_Type": "delete"}]
 
 
 # --- rows that leave their files ------------------------------------------------------------------------------------
@@ -118,8 +119,10 @@ def plan_table(*files: dict[str, Any], **constants: pa.Array) -> pa.Table:
     return pa.table([*arrays, *constants.values()], schema=pa.schema(fields))
 
 
-def plan(*files: dict[str, Any], **constants: pa.Array) -> Bins:
-    return Bins(inline=tuple(encode_bins(plan_table(*files, **constants), [list(range(len(files)))])))
+def plan(folder: Path, *files: dict[str, Any], **constants: pa.Array) -> Bins:
+    return Bins(
+        store=store_of(folder), inline=tuple(encode_bins(plan_table(*files, **constants), [list(range(len(files)))]))
+    )
 
 
 def ran(task: ChangeTask) -> list[StagedFile | TxlogError]:
@@ -129,13 +132,14 @@ def ran(task: ChangeTask) -> list[StagedFile | TxlogError]:
 
 def stored_rows(folder: Path, name: str, start: int) -> str:
     pq.write_table(pa.table({"id": pa.array(range(start, start + 10), pa.int32())}), folder / name, row_group_size=4)
-    return str(folder / name)
+    return name
 
 
 def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_them(tmp_path: Path) -> None:
     bins = plan(
-        {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5, 9]), "clauses": bytes([0, 2, 0])},
-        {"location": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "clauses": bytes([2])},
+        tmp_path,
+        {"path": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5, 9]), "clauses": bytes([0, 2, 0])},
+        {"path": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "clauses": bytes([2])},
         p=pa.array(["x", None]),
     )
     target = layout(tmp_path, partitions=("p",))
@@ -147,13 +151,14 @@ def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_
     assert [tuple(row.values()) for row in rows_of(target, files, is_change=True)] == [
         (1, "delete", "x"), (5, "update_preimage", "x"), (9, "delete", "x"), (108, "update_preimage", None)
     ]  # fmt: skip
-    assert pq.read_schema(files[0].location).field("id").type == pa.int64()
+    assert pq.read_schema(place_of(target, files[0])).field("id").type == pa.int64()
 
 
 def test_deleted_rows_need_no_clause_and_keep_to_their_segment(tmp_path: Path) -> None:
     bins = plan(
-        {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5]), "segment": 3},
-        {"location": stored_rows(tmp_path, "b", 100), "deleted": bitmap(range(8)), "segment": 4},
+        tmp_path,
+        {"path": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5]), "segment": 3},
+        {"path": stored_rows(tmp_path, "b", 100), "deleted": bitmap(range(8)), "segment": 4},
     )
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("late", pa.string(), nullable=False)])
     target = layout(tmp_path, schema)
@@ -166,8 +171,9 @@ def test_deleted_rows_need_no_clause_and_keep_to_their_segment(tmp_path: Path) -
 
 def test_a_file_that_cannot_be_read_leaves_no_change_file(tmp_path: Path) -> None:
     bins = plan(
-        {"location": stored_rows(tmp_path, "a", 0), "positions": pack([1])},
-        {"location": str(tmp_path / "gone"), "positions": pack([1])},
+        tmp_path,
+        {"path": stored_rows(tmp_path, "a", 0), "positions": pack([1])},
+        {"path": "gone", "positions": pack([1])},
     )
     (error,) = ran(ChangeTask(bins=bins, layout=layout(tmp_path, SCHEMA)))
     assert isinstance(error, CorruptDataFile)
@@ -177,8 +183,8 @@ def test_a_file_that_cannot_be_read_leaves_no_change_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize("positions", [[0, 3, 5, 9], None], ids=["some rows", "the whole file"])
 def test_a_file_in_pieces_is_told_once(tmp_path: Path, positions: list[int] | None) -> None:
     packed = None if positions is None else pack(positions)
-    whole = plan_table({"location": stored_rows(tmp_path, "a", 0), "positions": packed, "segment": 0})
-    bins = Bins(inline=tuple(encode_bins(in_parts(whole, [3]), [[0], [1], [2]])))
+    whole = plan_table({"path": stored_rows(tmp_path, "a", 0), "positions": packed, "segment": 0})
+    bins = Bins(store=store_of(tmp_path), inline=tuple(encode_bins(in_parts(whole, [3]), [[0], [1], [2]])))
     target = layout(tmp_path, pa.schema([("id", pa.int64())]))
     found = []
     for number in range(3):

@@ -29,11 +29,12 @@ from airflow_txlog.datafiles.tasks.compaction import (
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, staged_or_error
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
+from tests.helpers.files import store_of
 from tests.helpers.vectors import bitmap
 
 
 def layout(root: Path, schema: pa.Schema, **more: Any) -> Layout:
-    return Layout(root=str(root), schema=schema, partition_columns=(), job_id="job", **more)
+    return Layout(store=store_of(root), schema=schema, partition_columns=(), job_id="job", **more)
 
 
 def compact(
@@ -49,7 +50,7 @@ def compact(
     for number, files in enumerate(bins):
         for path in files:
             row: dict[str, Any] = dict.fromkeys(field.name for field in PLAN_FIELDS)
-            row |= {"index": len(rows), "location": str(path), "size_bytes": path.stat().st_size, "segment": number}
+            row |= {"index": len(rows), "path": path.name, "size_bytes": path.stat().st_size, "segment": number}
             row |= {"directory": "", "partition_values": [], "deleted": (masked or {}).get(path)}
             rows.append(row)
             for name, by_file in (constants or {}).items():
@@ -58,7 +59,7 @@ def compact(
     for name, column in values.items():
         table = table.append_column(CONSTANT_PREFIX + name, pa.array(column, pa.int64()))
     task = CompactTask(
-        bins=Bins(inline=tuple(encode_bins(table, [list(range(len(rows)))]))),
+        bins=Bins(store=store_of(bins[0][0].parent), inline=tuple(encode_bins(table, [list(range(len(rows)))]))),
         layout=target,
         row_ids=row_ids,
         read_ahead=read_ahead,
@@ -110,7 +111,7 @@ def test_a7_a19_files_of_all_ages_become_one_file_of_the_tables_types(tmp_path: 
     third = write(tmp_path / "now.parquet", pa.Table.from_pydict({**now, "added": ["new"]}, schema))
     target = layout(tmp_path / "out", schema)
     (file,) = staged(compact(target, [first, second, third], read_ahead=read_ahead))
-    found = pq.ParquetFile(file.location)
+    found = pq.ParquetFile(tmp_path / "out" / file.store_path)
     assert [(field.name, field.type) for field in found.schema_arrow] == [(f.name, f.type) for f in schema]
     assert {found.schema.column(index).physical_type for index in (1, 2)} == {"INT64"}
     assert found.read().to_pylist() == [
@@ -140,7 +141,17 @@ def test_masked_rows_go_and_a_bin_without_rows_becomes_no_file(tmp_path: Path) -
     vectors = {one: bitmap([0, 4, 9]), three: bitmap([0, 1])}
     found = staged(compact(layout(tmp_path / "out", schema), [three], [one, two], masked=vectors))
     assert [file.segment for file in found] == [1]
-    assert pq.read_table(found[0].location).column("id").to_pylist() == [1, 2, 3, 5, 6, 7, 8, 10, 11]
+    assert pq.read_table(tmp_path / "out" / found[0].store_path).column("id").to_pylist() == [
+        1,
+        2,
+        3,
+        5,
+        6,
+        7,
+        8,
+        10,
+        11,
+    ]
     assert len(list((tmp_path / "out").iterdir())) == 1
 
 
@@ -159,7 +170,7 @@ def test_row_ids_are_kept_by_base_ordinal_and_what_a_file_has(tmp_path: Path) ->
         )
     )
     # An ordinal counts the masked rows too.
-    assert pq.read_table(file.location).to_pylist() == [
+    assert pq.read_table(tmp_path / "out" / file.store_path).to_pylist() == [
         {"id": 0, "_rid": 100, "_rv": 5},
         {"id": 2, "_rid": 102, "_rv": 5},
         {"id": 3, "_rid": 77, "_rv": 2},
@@ -179,7 +190,7 @@ def test_columns_of_a_mapped_table_are_found_and_written_by_their_physical_names
     file = {"a": [9, 9], "p-a": pa.array([1, 2], pa.int32()), "p-s": [{"p-x": 5}, None]}
     source = write(tmp_path / "1.parquet", pa.table(file))
     (found,) = staged(compact(layout(tmp_path / "out", schema), [source, source]))
-    rows = pq.ParquetFile(found.location)
+    rows = pq.ParquetFile(tmp_path / "out" / found.store_path)
     assert rows.read().to_pylist() == 2 * [{"p-a": 1, "p-s": {"p-x": 5}}, {"p-a": 2, "p-s": None}]
     assert [field.metadata[b"PARQUET:field_id"] for field in rows.schema_arrow] == [b"1", b"2"]
     # A random directory, as every file of a mapped table has.
@@ -196,8 +207,8 @@ def test_an_error_leaves_no_file_of_its_bin_and_other_bins_are_told(tmp_path: Pa
         first, second = compact(target, [good, bad], [good], read_ahead=read_ahead)
         assert isinstance(first, CorruptDataFile)
         assert isinstance(second, StagedFile)
-        assert [path.name for path in (tmp_path / "out").iterdir()] == [Path(second.location).name]
-        Path(second.location).unlink()
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [second.path]
+        (tmp_path / "out" / second.store_path).unlink()
 
 
 def test_a8_a_file_with_old_dates_of_the_julian_calendar_is_refused_by_name(tmp_path: Path) -> None:
@@ -223,7 +234,7 @@ def test_memory_is_bounded_by_a_row_group_and_small_batches_are_joined(
         for number in range(200)
     ]
     (file,) = staged(compact(layout(tmp_path / "out", schema), files))
-    found = pq.ParquetFile(file.location)
+    found = pq.ParquetFile(tmp_path / "out" / file.store_path)
     assert found.read().column("id").to_pylist() == list(range(2000))
     # 100 rows are 800 bytes, so five joined batches fill a row group.
     assert [found.metadata.row_group(group).num_rows for group in range(4)] == [500] * 4
@@ -238,7 +249,7 @@ def test_the_codec_of_the_files_is_followed_and_a_dictionary_made_where_values_r
     source = write(tmp_path / "1.parquet", rows, compression="zstd")
     (file,) = staged(compact(layout(tmp_path / "out", schema), [source, source]))
     assert file.path.endswith(".zstd.parquet")
-    group = pq.ParquetFile(file.location).metadata.row_group(0)
+    group = pq.ParquetFile(tmp_path / "out" / file.store_path).metadata.row_group(0)
     chunks = {group.column(index).path_in_schema: group.column(index) for index in range(4)}
     assert {chunk.compression for chunk in chunks.values()} == {"ZSTD"}
     with_dictionary = {path for path, chunk in chunks.items() if chunk.has_dictionary_page}
@@ -251,10 +262,10 @@ def test_nested_dictionaries_are_named_as_parquet_names_leaves(tmp_path: Path) -
     rows = pa.table({"s": [{"m": [("k", [{"x": 1}])]}] * 100}, schema)
     source = write(tmp_path / "1.parquet", rows)
     (file,) = staged(compact(layout(tmp_path / "out", schema), [source]))
-    metadata = pq.ParquetFile(file.location).metadata
+    metadata = pq.ParquetFile(tmp_path / "out" / file.store_path).metadata
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     assert dictionary_columns(rows.to_batches()[0]) == paths
-    assert pq.read_table(file.location).to_pylist() == rows.to_pylist()
+    assert pq.read_table(tmp_path / "out" / file.store_path).to_pylist() == rows.to_pylist()
 
 
 def test_a_column_may_hold_nulls_that_the_table_forbids(tmp_path: Path) -> None:
@@ -264,7 +275,10 @@ def test_a_column_may_hold_nulls_that_the_table_forbids(tmp_path: Path) -> None:
     source = write(tmp_path / "1.parquet", pa.table({"id": [1, None], "s": [{"x": None}, None]}, pa.schema(
         [("id", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])))  # fmt: skip
     (file,) = staged(compact(layout(tmp_path / "out", schema), [source]))
-    assert pq.read_table(file.location).to_pylist() == [{"id": 1, "s": {"x": None}}, {"id": None, "s": None}]
+    assert pq.read_table(tmp_path / "out" / file.store_path).to_pylist() == [
+        {"id": 1, "s": {"x": None}},
+        {"id": None, "s": None},
+    ]
 
 
 def test_reading_ahead_stops_with_its_reader() -> None:

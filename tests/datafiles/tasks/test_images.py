@@ -23,6 +23,7 @@ from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bi
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask, staged_or_error
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, JobError, TxlogError
+from tests.helpers.files import store_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("day", pa.string())])
 POSITIONS = [[1, 2, 9], [0], [4, 5]]
@@ -36,19 +37,21 @@ def bins(tmp_path: Path) -> Bins:
         start = number * 1000
         stored = pa.table({"id": range(start, start + 10), "name": [f"old {start + row}" for row in range(10)]})
         pq.write_table(stored, tmp_path / f"{number}.parquet", row_group_size=4)
-        location = str(tmp_path / f"{number}.parquet")
-        rows.append({"index": 7 + number, "location": location, "positions": pack(positions), "segment": number // 2})
+        path = f"{number}.parquet"
+        rows.append({"index": 7 + number, "path": path, "positions": pack(positions), "segment": number // 2})
     arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAN_FIELDS]
     days = pa.array(["mon", "tue", None])
     plan = pa.table([*arrays, days], schema=pa.schema([*PLAN_FIELDS, pa.field(f"{CONSTANT_PREFIX}day", pa.string())]))
-    return Bins(inline=tuple(encode_bins(plan, [[0, 1, 2]])))
+    return Bins(store=store_of(tmp_path), inline=tuple(encode_bins(plan, [[0, 1, 2]])))
 
 
 def task(root: Path, bins: Bins, *computed: str, **options: Any) -> ImageTask:
     folder = root / "table"
     folder.mkdir(exist_ok=True)
     must_check = options.pop("must_check", False)
-    layout = Layout(root=str(folder), schema=SCHEMA, partition_columns=("day",), job_id="job", must_check=must_check)
+    layout = Layout(
+        store=store_of(folder), schema=SCHEMA, partition_columns=("day",), job_id="job", must_check=must_check
+    )
     return ImageTask(bins=bins, first_files=(7,), layout=layout, names=(*computed, ADDRESS_COLUMN), **options)
 
 
@@ -66,12 +69,12 @@ def ran(task: ImageTask, rows: pa.RecordBatch, size: int = 100) -> list[StagedFi
     return [staged_or_error(text) for text in texts]
 
 
-def stored(found: list[StagedFile | TxlogError], *, is_change: bool = False) -> dict[int, tuple[Any, ...]]:
+def stored(root: Path, found: list[StagedFile | TxlogError], *, is_change: bool = False) -> dict[int, tuple[Any, ...]]:
     files = [file for file in found if isinstance(file, StagedFile) and file.is_change == is_change]
     return {
         row["id"]: (row["name"], row["score"], file.partition_values["day"], file.segment)
         for file in files
-        for row in pq.ParquetFile(file.location).read().to_pylist()
+        for row in pq.ParquetFile(root / "table" / file.store_path).read().to_pylist()
     }
 
 
@@ -81,7 +84,7 @@ def test_computed_values_stand_beside_what_the_rows_file_holds(tmp_path: Path, b
     sent = pa.RecordBatch.from_arrays([scores, all_addresses()], names=["c0", "c1"])
     found = ran(task(tmp_path, bins, "score"), sent, size)
     # A column that the file lacks is computed, another comes from its partition.
-    assert stored(found) == {
+    assert stored(tmp_path, found) == {
         1: ("old 1", 0.5, "mon", 0),
         2: ("old 2", 1.5, "mon", 0),
         9: ("old 9", 2.5, "mon", 0),
@@ -97,9 +100,9 @@ def test_a_computed_partition_column_moves_the_row_and_images_may_be_change_rows
     days = pa.array(["mon", "sun", "sun", "sun", "tue", None])
     sent = pa.RecordBatch.from_arrays([days, all_addresses()], names=["c0", "c1"])
     found = ran(task(tmp_path, bins, "day", change_type="update_postimage"), sent)
-    images = stored(found)
+    images = stored(tmp_path, found)
     assert [images[key][2] for key in sorted(images)] == days.to_pylist()
-    assert stored(found, is_change=True) == images
+    assert stored(tmp_path, found, is_change=True) == images
 
 
 def test_all_columns_may_be_computed_and_then_no_file_is_opened(tmp_path: Path, bins: Bins) -> None:
@@ -108,7 +111,7 @@ def test_all_columns_may_be_computed_and_then_no_file_is_opened(tmp_path: Path, 
     ids = pa.array(range(6), pa.int64())
     columns = [ids, ids.cast(pa.string()), ids.cast(pa.float64()), all_addresses()]
     sent = pa.RecordBatch.from_arrays(columns, names=["c0", "c1", "c2", "c3"])
-    assert sorted(stored(ran(task(tmp_path, bins, "id", "name", "score"), sent, 4))) == [0, 1, 2, 3, 4, 5]
+    assert sorted(stored(tmp_path, ran(task(tmp_path, bins, "id", "name", "score"), sent, 4))) == [0, 1, 2, 3, 4, 5]
     numbers = iter([pa.RecordBatch.from_pydict({"id": [0]})])
     scanned = ScanTask(bins=bins, schema=pa.schema([]), rows="only", with_address=True)(numbers)
     assert pa.concat_arrays([batch.column(0) for batch in scanned]) == all_addresses()
@@ -141,7 +144,7 @@ def test_rows_that_stay_are_copied_by_the_same_reading(
     opened: list[str] = []
 
     def opening(file: DataFile, **options: Any) -> Any:
-        opened.append(Path(file.location).name)
+        opened.append(file.path)
         return open_data_file(file, **options)
 
     monkeypatch.setattr(scan_and_write, "open_data_file", opening)
@@ -149,16 +152,17 @@ def test_rows_that_stay_are_copied_by_the_same_reading(
     plan = pa.ipc.open_stream(bins.inline[0]).read_all()
     number = plan.schema.get_field_index("is_copied")
     plan = plan.set_column(number, plan.schema.field(number), pa.array([True, None, True]))
-    copying = task(tmp_path, Bins(inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
+    copying = task(tmp_path, Bins(store=store_of(tmp_path), inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
     sent = pa.RecordBatch.from_arrays([pa.array([0.5] * 6), all_addresses()], names=["c0", "c1"])
     found = ran(copying, sent, 4)
     copies = {file.source: file for file in found if isinstance(file, StagedFile) and file.source is not None}
-    ids = {source: pq.read_table(file.location)["id"].to_pylist() for source, file in copies.items()}
+    copied = {source: pq.read_table(tmp_path / "table" / file.store_path) for source, file in copies.items()}
+    ids = {source: rows["id"].to_pylist() for source, rows in copied.items()}
     assert ids == {7: [0, 3, 4, 5, 6, 7, 8], 9: [2000, 2001, 2002, 2003, 2006, 2007, 2008, 2009]}
     # A copy has its file's own columns.
-    assert {tuple(pq.read_schema(file.location).names) for file in copies.values()} == {("id", "name")}
+    assert {tuple(rows.schema.names) for rows in copied.values()} == {("id", "name")}
     images = [file for file in found if isinstance(file, StagedFile) and file.source is None]
-    assert stored(list(images)) == stored(ran(task(tmp_path, bins, "score"), sent))
+    assert stored(tmp_path, list(images)) == stored(tmp_path, ran(task(tmp_path, bins, "score"), sent))
     assert opened[:3] == ["0.parquet", "1.parquet", "2.parquet"]
     assert len(opened) == 6
 
@@ -169,7 +173,7 @@ def test_a_file_without_the_ids_that_columns_are_found_by_is_refused_where_it_is
     plan = pa.ipc.open_stream(bins.inline[0]).read_all()
     number = plan.schema.get_field_index("is_copied")
     plan = plan.set_column(number, plan.schema.field(number), pa.array([True] * 3))
-    copying = task(tmp_path, Bins(inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
+    copying = task(tmp_path, Bins(store=store_of(tmp_path), inline=tuple(encode_bins(plan, [[0, 1, 2]]))), "score")
     marks = {PHYSICAL_NAME_KEY: b"col-1", FIELD_ID_KEY: b"7", MODE_KEY: b"id"}
     schema = pa.schema([pa.field("id", pa.int64(), metadata=marks), *list(SCHEMA)[1:]])
     copying = replace(copying, layout=replace(copying.layout, schema=schema))

@@ -16,6 +16,8 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, planned_files
 from airflow_txlog.datafiles.tasks.row_filter import Compared
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RewriteTask, ScanTask
+from airflow_txlog.storage import LocalStore
+from tests.helpers.files import store_of
 
 ROWS = pa.table({"k": range(50), "text": [f"t{k % 7}" for k in range(50)]})
 POSITIONS = [0, 9, 10, 25, 49]
@@ -25,7 +27,7 @@ PARTS = [1, 2, 3, 5, 8]
 def plan_of(path: Path, positions: list[int] | None = None) -> pa.Table:
     row: dict[str, Any] = {
         "index": 3,
-        "location": str(path),
+        "path": path.name,
         "size_bytes": path.stat().st_size,
         "num_records": ROWS.num_rows,
         "directory": "",
@@ -49,13 +51,16 @@ def run(task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], co
     return pa.Table.from_batches(list(task(iter([numbers]))))
 
 
-def bins_of(plan: pa.Table, parts: int) -> Bins:
-    return Bins(inline=tuple(encode_bins(in_parts(plan, [parts]), [[part] for part in range(parts)])))
+def bins_of(path: Path, plan: pa.Table, parts: int) -> Bins:
+    return Bins(
+        store=store_of(path.parent),
+        inline=tuple(encode_bins(in_parts(plan, [parts]), [[part] for part in range(parts)])),
+    )
 
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_parts_of_a_file_have_each_row_group_once(path: Path, parts: int) -> None:
-    files = list(planned_files(in_parts(plan_of(path), [parts])))
+    files = list(planned_files(in_parts(plan_of(path), [parts]), LocalStore(str(path.parent))))
     assert [(file.part, file.parts) for file in files] == [(part, parts) for part in range(parts)]
     for count in (0, 1, 5, 64):
         assert [group for file in files for group in file.row_groups(count)] == list(range(count))
@@ -66,21 +71,21 @@ def test_a_scan_in_parts_gives_the_rows_and_addresses_of_the_whole(path: Path, p
     row_filter = Compared(column="text", operator="!=", value=pa.array(["t3"]))
     for asked in (None, row_filter):
         options: dict[str, Any] = {"schema": ROWS.schema, "with_address": True, "row_filter": asked}
-        whole = run(ScanTask(bins=bins_of(plan_of(path), 1), **options), 1)
-        assert run(ScanTask(bins=bins_of(plan_of(path), parts), **options), parts) == whole
+        whole = run(ScanTask(bins=bins_of(path, plan_of(path), 1), **options), 1)
+        assert run(ScanTask(bins=bins_of(path, plan_of(path), parts), **options), parts) == whole
         assert whole.num_rows == (50 if asked is None else 43)
         assert whole.column(ADDRESS_COLUMN)[0].as_py() == 3 << 40
 
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_copies_in_parts_hold_together_what_no_position_names(path: Path, parts: int) -> None:
-    layout = Layout(root=str(path.parent), schema=ROWS.schema, partition_columns=(), job_id="job")
-    bins = bins_of(plan_of(path, POSITIONS), parts)
+    layout = Layout(store=store_of(path.parent), schema=ROWS.schema, partition_columns=(), job_id="job")
+    bins = bins_of(path, plan_of(path, POSITIONS), parts)
     records = run(RewriteTask(bins=bins, layout=layout), parts).column(0).to_pylist()
     staged = [json.loads(record)["staged"] for record in records]
     # A part without row groups makes no file.
     assert len({file["path"] for file in staged}) == len(staged) == min(parts, 5)
     assert {file["source"] for file in staged} == {3}
-    copies = [pq.read_table(file["location"]) for file in staged]
+    copies = [pq.read_table(path.parent / file["path"]) for file in staged]
     assert pa.concat_tables(copies) == ROWS.take([row for row in range(50) if row not in POSITIONS])
     assert [json.loads(file["stats"])["numRecords"] for file in staged] == [copy.num_rows for copy in copies]

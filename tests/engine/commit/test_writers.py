@@ -10,9 +10,10 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.writers import COMMITS_ASKED, overwriting_engine, store_kind
+from airflow_txlog.engine.commit.writers import COMMITS_ASKED, overwriting_engine
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
+from airflow_txlog.locations import store_kind
 from tests.helpers.counting import CountingStore
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_txlog.engine.log.paths import canonical_path, canonical_paths, encode_path, is_inside
+from airflow_txlog.engine.log.paths import canonical_path, canonical_paths, encode_path
+from airflow_txlog.locations import is_inside
 
 ROOT = "file:///lake/t"
 

@@ -18,7 +18,7 @@ from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, TxlogError
-from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage import Access, LocalStore
 from tests.helpers.paths import GOLDEN
 from tests.helpers.vectors import bitmap, decode_vector, file_of, inline, read_vector, stored, z85
 
@@ -48,6 +48,9 @@ class CountingStore(LocalStore):
 
             def __exit__(self, *_: object) -> None:
                 self._file.close()
+
+            def size(self) -> int:
+                return int(self._file.size())
 
             def seek(self, *where: int) -> int:
                 return int(self._file.seek(*where))
@@ -160,7 +163,7 @@ def test_an_absolute_vector_is_read_inside_the_table_and_outside(
         size_in_bytes=len(bitmap([9, 11])),
         cardinality=2,
     )
-    assert read_vector(LocalStore(str(root), allow_absolute_paths=True), vector).to_pylist() == [9, 11]
+    assert read_vector(LocalStore(str(root), Access(allow_absolute_paths=True)), vector).to_pylist() == [9, 11]
 
 
 def test_a_file_of_many_vectors_is_opened_once_and_read_at_once(tmp_path: Path) -> None:

@@ -241,7 +241,6 @@ class Worker:
         self.written[path] = tuple(rows)
         return StagedFile(
             path=path,
-            location=path,
             partition_values={},
             size_bytes=1,
             modification_time_ms=0,

@@ -48,7 +48,7 @@ def test_what_is_kept_is_what_a_run_from_the_start_would_find_and_stage() -> Non
 def written_down_and_read(memory: Memory) -> Memory:
     """The memory as another process finds it."""
     identity = Identity(app_id="a", version=1, began_ms=None, digest="", release="", ansi=True)
-    return memory_of(*decode(encode(memory, identity, SavedInputs(), {})), folder="")
+    return memory_of(*decode(encode(memory, identity, SavedInputs(), {})))
 
 
 @pytest.mark.seeded

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.resume import saved_work
+from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.output import Output
 from tests.helpers.jobs import application, committed, files_on_disk, ids, insert, live_files, merge, rows, run, update
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, make_table
@@ -64,10 +65,14 @@ def test_b1_another_spec_or_another_number_does_not_resume(tmp_path: Path, spark
 def test_b1_a_memory_that_cannot_be_written_down_does_not_fail_the_job(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(location: str) -> None:
-        raise OSError(28, "No space left on device", location)
+    open_new = LocalStore.open_new
 
-    monkeypatch.setattr(saved_work, "open_output", full)
+    def full(store: LocalStore, path: str) -> Output:
+        if "/memory-" in path:
+            raise OSError(28, "No space left on device", path)
+        return open_new(store, path)
+
+    monkeypatch.setattr(LocalStore, "open_new", full)
     table = make_table(tmp_path / "t", rows(10))
     told: list[str] = []
     committed(run(spark, "delete", table, application=application(), log=told.append, predicate="id = 5"))

@@ -55,7 +55,7 @@ def test_attempts_pause_longer_and_longer_until_their_time_is_over(tmp_path: Pat
         raise ConcurrentAppend("lost", read_version=seen[-1] - 1, winning_version=seen[-1])
 
     with pytest.raises(ConcurrentAppend) as caught:
-        run_rounds(LogContext(spec=spec, root=table.uri, log=lambda line: None), lose, clock=clock)
+        run_rounds(LogContext(spec=spec, table=table, log=lambda line: None), lose, clock=clock)
     assert caught.value.facts["winning_version"] == seen[-1], "the last conflict is the one that is raised"
     assert clock.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 10]
     assert 55 < sum(clock.slept) <= 60

@@ -28,15 +28,18 @@ from tests.helpers.specs import job_spec
 HOUR_S = 3600
 
 
+def folder_of(table: Table) -> Path:
+    return Path(table.uri.removeprefix("file://"))
+
+
 def staged(table: Table, name: str, hours: float, **fields: Any) -> StagedFile:
     """A file in the table's folder that was written so many hours ago, by the store's clock."""
-    location = f"{table.uri.removeprefix('file://')}/{name}"
-    Path(location).write_bytes(b"PAR1")
+    location = folder_of(table) / name
+    location.write_bytes(b"PAR1")
     written = time.time() - hours * HOUR_S
     os.utime(location, (written, written))
     return StagedFile(
         path=name,
-        location=location,
         partition_values={},
         size_bytes=4,
         modification_time_ms=int(written * 1000),
@@ -48,7 +51,7 @@ def staged(table: Table, name: str, hours: float, **fields: Any) -> StagedFile:
 
 def commit(table: Table, change: Change, **options: Any) -> JobResult:
     spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
-    context = LogContext(spec=spec, root=table.uri, log=lambda line: None)
+    context = LogContext(spec=spec, table=table, log=lambda line: None)
     return run_rounds(context, lambda tx: change, **options)
 
 
@@ -77,13 +80,12 @@ def test_a_commit_names_no_file_that_a_vacuum_of_24_hours_has_deleted(table: Tab
 
 def test_a_file_is_looked_up_from_a_quarter_of_24_hours_on(table: Table) -> None:
     assert ORPHAN_RETENTION_FLOOR_MS == 24 * HOUR_S * 1000
-    now_ms = int(time.time() * 1000)
     young, old = staged(table, "young", 5.9), staged(table, "old", 6.1)
     for file in (young, old):
-        Path(file.location).unlink()
-    check_not_swept([young], now_ms)
+        (folder_of(table) / file.path).unlink()
+    check_not_swept(table.store, [young])
     with pytest.raises(JobError, match="the first old"):
-        check_not_swept([old], now_ms)
+        check_not_swept(table.store, [old])
 
 
 def test_a_file_that_is_there_is_committed_while_no_vacuum_may_take_it(table: Table) -> None:
@@ -97,6 +99,6 @@ def test_the_age_of_a_file_is_told_by_the_clock_of_the_store(table: Table) -> No
     """The driver's clock stands a day behind: for it, the file is from the future."""
     clock = ManualClock(int(time.time() * 1000) - 24 * HOUR_S * 1000)
     file = staged(table, "swept", 13)
-    Path(file.location).unlink()
+    (folder_of(table) / file.path).unlink()
     with pytest.raises(JobError, match="the first swept"):
         commit(table, change_of("data", file), clock=clock)

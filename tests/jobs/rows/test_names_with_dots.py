@@ -12,6 +12,7 @@ import pytest
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files.source import MaterializedSource
+from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, run
 
 if TYPE_CHECKING:
@@ -35,14 +36,15 @@ def test_a_column_with_a_dot_in_its_name_has_its_bytes_counted(tmp_path: Path) -
     pq.write_table(pa.table({"a.b": list(range(1000)), "a": [{"b": 1}] * 1000}), location)
     file = StagedFile(
         path="f.parquet",
-        location=location,
         partition_values={},
         size_bytes=0,
         modification_time_ms=0,
         num_records=1000,
         stats="{}",
     )
-    source = MaterializedSource(frame=cast("DataFrame", None), files=(file,), reads_target=False)
+    source = MaterializedSource(
+        frame=cast("DataFrame", None), files=(file,), store=LocalStore(str(tmp_path)), reads_target=False
+    )
     assert source.bytes_of(["A.B"]) > 1000
 
 

@@ -6,12 +6,12 @@ The invariant: a file that the newest version of its table still names is corrup
 
 from __future__ import annotations
 
-from airflow_txlog.engine.log.paths import is_inside, store_path
+from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.table.snapshot.files import vectors_of
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable
-from airflow_txlog.storage.locations import location_of, outer_location, readable
+from airflow_txlog.locations import readable
 
 
 def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
@@ -23,9 +23,4 @@ def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
         vectors = vectors_of(snapshot.files(columns=["deletion_vector"])).values()
         return error.path in {vector_file(each.storage_type, each.path_or_inline_dv, root) for each in vectors}
     paths = snapshot.files(columns=["path"]).column("path").to_pylist()
-    return any(_name_of(store_path(path, root), root) == error.path for path in paths)
-
-
-def _name_of(path: str, root: str) -> str:
-    """What errors call the file at a canonical path, whether it may be read or not."""
-    return readable(location_of(root, path)) if is_inside(path) else outer_location(path)
+    return any(readable(root, store_path(path, root)) == error.path for path in paths)

@@ -79,7 +79,9 @@ def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Itera
 
 def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
     """The file of an action with this path (as on the wire). Raises OutsideTable."""
-    return DataFile(location=snapshot.location(path), size_bytes=size_bytes, num_records=record_count(stats))
+    return DataFile(
+        store=snapshot.store, path=snapshot.path_to_read(path), size_bytes=size_bytes, num_records=record_count(stats)
+    )
 
 
 @dataclass(frozen=True, slots=True)

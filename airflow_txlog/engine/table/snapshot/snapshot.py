@@ -39,6 +39,7 @@ from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, repl
 from airflow_txlog.engine.table.snapshot.state import TableState
 from airflow_txlog.errors import CorruptCheckpoint, CorruptTable, LogGap, TableError
 from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.confine import check_may_read
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,12 +68,14 @@ class Snapshot:
     def uri(self) -> str:
         return self.store.root
 
-    def location(self, wire_path: str) -> str:
-        """Where any process opens the file of an action with this path (as on the wire).
+    def path_to_read(self, wire_path: str) -> str:
+        """What the store calls the file of an action with this path (as on the wire).
 
         Raises OutsideTable for one outside of the table, unless the table was opened with allow_absolute_paths.
         """
-        return self.store.location(store_path(wire_path, self.uri))
+        path = store_path(wire_path, self.uri)
+        check_may_read(self.uri, path, self.store.access)
+        return path
 
     @property
     def version(self) -> int:

@@ -29,7 +29,6 @@ from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
 from airflow_txlog.records import Merge
-from airflow_txlog.storage.locations import readable
 
 # Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
 # disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours
@@ -114,7 +113,7 @@ def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, claus
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     many, first = len(repeated), pc.min(repeated).as_py()
     file, row = first >> POSITION_BITS, first & ((1 << POSITION_BITS) - 1)
-    path = readable(plan.table.column("location")[file].as_py())
+    path = plan.name_of(file)
     raise AmbiguousMerge(
         f"{context.root}: {many} target rows are matched by more than one source row, the first of them row {row} of "
         f"{path}. It is not defined which one acts: make the source unique in the columns of ON. "

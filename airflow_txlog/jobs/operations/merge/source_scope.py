@@ -44,7 +44,6 @@ from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import is_same_type
-from airflow_txlog.storage.locations import open_input
 from airflow_txlog.wording import plural
 
 # Above so many combinations of values, each column's least and greatest do.
@@ -257,8 +256,7 @@ def _read_values(chosen: Chosen, sides: Sides, source: MaterializedSource) -> pa
     distinct = list(dict.fromkeys(names))
     parts = []
     for file in source.files:
-        stream, _ = open_input(file.location)
-        with stream:
+        with source.store.open_input(file.store_path) as stream:
             parts.append(pq.ParquetFile(stream).read(columns=distinct))
     values = pa.concat_tables(parts).group_by(distinct).aggregate([])
     return pa.table([values.column(name) for name in names], names=[f"c{number}" for number in range(len(names))])

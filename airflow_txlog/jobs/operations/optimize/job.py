@@ -98,7 +98,7 @@ class _Optimizing:
 
     def run(self) -> JobResult:
         context = self._context
-        table = context.open_table()
+        table = context.table
         with context.step("plan"):
             # Whatever forbids a write is found here, before anything is staged.
             snapshot = table.begin().snapshot

@@ -67,14 +67,14 @@ def stage_bins(
         staged = _sorted_files(context, work, bins, target_bytes, z_columns)
     else:
         staged = [[] for _ in bins]
-        for file in collect_records(_compacted(context, work, bins), "compact data files"):
+        for file in collect_records(context, _compacted(context, work, bins), "compact data files"):
             staged[file.segment or 0].append(file)
     segments, carries = [], "" if ids is None else CARRIES_IDS
     for each, found in zip(bins, staged, strict=True):
         segments.append(Segment(kind=BIN, inputs=each.keys(snapshot.uri), fingerprint=carries, files=tuple(found)))
         wanted, come = known_sum(live_row_counts(each.files)), sum(file.num_records for file in found)
         if wanted is not None and wanted != come:
-            unstage(file for files in staged for file in files)
+            unstage(context.store, (file for files in staged for file in files))
             raise JobError(
                 f"Of {wanted} rows in {each.files.num_rows} files, the first {each.files.column('path')[0]}, {come} "
                 "came out of their rewriting. Nothing was committed; this is a fault of this engine, please report it.",
@@ -133,7 +133,7 @@ def _sorted_files(
     order += [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(*order).drop(Z_COLUMN)
     found: list[list[StagedFile]] = [[] for _ in bins]
-    for file in collect_records(records_of(frame, work.layout), "sort"):
+    for file in collect_records(context, records_of(frame, work.layout), "sort"):
         found[bisect_right(first, file.segment or 0) - 1].append(file)
     return found
 

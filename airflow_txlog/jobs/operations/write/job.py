@@ -116,7 +116,7 @@ class _Write:
             schema = parse_schema(spark_schema.json())
             partition_by = _spelled(context.record(Write).partition_by or (), schema)
             properties = context.record(Write).properties
-            table = context.open_table()
+            table = context.table
             tx = table.begin_create(schema, partition_by, properties)
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
@@ -174,7 +174,7 @@ class _Write:
         try:
             scope.check_inside(staged)
         except BaseException:
-            unstage(staged)
+            unstage(context.store, staged)
             raise
         self._memory.add([Segment(kind=ROWS, inputs=frozenset(), files=tuple(staged))])
         context.log(f"{plural(sum(file.num_records for file in staged), 'row')} in {plural(len(staged), 'new file')}")

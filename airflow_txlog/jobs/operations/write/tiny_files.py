@@ -25,7 +25,6 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import task_count
 from airflow_txlog.jobs.files.stage import collect_records, unstage
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.storage.locations import below
 from airflow_txlog.wording import plural
 
 # A file below an eighth of its target is tiny, and so is none above this.
@@ -46,10 +45,10 @@ def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) ->
     try:
         made = _compacted(context, layout, staged, bins)
     except BaseException:
-        unstage(staged)
+        unstage(context.store, staged)
         raise
     gone = {number for files in bins for number in files}
-    unstage(staged[number] for number in gone)
+    unstage(context.store, (staged[number] for number in gone))
     context.log(f"{plural(before, 'tiny file')} joined into {len(made)}")
     return [*(file for number, file in enumerate(staged) if number not in gone), *made]
 
@@ -77,18 +76,18 @@ def _compacted(
 ) -> list[StagedFile]:
     sizes = [sum(staged[number].size_bytes for number in files) for files in bins]
     order = pack_bins(sizes, task_count(context.parallelism, sizes))
-    plan = _plan(layout, [(staged[number], segment) for segment, files in enumerate(bins) for number in files])
+    plan = _plan([(staged[number], segment) for segment, files in enumerate(bins) for number in files])
     first = [sum(len(files) for files in bins[:segment]) for segment in range(len(bins))]
     rows = [
         [row for segment in segments for row in range(first[segment], first[segment] + len(bins[segment]))]
         for segments in order
     ]
-    task = CompactTask(bins=Bins(inline=tuple(encode_bins(plan, rows))), layout=layout)
+    task = CompactTask(bins=Bins(store=layout.store, inline=tuple(encode_bins(plan, rows))), layout=layout)
     frame = context.spark.range(0, len(rows), 1, len(rows)).mapInArrow(task, spark_schema(RECORD_SCHEMA))
-    made = collect_records(frame, "join tiny files")
+    made = collect_records(context, frame, "join tiny files")
     found, wanted = sum(file.num_records for file in made), sum(plan.column("num_records").to_pylist())
     if found != wanted:
-        unstage(made)
+        unstage(context.store, made)
         raise JobError(
             f"Of {wanted} rows in {plan.num_rows} tiny files {found} came out when they were joined. Nothing was "
             "committed; this is a fault of this engine, please report it."
@@ -97,15 +96,15 @@ def _compacted(
     return [replace(file, segment=staged[bins[file.segment or 0][0]].segment) for file in made]
 
 
-def _plan(layout: Layout, files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
+def _plan(files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
     """A plan of staged files and the number of what each becomes a part of, as `plans` describes it."""
     rows = [
         {
             "index": index,
-            "location": file.location,
+            "path": file.store_path,
             "size_bytes": file.size_bytes,
             "num_records": file.num_records,
-            "directory": below(layout.root, file.location).rpartition("/")[0],
+            "directory": file.store_path.rpartition("/")[0],
             "partition_values": list(file.partition_values.items()),
             "segment": segment,
         }

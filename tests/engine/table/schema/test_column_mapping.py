@@ -19,6 +19,7 @@ from airflow_txlog.engine.table.schema import column_mapping
 from airflow_txlog.engine.table.schema.schema import from_arrow, parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import walk_fields
 from tests.conftest import ManualClock
+from tests.helpers.files import store_of
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import append, bag, sorted_rows, stage
 
@@ -137,7 +138,7 @@ def test_the_columns_with_statistics_are_named_logically(tmp_path: Path) -> None
 
     columns = table.snapshot().table_properties.stats_columns
     layout = Layout(
-        root=str(tmp_path / "t"),
+        store=store_of(tmp_path / "t"),
         schema=table.snapshot().schema,
         partition_columns=("day, of",),
         job_id="test",

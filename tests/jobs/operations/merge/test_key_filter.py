@@ -21,6 +21,7 @@ from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.jobs.sql.table_rules import Rules
+from airflow_txlog.storage import LocalStore
 
 pytestmark = pytest.mark.spark
 
@@ -89,14 +90,14 @@ def materialized(spark: SparkSession, path: Path) -> MaterializedSource:
     pq.write_table(SOURCE, path)
     file = StagedFile(
         path=path.name,
-        location=str(path),
         partition_values={},
         size_bytes=path.stat().st_size,
         modification_time_ms=0,
         num_records=SOURCE.num_rows,
         stats="{}",
     )
-    return MaterializedSource(frame=spark.read.parquet(str(path)), files=(file,), reads_target=False)
+    store = LocalStore(str(path.parent))
+    return MaterializedSource(frame=spark.read.parquet(str(path)), files=(file,), store=store, reads_target=False)
 
 
 def test_the_keys_of_a_source_filter_the_target(

@@ -25,7 +25,6 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import is_ansi, spark_schema, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
-from airflow_txlog.storage import open_store
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
@@ -248,7 +247,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
     snapshot = table.snapshot()
     arguments = {"source": {"sql": "SELECT 1"}, "on": "TRUE", "clauses": [{"when": "matched", "then": "delete"}]}
     spec = job_spec(operation="merge", table_uri=table.uri, arguments={**arguments, "parameters": {"suffix": "!"}})
-    context = begin_job(spec, spark, open_store(table.uri).root, print)
+    context = begin_job(spec, spark, table, print)
     with job_settings(spark, "UTC"):
         ship(spark)
         gate = SqlGate(context)

@@ -1,0 +1,87 @@
+"""How a place is spelled: a path, a `file:` URI, the URI of another store. The one parser of such texts.
+
+Nothing in a location is percent-decoded: a `%` is a percent sign. (The paths *in* a log are URI references, and are
+decoded once: `engine/log/paths`.) Nothing here touches a file. Standard library only.
+
+    /lake/t, file:/lake/t, file:///lake/t, file://localhost/lake/t     the folder /lake/t of this machine
+    memory://name/t, s3://bucket/t                                     a table in another store
+    a:b                                                                a relative path: no slash follows the colon
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LOCAL = "file"
+
+PRIVATE_PREFIX = "txlog-inputs-"
+"""Names the folders of what a job keeps beside a table's data: rows of sources, keys, saved work."""
+
+ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.\-]*:/)"
+"""What `is_absolute` matches."""
+
+# A scheme counts only where a slash follows: a file name may hold a colon.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
+_AUTHORITY = re.compile(r"//([^/]*)")
+# Hadoop's names for S3 differ in the client, not in the object.
+_ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
+
+class LocationParts(NamedTuple):
+    """The parts of a location. `scheme` is in small letters, None for a path; `path` may be empty."""
+
+    scheme: str | None
+    authority: str
+    path: str
+
+
+def split(text: str) -> LocationParts:
+    """The parts of a path or a URI, as they are spelled."""
+    match = _SCHEME.match(text)
+    if match is None:
+        return LocationParts(None, "", text)
+    rest = text[match.end() :]
+    authority = _AUTHORITY.match(rest)
+    if authority is None:
+        return LocationParts(match[1].lower(), "", rest)
+    return LocationParts(match[1].lower(), authority[1], rest[authority.end() :])
+
+
+def is_absolute(text: str) -> bool:
+    """Whether a text is an absolute path or a URI, and so means the same in every process.
+
+    `~` and a relative path mean another place in a worker, in its child process and on a cluster.
+    """
+    return re.match(ABSOLUTE, text) is not None
+
+
+def local_path(text: str) -> str | None:
+    """The path on this machine that a text names, relative where it is; None for a place in another store or host."""
+    scheme, authority, path = split(text)
+    if scheme is None:
+        return text
+    is_ours = scheme == LOCAL and authority.lower() in ("", "localhost")
+    return path if is_ours and path.startswith("/") and not path.startswith("//") else None
+
+
+def scheme_of(text: str) -> str:
+    """The scheme of a location; that of a path is LOCAL."""
+    return split(text).scheme or LOCAL
+
+
+def store_kind(text: str) -> str:
+    """What kind of store a location is in: its scheme, where one store has several the one that we use."""
+    scheme = scheme_of(text)
+    return _ONE_STORE.get(scheme, scheme)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a canonical path is relative to its table's root, by its letters."""
+    return _SCHEME.match(path) is None and not path.startswith("/")
+
+
+def readable(root: str, path: str) -> str:
+    """What people call a file of a table: `root` is the table's URI, `path` is relative to it or an absolute URI."""
+    text = f"{root}/{path}" if is_inside(path) else path
+    return text.removeprefix("file://") if text.startswith("file:///") else text
