@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -277,10 +277,17 @@ def _named(store: Store, state: VacuumState, times: _Times, removes: Sequence[Re
 
 
 def _looked_up(store: Store, plan: VacuumPlan, named: NamedFiles, times: _Times, parallelism: int) -> VacuumPlan:
-    """The plan with what the store itself says of each file: gone already, younger than listed, or to be deleted."""
+    """The plan with what the store itself says of each file: gone already, younger than listed, or to be deleted.
 
-    looked = look_up(store, [info.path for info in plan.files], parallelism, skip_outside=True)
+    A file that the log has removed and that this user may not look at stays in the plan: deleting it fails by name.
+    """
+    unreadable: list[str] = []
+    paths = [info.path for info in plan.files]
+    looked = look_up(store, paths, parallelism, skip_outside=True, on_unreadable=unreadable.append)
     found = [info for info in looked if info is not None]
+    if unreadable:
+        _warn_of_unreadable(store.root, {path.rpartition("/")[0] for path in unreadable})
+        found += [FileInfo(path=path, size_bytes=0, modified_ms=times.now_ms) for path in sorted(unreadable)]
     return replace(plan, files=[info for info in found if may_go(info, named, times.orphan_before_ms)])
 
 
@@ -305,16 +312,20 @@ def _removed_in_unreadable(table: str, unreadable: Sequence[str], named: NamedFi
     Such a file is not passed over: deleting it succeeds, or fails by name. All else in such a folder stays, as in the
     private one in which another user's job keeps its work.
     """
-    log.warning(
-        "vacuum of %s: this user cannot list %d folders; what no commit has removed from them is left alone: %s",
-        table, len(unreadable), ", ".join(sorted(unreadable)[:_SHOWN_FOLDERS]),
-    )  # fmt: skip
+    _warn_of_unreadable(table, unreadable)
     folders = tuple(f"{path}/" for path in unreadable)
     return [
         FileInfo(path=path, size_bytes=0, modified_ms=times.now_ms)
         for path in named.expired
         if path.startswith(folders)
     ]
+
+
+def _warn_of_unreadable(table: str, folders: Collection[str]) -> None:
+    log.warning(
+        "vacuum of %s: this user cannot list %d folders; what no commit has removed from them is left alone: %s",
+        table, len(folders), ", ".join(sorted(folders)[:_SHOWN_FOLDERS]),
+    )  # fmt: skip
 
 
 def _unclear_since(files: Iterable[FileInfo], named: NamedFiles, times: _Times) -> int:

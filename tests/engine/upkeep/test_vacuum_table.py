@@ -21,6 +21,8 @@ from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vectors import vector_file
 from airflow_txlog.engine.table.snapshot.files import vectors_of
+from airflow_txlog.engine.upkeep.removed_files import read_last_vacuum
+from airflow_txlog.engine.upkeep.vacuum import VacuumMode
 from airflow_txlog.errors import RetentionTooShort
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, sorted_rows
@@ -209,16 +211,24 @@ def test_a_vacuum_leaves_the_private_folder_of_another_users_job_and_goes_on_wit
     assert told.endswith("what no commit has removed from them is left alone: txlog-inputs-0")
 
 
-def test_a_removed_file_in_a_folder_of_another_user_is_no_success(open_folder: Path) -> None:
+@pytest.mark.parametrize("mode", ["full", "lite"])
+def test_a_removed_file_in_a_folder_of_another_user_is_no_success(
+    open_folder: Path, mode: VacuumMode, caplog: pytest.LogCaptureFixture
+) -> None:
     path = open_folder / "t"
     with another_user():
         table = table_with_a_forgotten_person(path)
     os.chown(path / "day=1", 0, 0)
     os.chmod(path / "day=1", 0o700)
-    (path / "day=2" / "orphan.parquet").write_bytes(b"")
-    os.utime(path / "day=2" / "orphan.parquet", (0, 0))
+    with another_user():
+        tx = table.begin()
+        tx.remove(tx.snapshot.files("day = '2'"))
+        tx.commit("DELETE")
     with another_user(), pytest.raises(PermissionError) as caught:
-        table.vacuum(timedelta(0), check_retention=False)
+        table.vacuum(timedelta(0), check_retention=False, mode=mode)
     assert "day=1/" in caught.value.__notes__[0]
-    # The rest is gone all the same.
-    assert not (path / "day=2" / "orphan.parquet").exists()
+    (told,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert told.endswith("what no commit has removed from them is left alone: day=1")
+    # The rest is gone all the same, and no later lite vacuum passes the file over.
+    assert list((path / "day=2").glob("*.parquet")) == []
+    assert read_last_vacuum(table.store) is None
