@@ -80,6 +80,12 @@ def _connection_type() -> dict[str, Any]:
                 "commits would replace ours on its store.",
                 "schema": {"type": ["boolean", "null"]},
             },
+            "storage_options": {
+                "label": "Storage options",
+                "description": "A JSON object: how the tables' stores are opened. References to credentials, no "
+                "secrets: each process uses its own identity. The stores of today need none.",
+                "schema": {"type": ["string", "null"], "format": "json"},
+            },
             "allow_absolute_paths": {
                 "label": "Allow absolute paths",
                 "description": "Read rows of files that a table names outside of its own folder, as a shallow clone "

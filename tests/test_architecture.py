@@ -28,12 +28,11 @@ MAX_MODULE_LINES = 450
 # `contract` is three modules and a folder: the spec, its parameters, what is restricted in it, and the operations.
 CONTRACT = ("contract", "records", "parameters", "restrictions")
 AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "runners")
-BASE = ("clock", "errors")
+BASE = ("clock", "errors", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
-    "clock": (),
-    "errors": (),
-    **dict.fromkeys(CONTRACT, ("errors", *CONTRACT)),
+    **dict.fromkeys(BASE, ()),
+    **dict.fromkeys(CONTRACT, ("errors", "locations", *CONTRACT)),
     "limits": ("errors",),
     "storage": (*BASE, "limits", "storage"),
     "datafiles": (*BASE, "limits", "storage", "datafiles"),
@@ -41,7 +40,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # Whether a task's work is in its table already: asked on both sides of the process boundary.
     "application": (*BASE, *CONTRACT, "saved_work", "storage", "engine"),
     # The names and signatures of saved work: written by jobs, and cleared away from both sides.
-    "saved_work": CONTRACT,
+    "saved_work": ("locations", *CONTRACT),
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
     "jobs": (
@@ -61,13 +60,12 @@ OURS: dict[str, tuple[str, ...]] = {
         AIRFLOW_SIDE, ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "storage", "engine", *AIRFLOW_SIDE)
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", *CONTRACT, "wording", "storage", "engine", "hooks", "cli"),
+    "cli": ("errors", "locations", *CONTRACT, "wording", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),
-    "clock": (),
-    "errors": (),
+    **dict.fromkeys(BASE, ()),
     **dict.fromkeys(CONTRACT, ()),
     "records": ("msgspec",),
     "application": (),
@@ -75,11 +73,11 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "storage": ("pyarrow", "fsspec"),
     "saved_work": (),
     "wording": (),
-    "datafiles": ("pyarrow", "fsspec"),
-    "engine": ("pyarrow", "fsspec", "msgspec", "sqlglot", "pyroaring"),
-    "jobs": ("pyarrow", "fsspec", "msgspec", "pyspark", "py4j"),
-    **dict.fromkeys(AIRFLOW_SIDE, ("airflow", "fsspec")),
-    "operators": ("airflow", "fsspec", "jinja2"),
+    "datafiles": ("pyarrow",),
+    "engine": ("pyarrow", "msgspec", "sqlglot", "pyroaring"),
+    "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
+    **dict.fromkeys(AIRFLOW_SIDE, ("airflow",)),
+    "operators": ("airflow", "jinja2"),
     "cli": ("airflow", "rich"),
     "get_provider_info": (),
 }
@@ -161,6 +159,37 @@ def test_every_module_imports_only_what_its_part_may() -> None:
     assert wrong == []
 
 
+# Who touches a file of the machine beside `storage`, and which: none is a table's.
+FILE_CALLS = {
+    "contract": "job documents: a spec and a result",
+    "jobs.__main__": "the process's own output",
+    "jobs.spark.launch": "the open files of this process",
+    "jobs.spark.shipping": "the zip of our own sources",
+    "operators.progress": "the log of a task",
+}
+_OF_FILES = re.compile(
+    r"(?:os|io|shutil|tempfile|fsspec)\.(?:path\.)?(?:open|l?stat|listdir|scandir|walk|mkdir|makedirs|link|unlink|remove|"
+    r"rmdir|rename|replace|utime|symlink|readlink|truncate|chmod|chown|realpath|exists|is(?:file|dir|link)|get\w+time|"
+    r"getsize|fdopen|mkstemp|copy\w*|rmtree|move)"
+)
+
+
+def file_calls(name: str) -> set[str]:
+    """The calls of a module that open, make, delete or look up a file by its path."""
+    found = set()
+    for node in ast.walk(ast.parse(modules()[name].read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called == "open" or _OF_FILES.fullmatch(called):
+                found.add(called)
+    return found
+
+
+def test_only_the_stores_touch_a_file_of_a_table() -> None:
+    inside = {name.removeprefix("airflow_txlog.") for name in modules() if file_calls(name)}
+    assert {name for name in inside if not name.startswith("storage.")} == set(FILE_CALLS)
+
+
 def room_of(name: str, folder: str) -> str:
     """The room of `folder` that a module lies in; the folder itself is no room of it."""
     return name.removeprefix(f"airflow_txlog.{folder}.").split(".")[0]
@@ -235,7 +264,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
 # --- docs/architecture.md -----------------------------------------------------------------------------------------
 
 # What the drawing shows as one node.
-DRAWN_AS = {**dict.fromkeys(CONTRACT, "contract"), **dict.fromkeys(BASE, "errors, clock")}
+DRAWN_AS = {**dict.fromkeys(CONTRACT, "contract"), **dict.fromkeys(BASE, "errors, clock, locations")}
 # Operations and the modules of engine/log are too many to draw.
 NOT_DRAWN = {"jobs.operations", "engine.log"}
 
@@ -316,7 +345,7 @@ def test_the_engine_loads_neither_airflow_nor_spark() -> None:
 
 
 def test_what_travels_to_an_executor_loads_pyarrow_and_fsspec_alone() -> None:
-    names = sorted(name for name in modules() if name.startswith("airflow_txlog.datafiles"))
+    names = sorted(name for name in modules() if name.startswith(("airflow_txlog.datafiles", "airflow_txlog.storage")))
     statements = "\n".join(f"import {name}" for name in names)
     loaded = loaded_after(statements)
     ours_and_known = {"airflow_txlog", "pyarrow", "fsspec"}

@@ -286,7 +286,6 @@ USER_DEFINED = {"type": "struct", "fields": [{"name": "a", "type": _ARRAY, "null
         lambda header: [header],
         lambda header: header["segments"][0]["files"][0].update(path=5),
         lambda header: header["segments"][0]["files"][0].update(path=f"../outside/{NAME}"),
-        lambda header: header["segments"][0]["files"][0].update(location="/etc/passwd"),
     ],
 )
 def test_a_signed_memory_of_another_form_is_ignored_too(

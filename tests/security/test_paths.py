@@ -184,7 +184,7 @@ def test_a_job_reads_rows_outside_only_where_the_connection_allows_it(
     assert target.latest_version() == before
     canary.check(result, lines)
     if operation in ("update", "write"):
-        allowed = run_job(spec.replace(Access(allow_absolute_paths=True)), spark)
+        allowed = run_job(spec.replace(allow_absolute_paths=True), spark)
         assert allowed.status == "committed", allowed.error
         copied = Table.open(target.uri, allow_absolute_paths=operation == "update").to_arrow()
         assert MARK in copied.column("name").to_pylist()

@@ -29,9 +29,11 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
     path = file.store_path
     if encode_add_path(path) != file.path:
         raise ValueError("a path is not spelled as ours are")
-    if folder and not path.startswith(f"{folder}/"):
-        raise ValueError("a path is in another folder")
-    *directories, name = inner_parts(path.removeprefix(f"{folder}/"))
+    if folder:
+        start, path = path[: len(folder) + 1], path[len(folder) + 1 :]
+        if start != f"{folder}/":
+            raise ValueError("a path is in another folder")
+    *directories, name = inner_parts(path)
     is_change = bool(directories) and directories[0] == CHANGE_DIRECTORY
     if is_change:
         del directories[0]

@@ -66,7 +66,7 @@ def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path) -> None:
     before = table.snapshot().version
     spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     context = LogContext(spec=spec, table=table, log=lambda line: None)
-    old = staged(tmp_path, "a", ORPHAN_RETENTION_FLOOR_MS // 2)
+    old = staged(tmp_path / "t", "a", ORPHAN_RETENTION_FLOOR_MS // 2)
     with pytest.raises(JobError, match="at any moment"):
         run_rounds(
             context, lambda tx: Change(operation="WRITE", parameters={}, staged=[old]), clock=ManualClock(NOW_MS)
