@@ -10,6 +10,8 @@ PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_PYTHON := $(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
+# Each worker and child would compile the package again, and pytest rewrite every test's assertions, without bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 # `.venv/bin` first, so that a child `airflow` or `python` is ours.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
