@@ -102,13 +102,17 @@ def rows_by_us(uri: str, version: int | None = None) -> pa.Table:
 
 def rows_by_deltalake(uri: str, version: int | None = None) -> pa.Table:
     """All rows as delta-rs itself reads them (its own Parquet reader, no pyarrow)."""
-    table = DeltaTable(uri, version=version)
+    return _rows_of(DeltaTable(uri, version=version))
+
+
+def _rows_of(table: DeltaTable) -> pa.Table:
     return pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
 
 
 def assert_both_read(uri: str, expected: pa.Table, version: int | None = None) -> None:
     """We and deltalake read exactly these rows, at the same version."""
-    for found in (rows_by_us(uri, version), rows_by_deltalake(uri, version)):
-        assert bag(found.select(expected.column_names).cast(expected.schema)) == bag(expected)
+    ours, theirs, wanted = Table.open(uri), DeltaTable(uri, version=version), bag(expected)
+    for found in (ours.to_arrow(version=version), _rows_of(theirs)):
+        assert bag(found.select(expected.column_names).cast(expected.schema)) == wanted
     if version is None:
-        assert DeltaTable(uri).version() == Table.open(uri).snapshot().version
+        assert theirs.version() == ours.snapshot().version

@@ -8,16 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CommitContention
+from tests.helpers.depth import depth
 from tests.helpers.readers import assert_both_read
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([pa.field("writer", pa.string()), pa.field("number", pa.int64())])
-THREADS_A_SIDE = 8
-COMMITS_A_THREAD = 10
+THREADS_A_SIDE = depth(4, 8)
+COMMITS_A_THREAD = depth(6, 10)
 
 
 def row(writer: str, number: int) -> pa.Table:
@@ -44,6 +46,7 @@ def commits_of(uri: str) -> list[dict[str, object]]:
     return [json.loads(path.read_text().splitlines()[0])["commitInfo"] for path in paths[1:]]
 
 
+@pytest.mark.seeded
 def test_threads_of_both_append_and_no_commit_is_lost(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, SCHEMA)
