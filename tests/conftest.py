@@ -58,7 +58,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without looking for garbage: what is imported and collected stays to the end of the run."""
+    """Collect without looking for garbage: what is imported and collected stays to the end of the run.
+
+    Examples that Hypothesis draws have no deadline, which a busy machine would miss, and fewer are drawn a run than by
+    default: each run draws others.
+    """
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("suite", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
     gc.disable()
     try:
         return (yield)

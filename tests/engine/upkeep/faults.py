@@ -7,7 +7,15 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 
+import pytest
+
 from airflow_txlog.storage import Store
+
+# Whether the process dies with the work of its last call done.
+WITH_ITS_WORK_DONE = [
+    False,
+    pytest.param(True, marks=pytest.mark.long("leaves the files that dying before the next call leaves")),
+]
 
 
 class Died(BaseException):

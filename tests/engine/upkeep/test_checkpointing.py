@@ -29,6 +29,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.storage import MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints
+from tests.helpers.depth import depth
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 FEATURES = ["deletionVectors", "domainMetadata", "rowTracking", "v2Checkpoint"]
@@ -119,7 +120,8 @@ def legal(actions: list[Action]) -> list[Action]:
     return [each for each in seen.values() if not (isinstance(each, Remove) and each.path in added)]
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.seeded
+@settings(deadline=None, max_examples=depth(12, 60))
 @given(
     commits=st.lists(st.lists(st.one_of(ADDS, REMOVES, OTHERS), max_size=4).map(legal), min_size=2, max_size=6),
     policy=st.sampled_from(POLICIES),

@@ -429,7 +429,7 @@ def test_a_plan_holds_what_may_go_and_nothing_else(
 
 
 def test_many_files_are_planned_as_columns_and_sets() -> None:
-    count = 200_000
+    count = 50_000
     live = adds_to_table(
         [
             Add(path=f"p={i % 365}/part-{i}", partition_values={}, size=1, modification_time=0, data_change=True)

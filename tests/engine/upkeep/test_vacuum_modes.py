@@ -23,7 +23,7 @@ from airflow_txlog.engine.upkeep.removed_files import LAST_VACUUM, read_last_vac
 from airflow_txlog.engine.upkeep.vacuum import HOUR_MS, VacuumRequest, VacuumState, vacuum
 from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
-from tests.engine.upkeep.faults import DyingStore, dying
+from tests.engine.upkeep.faults import WITH_ITS_WORK_DONE, DyingStore, dying
 from tests.helpers.rows import append, sorted_rows
 
 
@@ -360,7 +360,7 @@ def test_a_store_that_refuses_altogether_is_not_asked_for_ever(
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", WITH_ITS_WORK_DONE)
 @pytest.mark.parametrize("mode", ["full", "lite"])
 def test_a_vacuum_that_dies_anywhere_keeps_what_is_needed_and_can_be_run_again(
     mode: str, after: bool, parallelism: int

@@ -236,12 +236,12 @@ def test_every_golden_partition_value_is_known_in_some_zone():
     assert seen > 20
 
 
-def test_half_a_million_files_are_typed_by_their_distinct_strings():
+def test_a_hundred_thousand_files_are_typed_by_their_distinct_strings():
     days = [{"Day": f"2024-01-{day:02d}", "col-1": str(day)} for day in range(1, 29)]
-    table = pa.concat_tables([files(*days)] * 20_000).combine_chunks()
+    table = pa.concat_tables([files(*days)] * 4_000).combine_chunks()
     typed = typed_partition_columns(table, SCHEMA, ["Day", "k"])
-    assert len(typed["Day"].values) == 560_000
-    assert typed["k"].values[559_999].as_py() == 28
+    assert len(typed["Day"].values) == 112_000
+    assert typed["k"].values[111_999].as_py() == 28
 
 
 SPARK_CASES = {

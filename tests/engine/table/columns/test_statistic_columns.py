@@ -18,6 +18,7 @@ from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, pa
 from airflow_txlog.engine.table.columns.statistic_values import bound_reader
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
+from tests.helpers.depth import depth
 
 TYPES = {
     "b": Primitive.BYTE,
@@ -121,7 +122,8 @@ def check(texts: list[str | None], names: list[str], masked: bool = False) -> No
         assert_equal(together[path], expected)
 
 
-@settings(max_examples=250, deadline=None)
+@pytest.mark.seeded
+@settings(max_examples=depth(80, 500), deadline=None)
 @given(
     texts=st.lists(st.one_of(st.none(), WILD, tame(), ODD), max_size=4),
     names=st.lists(st.sampled_from(list(TYPES)), unique=True, min_size=1, max_size=3),
@@ -133,7 +135,8 @@ def test_wild_statistics_read_together_are_what_each_says_by_itself(
     check(texts, names, masked)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.seeded
+@settings(max_examples=depth(40, 200), deadline=None)
 @given(
     texts=st.lists(st.one_of(st.none(), tame()), max_size=6), name=st.sampled_from(list(TYPES)), masked=st.booleans()
 )

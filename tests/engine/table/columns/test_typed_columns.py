@@ -28,6 +28,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.engine.upkeep import checkpointing
 from airflow_txlog.storage import MemoryStore
 from tests.helpers.checkpoints import list_checkpoints
+from tests.helpers.depth import depth
 
 UTC = datetime.UTC
 
@@ -162,7 +163,8 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@pytest.mark.seeded
+@settings(deadline=None, max_examples=depth(30, 150))
 @given(ROWS)
 def test_bounds_of_written_rows_hold_as_structs_too(rows: list[dict[str, Any]]) -> None:
     """Timestamps are cut to milliseconds in the text, towards the past; a maximum in a struct is the same text's."""

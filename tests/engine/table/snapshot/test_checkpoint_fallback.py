@@ -207,7 +207,9 @@ class Dying(MemoryStore):
 
 
 @pytest.mark.parametrize("properties", [{}, V2], ids=["classic", "v2"])
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    "before", [True, pytest.param(False, marks=pytest.mark.long("leaves what dying before the next change leaves"))]
+)
 def test_a_writer_that_dies_anywhere_in_a_checkpoint_changes_nothing(
     properties: dict[str, str], before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.storage import MemoryStore, Store
+from tests.helpers.depth import depth
 
 EMPTY = '{"type":"struct","fields":[]}'
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)
@@ -135,7 +136,8 @@ def one_word_each(actions: list[Action]) -> list[Action]:
     return list(seen.values())
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.seeded
+@settings(deadline=None, max_examples=depth(12, 60))
 @given(st.lists(CHANGES.map(one_word_each), min_size=8, max_size=8), st.lists(RANGES, max_size=4))
 def test_replay_through_compactions_equals_replay_without_them(
     commits: list[list[Action]], ranges: list[tuple[int, int]]

@@ -17,6 +17,7 @@ from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
 from airflow_txlog.engine.table.snapshot import file_index
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import file_key
+from tests.helpers.depth import depth
 
 ROOT = "memory://t"
 
@@ -80,7 +81,8 @@ _FILE = st.tuples(
 _CHANGE = st.tuples(st.lists(_FILE, max_size=3), st.lists(_FILE, max_size=3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.seeded
+@settings(max_examples=depth(30, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(_CHANGE, max_size=12))
 def test_levels_hold_what_a_dictionary_of_keys_holds(changes: list[Any]) -> None:
     model = Model([])
@@ -100,7 +102,7 @@ def test_many_changes_of_a_large_base_keep_few_levels_and_few_chunks(
     monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 50)
     chooser = random.Random(7)
     model = Model([add(f"base/{number}", number) for number in range(1000)])
-    for number in range(400):
+    for number in range(200):
         known = sorted(model.expected)
         gone = [add(path, 0) for path in chooser.sample(known, min(len(known), chooser.randrange(6)))]
         model.change(gone, [add(f"new/{number}-{each}", number) for each in range(chooser.randrange(5))])
