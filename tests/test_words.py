@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,13 @@ def place_of(path: Path) -> str:
     return parts[1] if parts[0] == "airflow_txlog" else parts[0]
 
 
+TEXTS = cache(lambda: list(texts()))
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_a_private_word_is_not_written(word: str) -> None:
     pattern = re.compile(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE)
-    found = {path: len(pattern.findall(text)) for path, text in texts()}
+    found = {path: len(pattern.findall(text)) for path, text in TEXTS()}
     places = {place_of(path) for path, count in found.items() if count}
     left = LEFT.get(word, set())
     wrong = {str(path.relative_to(ROOT)): n for path, n in found.items() if n and place_of(path) not in left}

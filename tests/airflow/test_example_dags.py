@@ -123,6 +123,7 @@ def test_the_race_ends_with_the_forgotten_rows_gone(folder: Path, dag_of: ParseD
     assert [ti.state for ti in tasks["check"]] == ["success"]
 
 
+@pytest.mark.long("a second DAG of users and orders; tests/jobs deletes by a file of keys")
 def test_the_people_of_a_file_of_keys_are_forgotten_in_both_tables(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("gdpr_keys", "gdpr_keys"))
     (users,), (orders,) = tasks["forget_users"], tasks["forget_orders"]
@@ -201,6 +202,7 @@ def test_the_loser_of_the_race_runs_again_and_the_forgotten_rows_stay_gone(
     assert users_left(spec.table_uri) == EXPECTED
 
 
+@pytest.mark.long("each of both as the winner is shown above")
 def test_both_tasks_of_the_race_at_once_leave_the_same_whoever_wins(folder: Path, dag_of: ParseDag) -> None:
     specs = race_specs(dag_of("gdpr_race", "gdpr_race"), 0)
     InProcessRunner().run(specs["users"], log=print)

@@ -71,18 +71,18 @@ def _lists_alike(text: str, count: int) -> pa.Array:
 
 BOMBS: dict[str, Any] = {
     "statistics in a dictionary": lambda table: _grow(
-        table, "add", 8000, path=_alike("p", 8000), size=pa.array([1] * 8000), stats=_alike("x" * 10_000, 8000)
+        table, "add", 2000, path=_alike("p", 2000), size=pa.array([1] * 2000), stats=_alike("x" * 10_000, 2000)
     ),
     "paths in a dictionary, over many row groups": lambda table: _grow(
-        table, "add", 100, 80, path=_alike("x" * 10_000, 100), size=pa.array([1] * 100)
+        table, "add", 50, 40, path=_alike("x" * 10_000, 50), size=pa.array([1] * 50)
     ),
-    "removes": lambda table: _grow(table, "remove", 8000, path=_alike("x" * 10_000, 8000)),
-    "schemas": lambda table: _grow(table, "metaData", 8000, id=_alike("x" * 10_000, 8000)),
+    "removes": lambda table: _grow(table, "remove", 2000, path=_alike("x" * 10_000, 2000)),
+    "schemas": lambda table: _grow(table, "metaData", 2000, id=_alike("x" * 10_000, 2000)),
     "a list in one row": lambda table: _grow(
-        table, "metaData", 1, id=pa.array(["x"]), partitionColumns=_lists_alike("c" * 10_000, 8000)
+        table, "metaData", 1, id=pa.array(["x"]), partitionColumns=_lists_alike("c" * 10_000, 2000)
     ),
-    "one long text": lambda table: _grow(table, "txn", 1, appId=pa.array(["x" * 40_000_000])),
-    "rows without an action": lambda table: _grow(table, "add", 1 << 20),
+    "one long text": lambda table: _grow(table, "txn", 1, appId=pa.array(["x" * 10_000_000])),
+    "rows without an action": lambda table: _grow(table, "add", 1 << 18),
 }
 
 
@@ -92,14 +92,14 @@ def test_a_checkpoint_that_decodes_to_too_much_is_refused_before_it_is_decoded(
 ) -> None:
     size_bytes = BOMBS[name](table)
     assert size_bytes < 1_000_000
-    monkeypatch.setenv(CHECKPOINT.setting, str(32 << 20))
+    monkeypatch.setenv(CHECKPOINT.setting, str(8 << 20))
     pool = pa.default_memory_pool()
     before, peak = pool.bytes_allocated(), pool.max_memory()
-    with pytest.raises(LimitExceeded, match=rf"decoded, of .*{CHECKPOINT.setting} allows 33554432") as error:
+    with pytest.raises(LimitExceeded, match=rf"decoded, of .*{CHECKPOINT.setting} allows 8388608") as error:
         Table.open(table.uri)
     assert error.value.setting == CHECKPOINT.setting
-    assert error.value.found > 32 << 20
-    assert pool.max_memory() <= max(peak, before + (64 << 20))
+    assert error.value.found > 8 << 20
+    assert pool.max_memory() <= max(peak, before + (16 << 20))
 
 
 def test_a_checkpoint_within_the_limit_is_read_whatever_is_kept_in_dictionaries(table: Table) -> None:
@@ -220,7 +220,7 @@ def test_texts_that_are_kept_as_differences_are_decoded_a_few_at_a_time(
     """DELTA_BYTE_ARRAY: a row takes a byte in the file, and the whole text before it once it is read."""
     limit = 8 * 1024 * 1024
     monkeypatch.setenv(CHECKPOINT.setting, str(limit))
-    texts = pa.StructArray.from_arrays([pa.array(["x" * 20_000] * 20_000)], ["path"])
+    texts = pa.StructArray.from_arrays([pa.array(["x" * 20_000] * 1_000)], ["path"])
     path = tmp_path / "c.parquet"
     pq.write_table(
         pa.table({"add": texts}),

@@ -92,6 +92,7 @@ def test_the_airflow_command_knows_a_table_by_its_connection(folder: Path, tmp_p
     assert named.document["version"] == 3
 
 
+@pytest.mark.long("a second start of the command; how an error ends a command is shown in this process below")
 def test_the_airflow_command_fails_without_a_traceback(tmp_path: Path) -> None:
     said = airflow("txlog", "files", tmp_path / "nothing", home=tmp_path)
     assert said.code == 1
