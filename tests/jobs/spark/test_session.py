@@ -113,7 +113,7 @@ def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 8
+    assert int(done.stdout) > 20
 
 
 @pytest.mark.parametrize(
