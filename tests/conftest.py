@@ -31,7 +31,9 @@ SPARK_CLASSES = Path(
     os.environ.get("TXLOG_SPARK_CLASSES", Path(__file__).resolve().parents[1] / ".venv" / "spark-classes.jsa")
 )
 _ARCHIVE = f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable" if SPARK_CLASSES.is_file() else ""
-os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1{_ARCHIVE}")
+# A heap that need not grow, and room for the classes: else each start collects garbage eight times over all of it.
+_MEMORY = "-XX:MetaspaceSize=256m"
+os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 {_MEMORY}{_ARCHIVE}")
 
 # A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
 REPORTED = "reported"
@@ -200,9 +202,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this pytest process: two cores, UTC, no UI."""
     from pyspark.sql import SparkSession
 
-    # Thousands of small queries, each run once: compiling them would cost more than running them. `make test-long`
-    # compiles them, as users' Spark does.
-    codegen = {} if LONG else {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    # Thousands of small queries, each run once: compiling them, or planning them anew after each of their stages, would
+    # cost more than running them. `make test-long` does both, as users' Spark does.
+    plain = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
     session = (
         SparkSession.builder.master("local[2]")
         .appName("airflow_txlog tests")
@@ -212,13 +218,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
         # For the same reason, without the JVM's second compiler.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn400m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.python.daemon.module", "loaded_daemon")
         .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent / "helpers" / "daemon"))
-        .config(map=codegen)
+        # What Spark keeps for a UI: the text of each plan, and a thousand queries, jobs and stages.
+        .config("spark.sql.ui.explainMode", "simple")
+        .config("spark.sql.ui.retainedExecutions", "10")
+        .config("spark.ui.retainedJobs", "100")
+        .config("spark.ui.retainedStages", "100")
+        .config("spark.ui.retainedTasks", "1000")
+        .config(map={} if LONG else plain)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
