@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 
+import fsspec.implementations.local
+import fsspec.implementations.memory  # noqa: F401
 import numpy  # noqa: F401
 import pandas  # noqa: F401
 import pyarrow.compute
