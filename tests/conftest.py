@@ -208,6 +208,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.lightweightPlanChangeValidation": "false",
     }
     session = (
         SparkSession.builder.master("local[2]")
@@ -224,6 +225,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.python.daemon.module", "loaded_daemon")
         .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent / "helpers" / "daemon"))
+        # Each broadcast of a few rows fills a page, which else has 32 MB.
+        .config("spark.buffer.pageSize", "1m")
         # What Spark keeps for a UI: the text of each plan, and a thousand queries, jobs and stages.
         .config("spark.sql.ui.explainMode", "simple")
         .config("spark.sql.ui.retainedExecutions", "10")

@@ -37,7 +37,10 @@ def main() -> None:
         {
             "spark.master": "local-cluster[2,1,768]",
             "spark.executor.memory": "768m",
-            "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent / "faults"),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).parent / "faults"), str(Path(__file__).parents[2] / "helpers" / "daemon")]
+            ),
+            "spark.python.daemon.module": "loaded_daemon",
             "spark.executorEnv.TXLOG_FAULTS": str(faults),
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.sql.shuffle.partitions": "2",
@@ -49,6 +52,7 @@ def main() -> None:
             "spark.executor.extraJavaOptions": JIT,
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
         }
     )
     spark.sparkContext.setLogLevel("ERROR")
