@@ -23,9 +23,8 @@ UPSERT = [update({"name": "s.name"}), insert({"id": "s.id", "name": "s.name"})]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["_hidden/a[1]{b,c}*/per%20cent/with space", "p=1/a#b?c/é+ü"])
-def test_folders_may_have_any_name(tmp_path: Path, spark: SparkSession, name: str) -> None:
-    folder = tmp_path / name / "t"
+def test_folders_may_have_any_name(tmp_path: Path, spark: SparkSession) -> None:
+    folder = tmp_path / "_hidden" / "a[1]{b,c}*" / "per%20cent" / "with space" / "p=1" / "a#b?c" / "é+ü" / "t"
     source = {"sql": "SELECT id, concat('n', id) AS name, id % 2 AS p FROM range(10)"}
     committed(run(spark, "write", folder, source=source, partition_by=["p"]))
     table = Table.open(str(folder))

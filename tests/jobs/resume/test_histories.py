@@ -20,7 +20,7 @@ from tests.helpers.depth import depth
 from tests.jobs.resume.histories import History, one_by_one, play
 
 ONE = os.environ.get("TXLOG_SEED")
-SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(2000, 20_000))
+SEEDS = range(int(ONE), int(ONE) + 1) if ONE else range(depth(700, 8000))
 # A wrong memory is found out within so many, or the histories prove nothing about it.
 ENOUGH = 400
 
@@ -53,7 +53,7 @@ def written_down_and_read(memory: Memory) -> Memory:
 
 @pytest.mark.seeded
 def test_b1_a_job_that_is_killed_and_resumed_again_and_again_goes_on_where_it_was() -> None:
-    check([play(seed, resume=written_down_and_read) for seed in SEEDS[: depth(400, 4000)]])
+    check([play(seed, resume=written_down_and_read) for seed in SEEDS[: depth(150, 1500)]])
 
 
 # --- wrong memories -------------------------------------------------------------------------------------------------
@@ -173,6 +173,6 @@ class Forgetful(Memory):
 
 
 def test_a_memory_that_forgets_is_right_and_found_out_too() -> None:
-    histories = [play(seed, Forgetful) for seed in range(200)]
+    histories = [play(seed, Forgetful) for seed in range(60)]
     assert not any(history.wrong for history in histories)
     assert any(history.wasted for history in histories)

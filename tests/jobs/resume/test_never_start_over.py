@@ -36,9 +36,9 @@ pytestmark = [
     pytest.mark.slow("several attempts over many files"),
 ]
 
-# Images of so many files are staged together: eight groups of the table's files.
+# Images of so many files are staged together: four groups of the table's files.
 GROUP = 3
-FILES, ROWS = 24, 4
+FILES, ROWS = 12, 4
 NEW = 10_000
 WINNERS = 2
 

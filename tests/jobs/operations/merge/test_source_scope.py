@@ -210,11 +210,9 @@ SCOPES: dict[str, int | None] = {
 RANGES: dict[str, int | None] = {
     "t.day = s.d": 18,
     "t.day <=> s.d": 24,
-    "t.n = s.l": 12,
     "t.name = s.text": 12,
     "t.dec = s.m AND t.b <=> s.flag": 8,
     "t.day = date_add(s.d, 40000)": 12,
-    "t.n <=> s.i": 12,
 }
 
 
