@@ -172,8 +172,10 @@ class JobSpec:
 
         `with_key`: with that too. Only for what no other user can read and what does not outlive the job.
         """
-        data = dataclasses.asdict(self)
+        data = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         data |= {"operation": self.operation.name, "arguments": self.operation.arguments()}
+        if self.application is not None:
+            data["application"] = dataclasses.asdict(self.application)
         if not with_key:
             del data["saved_work_key"]
         return json.dumps(data, indent=1, sort_keys=True)

@@ -66,7 +66,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("delete", {"predicate": None, "keys": {"values": [1]}}, "arguments.keys.column"),
     ("delete", {"predicate": None, "keys": {"column": "id"}}, "arguments.keys"),
-    ("delete", {"predicate": None, "keys": {"column": "id", "values": [[1]]}}, "arguments.keys.values[0]"),
+    ("delete", {"predicate": None, "keys": {"column": "id", "values": [[1]]}}, "arguments.keys.values"),
     ("delete", {"predicate": None, "keys": {"column": "id", "values": [], "source": FILES}}, "arguments.keys"),
     ("delete", {"predicate": None, "keys": {"column": "id", "source": {}}}, "arguments.keys.source"),
     ("delete", {"predicate": " "}, "arguments.predicate"),

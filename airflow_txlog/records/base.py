@@ -8,7 +8,7 @@ Invariant: an operation that exists is valid, and equal to what its own JSON rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -72,16 +72,21 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def parts(self) -> Iterator[tuple[str, Part]]:
         """Every record inside of this one, each with its dotted name."""
-        pending: list[tuple[str, Any]] = [(f"{_PLACE}.{name}", getattr(self, name)) for name in self.__struct_fields__]
-        while pending:
-            place, value = pending.pop(0)
-            if isinstance(value, Part):
-                yield place, value
-                pending += [(f"{place}.{name}", getattr(value, name)) for name in value.__struct_fields__]
-            elif isinstance(value, dict):
-                pending += [(f"{place}.{name}", item) for name, item in value.items()]
-            elif isinstance(value, tuple):
-                pending += [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+        for name in self.__struct_fields__:
+            yield from _parts(getattr(self, name), f"{_PLACE}.{name}")
+
+
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, Part):
+        yield place, value
+        inner = ((f"{place}.{name}", getattr(value, name)) for name in value.__struct_fields__)
+    elif isinstance(value, dict):
+        inner = ((f"{place}.{name}", item) for name, item in value.items())
+    elif isinstance(value, tuple):
+        inner = ((f"{place}[{index}]", item) for index, item in enumerate(value))
+    for below, item in inner:
+        yield from _parts(item, below)
 
 
 class ScopedOperation(Operation, frozen=True, kw_only=True):

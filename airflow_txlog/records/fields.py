@@ -62,3 +62,12 @@ Parameter = Annotated[
     ),
 ]
 Parameters = Annotated[dict[Text, Parameter], Meta(description="a mapping")]
+
+
+def _are_keys(values: tuple[Any, ...]) -> bool:
+    return all(is_parameter(value) and not isinstance(value, list) for value in values)
+
+
+KeyList = Annotated[
+    tuple[Any, ...], Meta(description="a list of scalars or tagged scalars", extra={"holds": _are_keys})
+]

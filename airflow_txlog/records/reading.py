@@ -76,6 +76,8 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
     origin, meta = get_origin(inner), _parts_of(kind)[1]
     if origin is tuple:
         want(place, isinstance(value, list | tuple), expectation(kind), value)
+        if get_args(inner)[0] is Any:  # judged as a whole: there may be very many
+            return tuple(copy.deepcopy(value))
         read_items = [read(get_args(inner)[0], item, f"{place}[{index}]", change) for index, item in enumerate(value)]
         want(place, len(read_items) >= _least(meta), expectation(kind), value)
         return tuple(read_items)
@@ -119,7 +121,10 @@ def expectation(kind: Any) -> str:
         return " or ".join(f'"{choice}"' for choice in get_args(inner))
     members = _members(inner)
     if len(members) > 1:
-        return " or ".join(expectation(member) for member in members)
+        text = " or ".join(expectation(member) for member in members if member is not type(None))
+        if type(None) in members:
+            text += ", or null" if " or " in text else " or null"
+        return text
     return "a mapping" if isinstance(inner, type) and issubclass(inner, Part) else "of another type"
 
 

@@ -11,12 +11,17 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from airflow_txlog.records.fields import Location, Parameter, Query, Text, TextMap, Version
+from airflow_txlog.records.fields import KeyList, Location, Query, Text, TextMap, Version
 from airflow_txlog.records.reading import Part
-from airflow_txlog.records.refusals import want
 
 FileFormat = Literal["csv", "json", "orc", "parquet"]
 FORMATS: frozenset[str] = frozenset(get_args(FileFormat))
+
+
+Paths = Annotated[
+    Location | Annotated[tuple[Location, ...], Meta(min_length=1)],
+    Meta(description="an absolute path or a URI, or a list of them, since a relative path depends on the worker"),
+]
 
 
 class TableView(Part, frozen=True, kw_only=True):
@@ -34,7 +39,7 @@ class FileView(Part, frozen=True, kw_only=True):
     """Files that Spark reads. `schema` is a DDL text; without it Spark finds the schema out."""
 
     format: FileFormat
-    path: Location | Annotated[tuple[Location, ...], Meta(min_length=1, description="a list of absolute paths or URIs")]
+    path: Paths
     options: TextMap = msgspec.field(default_factory=dict)
     schema: Text | None = None
 
@@ -73,16 +78,11 @@ class KeyValues(Part, frozen=True, kw_only=True):
     """Keys that the author names; `column` is the table's."""
 
     column: Text
-    values: Annotated[tuple[Parameter, ...], Meta(description="a list of scalars or tagged scalars")]
+    values: KeyList
 
     @classmethod
     def fits(cls, given: Mapping[str, Any]) -> bool:
         return "values" in given and "source" not in given
-
-    def check(self, place: str) -> None:
-        """A key is one value."""
-        for index, key in enumerate(self.values):
-            want(f"{place}.values[{index}]", not isinstance(key, list), "a scalar or a tagged scalar", key)
 
 
 class KeySource(Part, frozen=True, kw_only=True):
