@@ -148,7 +148,7 @@ class Stamp(ScopedOperation, frozen=True, kw_only=True, tag="stamp"):
 def stamp(context: LogContext) -> JobResult:
     """The job of a Stamp."""
     described = context.record(Stamp)
-    table = context.open_table()
+    table = context.table
     with context.step("stamp"):
         tx = table.begin()
         assert tx.snapshot is not None

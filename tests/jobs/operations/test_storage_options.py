@@ -21,6 +21,7 @@ from airflow_txlog.storage import Access, LocalStore, Store, StoreReference
 from tests.helpers.jobs import KEY, ids, rows
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 ORIGIN = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
 
@@ -55,7 +56,7 @@ def options(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
 
 def job(table: Table, operation: str, **arguments: Any) -> JobSpec:
     with_work = operation not in ("optimize", "checkpoint", "vacuum")
-    return JobSpec(
+    return job_spec(
         operation=operation,
         table_uri=table.uri,
         arguments=arguments,
@@ -96,8 +97,8 @@ def test_every_operation_opens_its_stores_with_the_options_of_its_job(
         app = spec.application
         named = spec if app is None else spec.replace(application=ApplicationTransaction(app_id=f"{number}", version=1))
         result = run_job(named.replace(storage_options=options), spark)
-        assert result.error is None, (spec.operation, result.error)
-        assert ids(table) == expected, spec.operation
+        assert result.error is None, (spec.operation.name, result.error)
+        assert ids(table) == expected, spec.operation.name
         if app is not None:
             done = find_done(named.replace(storage_options=options))
             assert done is not None
@@ -111,7 +112,7 @@ def test_no_operation_opens_a_store_without_them(
     for spec, _ in jobs(table, tmp_path):
         result = run_job(spec.replace(result_uri=str(tmp_path / "result.json")), spark)
         assert result.error is not None
-        assert "PermissionError at storage" in result.error["message"], spec.operation
+        assert "PermissionError at storage" in result.error["message"], spec.operation.name
         assert (tmp_path / "result.json").exists()
         with pytest.raises(PermissionError):
             forget_saved_work(spec)
