@@ -207,7 +207,7 @@ class TxlogHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection is usable: its base, its settings. Opens no table."""
         try:
-            conf = self.spark_conf
+            conf, _ = self.spark_conf, self.storage_options
         except InvalidJobSpec as e:
             return False, str(e)
         return True, f"tables are found under {self.base_uri or 'their own URIs'}; {len(conf)} Spark settings"

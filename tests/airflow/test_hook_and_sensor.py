@@ -11,10 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog import storage
+from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.operators import identity
+from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
+from airflow_txlog.storage import Access
 from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.airflow
@@ -53,6 +58,28 @@ def test_the_settings_of_a_connection_are_texts(lake: Path) -> None:
     assert hook.spark_conf == {"spark.sql.shuffle.partitions": "2"}
     assert hook.runner_name == "in_process"
     assert hook.test_connection()[0]
+
+
+@pytest.mark.parametrize("options", ['{"profile": "lake"}', {"profile": "lake"}])
+def test_tables_and_jobs_are_opened_with_the_storage_options_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: Any
+) -> None:
+    extra = {"storage_options": options, "allow_absolute_paths": True}
+    monkeypatch.setenv("AIRFLOW_CONN_OPENED", json.dumps({"conn_type": "txlog", "host": str(tmp_path), "extra": extra}))
+    access = Access(storage_options={"profile": "lake"}, allow_absolute_paths=True)
+    assert TxlogHook("opened").table("t").store.access == access
+    operator = CheckpointOperator(task_id="x", table_uri="t", txlog_conn_id="opened")
+    monkeypatch.setattr(identity, "annotations_of", lambda context: {})
+    spec = operator.job_spec({})
+    assert Access.of(spec) == access
+    assert Access.of(JobSpec.from_json(spec.to_json())) == access
+
+
+def test_storage_options_that_are_no_json_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": "txlog", "extra": {"storage_options": "a=b"}}))
+    with pytest.raises(InvalidJobSpec, match="storage_options must be a JSON object"):
+        _ = TxlogHook("odd").storage_options
+    assert not TxlogHook("odd").test_connection()[0]
 
 
 def test_settings_that_are_no_json_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,18 +173,17 @@ def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: 
 def test_every_poke_after_the_first_is_one_small_request(
     memory_uri: str, condition: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_txlog import storage as stores
     from tests.helpers.counting import CountingStore
 
     opened: list[CountingStore] = []
 
-    def open_counting(uri: str, **_: Any) -> CountingStore:
-        opened.append(CountingStore(uri))
+    def open_counting(uri: str, access: Access) -> CountingStore:
+        opened.append(CountingStore(uri, access))
         return opened[-1]
 
     table = Table.create(memory_uri, SCHEMA)
     grow(table)
-    monkeypatch.setattr(stores, "open_store", open_counting)
+    monkeypatch.setitem(storage.STORES, "memory", open_counting)
     waiting = sensor(table_uri=memory_uri, **condition)
     assert not waiting.poke({}).is_done  # type: ignore[arg-type]
     opened[0].take()

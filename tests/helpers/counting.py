@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.storage import FileInfo, MemoryStore
+from airflow_txlog.storage import PLAIN, Access, FileInfo, MemoryStore
 
 
 class CountingStore(MemoryStore):
     """Every request by its kind and path, in order, since the last `take`."""
 
-    def __init__(self, uri: str, **options: Any) -> None:
-        super().__init__(uri, **options)
+    def __init__(self, uri: str, access: Access = PLAIN, **options: Any) -> None:
+        super().__init__(uri, access, **options)
         self.requests: list[tuple[str, str]] = []
 
     def take(self) -> builtins.list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.storage import Store
+from airflow_txlog.storage import PLAIN, Store, StoreReference, open_named_file
 
 COMMIT = "_delta_log/00000000000000000000.json"
 
@@ -145,6 +146,68 @@ def test_an_output_does_not_replace_a_good_file_by_a_torn_one(store: Store) -> N
     assert store.read("p/x") == b"good"
 
 
+# --- data files -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_file_is_there_once_it_is_closed(store: Store) -> None:
+    table = pa.table({"a": list(range(10_000))})
+    with store.open_new("day=1/x.parquet") as file, pq.ParquetWriter(file.sink, table.schema) as writer:
+        writer.write_table(table)
+    info = store.stat("day=1/x.parquet")
+    assert info is not None
+    with store.open_input("day=1/x.parquet") as source:
+        assert source.size() == info.size_bytes
+        assert pq.read_table(source).equals(table)
+
+
+def test_a_new_file_that_fails_or_is_dropped_leaves_nothing(store: Store) -> None:
+    def write() -> None:
+        with store.open_new("p/x.parquet") as file:
+            file.write(b"torn")
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write()
+    file = store.open_new("p/y.parquet")
+    file.write(b"half")
+    del file
+    gc.collect()
+    assert names(store) == []
+
+
+def test_a_new_file_does_not_take_the_name_of_another(store: Store) -> None:
+    store.put("p/x", b"good")
+
+    def write() -> None:
+        with store.open_new("p/x") as file:
+            file.write(b"other")
+
+    with pytest.raises(FileExistsError):
+        write()
+    assert store.read("p/x") == b"good"
+    assert names(store) == ["p/x"]
+
+
+def test_a_store_is_opened_again_by_its_reference_in_another_process(store: Store) -> None:
+    store.put("p/x", b"1")
+    reference = pickle.loads(pickle.dumps(StoreReference.of(store)))
+    assert reference == StoreReference.of(store)
+    again = reference.open()
+    assert (again.root, again.access) == (store.root, store.access)
+    assert again.open_input("p/x").read() == b"1"
+
+
+def test_a_file_that_is_named_by_its_own_uri_is_read(store: Store) -> None:
+    store.put("reports/x", b"1")
+    with open_named_file(f"{store.root}/reports/x", PLAIN) as file:
+        assert file.read() == b"1"
+    with pytest.raises(FileNotFoundError):
+        open_named_file(f"{store.root}/reports/gone", PLAIN)
+
+
+# --- what pyarrow does ----------------------------------------------------------------------------------------------
+
+
 def test_pyarrow_writes_and_reads_through_a_store(store: Store) -> None:
     table = pa.table({"a": list(range(10_000))})
     with store.open_output("p/x.parquet") as file:
@@ -178,6 +241,7 @@ def test_nothing_outside_the_root_is_written_or_deleted(store: Store, path: str)
         lambda: store.put(path, b"x"),
         lambda: store.put_if_absent(path, b"x"),
         lambda: store.open_output(path),
+        lambda: store.open_new(path),
     ]
     for operation in operations:
         with pytest.raises(ValueError, match="refused"):

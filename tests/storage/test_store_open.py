@@ -7,9 +7,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from airflow_txlog import storage
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.storage import PLAIN, LocalStore, MemoryStore, open_store
+from airflow_txlog.locations import local_path
+from airflow_txlog.storage import PLAIN, Access, LocalStore, MemoryStore, Store, open_store
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,35 @@ def test_the_memory_store_takes_its_times_from_its_clock() -> None:
 def test_opening_a_local_store_touches_nothing(tmp_path: Path) -> None:
     assert isinstance(open_store(str(tmp_path / "t"), PLAIN), LocalStore)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/lake/t", "/lake/t"),
+        ("file:///lake/t%20", "/lake/t%20"),
+        ("file:/lake/t", "/lake/t"),
+        ("FILE://localhost/t", "/t"),
+        ("a:b", "a:b"),
+        ("lake", "lake"),
+        ("file://host/t", None),
+        ("file:////host/t", None),
+        ("file://", None),
+        ("s3://bucket/t", None),
+    ],
+)
+def test_a_location_has_one_path_on_this_machine_or_none(text: str, path: str | None) -> None:
+    assert local_path(text) == path
+
+
+def test_a_store_of_another_kind_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, Access]] = []
+
+    def open_other(uri: str, access: Access) -> Store:
+        opened.append((uri, access))
+        return MemoryStore("memory://other", access)
+
+    monkeypatch.setitem(storage.STORES, "other", open_other)
+    access = Access(storage_options={"profile": "lake"})
+    assert open_store("other://bucket/t", access).access is access
+    assert opened == [("other://bucket/t", access)]
