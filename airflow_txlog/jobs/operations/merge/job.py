@@ -48,41 +48,47 @@ def merge(context: JobContext) -> JobResult:
     described = context.record(Merge)
     if described.target_alias.lower() == described.source_alias.lower():
         raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")
-    return run_row_operation(context, _Merge)
+    return run_row_operation(context, lambda job: MergeRows(job, described))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prepared(Prepared):
+class PreparedMerge(Prepared):
     source: MaterializedSource
     sides: Sides
     clauses: Clauses
 
 
-class _Merge(RowOperation[_Prepared]):
+class MergeRows(RowOperation[PreparedMerge]):
+    """A merge of the job's source, as `merge` describes it: the job's own record, or one that another operation made.
+
+    The texts of `merge` have passed `JobContext.texts`, or read no clock.
+    """
+
     name = "MERGE"
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, merge: Merge) -> None:
         self._context = context
+        self._merge = merge
         self._gate = SqlGate(context)
         self._materialized: MaterializedSource | None = None
         self._auto = AutoScope(context=context, gate=self._gate)
 
-    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
         """The source materialized, every text accepted, every table rule kept, and the files registered as read."""
         context, gate = self._context, self._gate
         source = self._source(tx, snapshot, memory)
         with context.step("plan"):
             snapshot = self._evolved(tx, snapshot, source)
             sides = self._sides(snapshot, source)
-            gate.condition(context.record(Merge).on, sides.pair)
-            clauses = check_clauses(gate, sides, context.record(Merge).clauses)
+            gate.condition(self._merge.on, sides.pair)
+            clauses = check_clauses(gate, sides, self._merge.clauses)
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # Read: all files that may hold a row which decides on them.
             candidates = scope.read_files(tx, self._of_interest(snapshot, sides, clauses, source))
-            return _Prepared(
+            return PreparedMerge(
                 snapshot=snapshot,
                 scope=scope,
                 candidates=candidates,
@@ -112,8 +118,7 @@ class _Merge(RowOperation[_Prepared]):
 
     def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
         """The table with the columns that this merge gives it; itself where it gives it none."""
-        described = self._context.record(Merge)
-        columns = assigned_columns(source.schema, described.clauses, described.target_alias)
+        columns = assigned_columns(source.schema, self._merge.clauses, self._merge.target_alias)
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
 
@@ -123,14 +128,14 @@ class _Merge(RowOperation[_Prepared]):
         return Sides(
             target=target,
             source=source.schema,
-            target_alias=self._context.record(Merge).target_alias,
-            source_alias=self._context.record(Merge).source_alias,
+            target_alias=self._merge.target_alias,
+            source_alias=self._merge.source_alias,
             target_shape=self._gate.shape(without_metadata(target, nullable=True)),
             source_shape=self._gate.shape(source.schema),
             ansi=is_ansi(self._context.spark),
             table_uri=self._context.root,
             rules=rules,
-            may_lack_columns=self._context.record(Merge).schema_evolution,
+            may_lack_columns=self._merge.schema_evolution,
         )
 
     def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: MaterializedSource) -> Predicate:
@@ -139,7 +144,7 @@ class _Merge(RowOperation[_Prepared]):
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
             return Predicate.true()
-        auto = self._auto.of(snapshot, sides, source, context.record(Merge).on)
+        auto = self._auto.of(snapshot, sides, source, self._merge.on)
         read = both(self._on(snapshot, sides), auto)
         for text in filter(None, conditions):
             used = self._gate.parameters_in(text)
@@ -152,7 +157,7 @@ class _Merge(RowOperation[_Prepared]):
         """What ON demands of the target alone."""
         context = self._context
         return target_conjuncts(
-            context.record(Merge).on,
+            self._merge.on,
             snapshot.delta_schema,
             target_alias=sides.target_alias,
             source_alias=sides.source_alias,
@@ -162,18 +167,18 @@ class _Merge(RowOperation[_Prepared]):
             lenient=True,
         )
 
-    def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
+    def find(self, prepared: PreparedMerge, plan: FilePlan) -> Matches:
         """All pairs, and the rows on which a clause acts because nothing matched."""
         schema = prepared.snapshot.delta_schema
         sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
-        return find_pairs(self._context, self._gate, plan, schema, sides, clauses, source)
+        return find_pairs(self._context, self._gate, plan, schema, self._merge.on, sides, clauses, source)
 
-    def check(self, prepared: _Prepared, found: Found) -> None:
+    def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
         context = self._context
         check_unambiguous(context, found.matches.pairs, found.plan, prepared.clauses)
         given = prepared.source.num_rows
-        matched = len(found.matches.matched_source_rows()) if context.record(Merge).require_match else given
+        matched = len(found.matches.matched_source_rows()) if self._merge.require_match else given
         if matched < given:
             raise MatchNotFound(
                 f"{context.root}: {given - matched} of {plural(given, 'source row')} match no row at version "
@@ -183,13 +188,13 @@ class _Merge(RowOperation[_Prepared]):
                 matched=matched,
             )
 
-    def images(self, prepared: _Prepared, updated: FilePlan) -> DataFrame:
+    def images(self, prepared: PreparedMerge, updated: FilePlan) -> DataFrame:
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
         schema = prepared.snapshot.delta_schema
         clauses, sides = prepared.clauses, prepared.sides
         return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
 
-    def inserts_wanted(self, prepared: _Prepared, matches: Matches) -> Mapping[int, str]:
+    def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
         """Which rows of a bucket are inserted follows from those that matched."""
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
@@ -200,17 +205,17 @@ class _Merge(RowOperation[_Prepared]):
         count = len(matched)
         return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
 
-    def inserts(self, prepared: _Prepared, matches: Matches, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
         matched = matches.matched_source_rows()
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
-    def parameters(self, prepared: _Prepared) -> dict[str, Any]:
-        predicate = predicate_parameter([self._context.record(Merge).on])
+    def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
+        predicate = predicate_parameter([self._merge.on])
         return {"predicate": predicate, **prepared.clauses.parameters()}
 
-    def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
+    def metrics(self, prepared: PreparedMerge, found: Found, work: StagedWork) -> dict[str, int]:
         context, clauses = self._context, prepared.clauses
 
         def count(of: tuple[Clause, ...], action: str) -> int:

@@ -28,7 +28,6 @@ from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
-from airflow_txlog.records import Merge
 
 # Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
 # disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours
@@ -43,14 +42,14 @@ def find_pairs(
     gate: SqlGate,
     plan: FilePlan,
     schema: StructType,
+    on: str,
     sides: Sides,
     clauses: Clauses,
     source: MaterializedSource,
 ) -> Matches:
-    """The matches in all rows of the planned files (of a table with this schema)."""
+    """The matches by the condition `on` in all rows of the planned files (of a table with this schema)."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
         return Matches()
-    on = context.record(Merge).on
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
     # Where no match is a reason to act, every row is of interest.
