@@ -395,7 +395,7 @@ class ConstraintViolation(InvalidInput):
 
 
 class AmbiguousMerge(InvalidInput):
-    """A row of the target is matched by more than one row of the source."""
+    """A target row is matched by more than one row of a merge's source, or two rows of an upsert's have one key."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "row")
 

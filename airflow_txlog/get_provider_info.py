@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_txlog.operators.write",
                     "airflow_txlog.operators.merge",
+                    "airflow_txlog.operators.upsert",
                     "airflow_txlog.operators.delete",
                     "airflow_txlog.operators.update",
                     "airflow_txlog.operators.truncate",

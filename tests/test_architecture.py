@@ -96,7 +96,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "jobs": ("__main__", "run", "operations", "rows", "resume", "files", "sql", "context", "spark"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
-    "jobs.operations": ("update", "delete", "merge | write | optimize | restore | truncate | maintenance"),
+    # An UPSERT is a whole merge.
+    "jobs.operations": ("update | upsert", "delete", "merge | write | optimize | restore | truncate | maintenance"),
 }
 MAX_MODULES_IN_A_FOLDER = 15
 
@@ -105,7 +106,7 @@ MAX_MODULES_IN_A_FOLDER = 15
 SHARED_NAMES = {
     "base": "what all operators, records, stores or runners have in common",
     "job": "the job of the operation whose folder it is in",
-    "delete merge optimize restore truncate update vacuum write": "one operation, on both sides of the job's process",
+    "delete merge optimize restore truncate update upsert vacuum write": "one operation, on both sides of its process",
     "progress": "of a job: shown by its process, and read by its operator",
     "saved_work": "the names and signatures of saved work for both sides, and its content for the job's",
     "errors": "the provider's errors, and Spark's",

@@ -43,6 +43,8 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("merge", {"source": FILES, "on": "t.id = s.id", "clauses": [{"when": "matched", "then": "delete"}]}),
     ("write", {"source": FILES, "mode": "overwrite", "replace_where": "id > 3", "on_conflict": "fail"}),
     ("write", {"source": FILES, "mode": "overwrite_partitions", "on_conflict": "fail"}),
+    ("upsert", {"source": FILES, "keys": ["id"]}),
+    ("upsert", {"source": FILES, "keys": ["id", "day"], "columns": ["v"], "schema_evolution": True}),
     ("truncate", {}),
     ("restore", {"version": 3, "ignore_missing": True}),
     ("restore", {"timestamp": "2026-03-01T12:00:00Z"}),
@@ -54,7 +56,10 @@ VALID: list[tuple[str, dict[str, Any]]] = [
 ]
 
 INVALID: list[tuple[str, dict[str, Any], str]] = [
-    ("upsert", {}, "operation"),
+    ("clone", {}, "operation"),
+    ("upsert", {"source": FILES, "keys": []}, "arguments.keys"),
+    ("upsert", {"source": FILES, "keys": ["id", "ID"]}, "arguments.keys"),
+    ("upsert", {"source": FILES, "keys": ["id"], "columns": []}, "arguments.columns"),
     ("delete", {}, "arguments.predicate"),
     ("delete", {"predicate": 7}, "arguments.predicate"),
     ("delete", {"predicate": "TRUE", "keys": {"column": "id", "values": []}}, "arguments.predicate"),

@@ -47,6 +47,7 @@ RETRY_POLICY = "tests/airflow/policies/test_retry_policy.py"
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGE_KEYS = "tests/jobs/operations/merge/test_key_filter.py"
 NEVER_START_OVER = "tests/jobs/resume/test_never_start_over.py"
+UPSERT = "tests/jobs/operations/test_upsert.py"
 WRITE = "tests/jobs/operations/write/test_write.py"
 
 
@@ -451,6 +452,15 @@ FAULTS = (
         old='f"{number}/{count}:{_digest(rows)}"',
         new='f"{number}/{count}"',
         tests=(NEVER_START_OVER,),
+        needs_spark=True,
+    ),
+    Fault(
+        name="key-twice-in-the-source-of-an-upsert",
+        breaks="an upsert inserts two rows of one key",
+        file="airflow_txlog/jobs/operations/upsert.py",
+        old="count_if(n > 1 AND NOT has_null)",
+        new="count_if(n > 2 AND NOT has_null)",
+        tests=(UPSERT,),
         needs_spark=True,
     ),
     Fault(

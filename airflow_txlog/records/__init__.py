@@ -20,6 +20,7 @@ from airflow_txlog.records.operations import (
     Restore,
     Truncate,
     Update,
+    Upsert,
     Vacuum,
     Write,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "Truncate",
     "Update",
     "UpdateClause",
+    "Upsert",
     "Vacuum",
     "View",
     "Write",

@@ -16,6 +16,7 @@ from airflow_txlog.records.fields import (
     Hours,
     Location,
     PairText,
+    SomeColumnNames,
     TableText,
     Text,
     TextMap,
@@ -123,6 +124,28 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
         inserts = any(isinstance(clause, InsertClause) for clause in self.clauses)
         possible = not (self.require_match and inserts)
         want("arguments.require_match", possible, "false where a clause inserts", self.require_match)
+
+
+@register
+class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
+    """Update the rows that have a source row's `keys`, and insert the source rows whose keys no row has: a merge.
+
+    `columns` are those that an update changes; null: all.
+    """
+
+    job = f"{_JOBS}.upsert:upsert"
+    needs_spark = True
+    changes_rows = True
+    rows = {"numTargetRowsUpdated": "updated", "numTargetRowsInserted": "inserted"}
+
+    keys: SomeColumnNames
+    columns: SomeColumnNames | None = None
+
+    def check(self) -> None:
+        """Each column once, whatever the case of its letters."""
+        for name, given in (("keys", self.keys), ("columns", self.columns or ())):
+            distinct = len({column.lower() for column in given}) == len(given)
+            want(f"arguments.{name}", distinct, "a list of different column names", given)
 
 
 @register

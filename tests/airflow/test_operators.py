@@ -28,6 +28,7 @@ from airflow_txlog.operators.restore import DeltaRestoreOperator
 from airflow_txlog.operators.sources import files, query, table
 from airflow_txlog.operators.truncate import DeltaTruncateOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator
+from airflow_txlog.operators.upsert import DeltaUpsertOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
@@ -208,6 +209,22 @@ def test_schema_evolution_is_asked_for_by_name() -> None:
         assert rendered(operator).operation.arguments()["schema_evolution"] is True
 
 
+def test_an_upsert_takes_one_name_for_a_list_and_is_templated() -> None:
+    operator = DeltaUpsertOperator(
+        task_id="upsert",
+        table_uri="/t",
+        source=files("/in/{{ ds }}"),
+        keys="user_{{ params.user }}",
+        columns=["email"],
+        partition_predicate="day = :day",
+        parameters={"day": "{{ ds }}"},
+    )
+    arguments = rendered(operator).operation.arguments()
+    assert arguments["source"]["path"] == "/in/2013-01-31"
+    assert (arguments["keys"], arguments["columns"], arguments["schema_evolution"]) == (["user_42"], ["email"], False)
+    assert (arguments["partition_predicate"], arguments["parameters"]) == ("day = :day", {"day": "2013-01-31"})
+
+
 def test_a_restore_takes_a_number_from_a_template() -> None:
     operator = DeltaRestoreOperator(task_id="undo", table_uri="/t", version="{{ params.user }}", idempotency_key="k")
     assert rendered(operator).operation.arguments() == {"version": 42, "timestamp": None, "ignore_missing": False}
@@ -285,6 +302,8 @@ def test_an_optimize_is_templated_in_its_columns_and_scope() -> None:
         lambda: DeltaRestoreOperator(task_id="x", table_uri="/t"),
         lambda: DeltaRestoreOperator(task_id="x", table_uri="/t", version="last"),
         lambda: DeltaMergeOperator(task_id="x", table_uri="/t", source=files("/in"), on="a", clauses=[]),
+        lambda: DeltaUpsertOperator(task_id="x", table_uri="/t", source=files("/in"), keys=[]),
+        lambda: DeltaUpsertOperator(task_id="x", table_uri="/t", source=files("/in"), keys=["id", "ID"]),
         lambda: DeltaDeleteOperator(task_id="x", table_uri="/t", predicate="a", parameters={"x": object()}),
         lambda: VacuumOperator(task_id="x", table_uri="/t", retention_hours=-1),
     ],

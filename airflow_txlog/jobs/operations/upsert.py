@@ -1,0 +1,156 @@
+"""UPSERT: a MERGE whose ON and clauses follow from key columns, and whose source must have each key once.
+
+A MERGE refuses two source rows of one key only where they match a row, and inserts both where they match none. It
+inserts a row whose key is NULL on every run. An upsert refuses both before it looks for matches. The invariant: no
+upsert puts a key into the table twice; everything else is the merge's (`merge.job`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import NullType, StringType
+
+from airflow_txlog.contract import JobResult
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnknownColumn, UnsupportedFeature
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.source import MaterializedSource
+from airflow_txlog.jobs.operations.merge.clauses import Sides
+from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.gate import quoted
+from airflow_txlog.records import InsertClause, Merge, UpdateClause, Upsert
+from airflow_txlog.records.fields import ClauseAssignments
+from airflow_txlog.wording import plural
+
+
+def upsert(context: JobContext) -> JobResult:
+    """Run the job of `context.spec`; raises TxlogError."""
+    return run_row_operation(context, _Upsert)
+
+
+def as_merge(upsert: Upsert) -> Merge:
+    """The merge that does what the upsert describes. Its texts are quoted names alone."""
+    updated: ClauseAssignments = "*"
+    if upsert.columns is not None:
+        updated = {quoted(name): f"s.{quoted(name)}" for name in upsert.columns}
+    return Merge(
+        source=upsert.source,
+        schema_evolution=upsert.schema_evolution,
+        partition_predicate=upsert.partition_predicate,
+        parameters=upsert.parameters,
+        on=" AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in upsert.keys),
+        clauses=(UpdateClause(when="matched", set=updated), InsertClause(values="*")),
+    )
+
+
+class _Upsert(MergeRows):
+    def __init__(self, context: JobContext) -> None:
+        self._upsert = context.record(Upsert)
+        super().__init__(context, as_merge(self._upsert))
+        self._checked: MaterializedSource | None = None
+
+    def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
+        """As of the merge; raises AmbiguousMerge and SchemaMismatch for keys that do not identify one row."""
+        self._check_key_columns(snapshot)
+        prepared = super().prepare(tx, snapshot, memory)
+        # Another attempt has the same source, unless it reads the table.
+        if prepared.source is not self._checked:
+            self._check_keys(prepared)
+            self._checked = prepared.source
+        return prepared
+
+    def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
+        source = super()._source(tx, snapshot, memory)
+        upsert, names = self._upsert, source.schema.names
+        self._check_named("keys", upsert.keys, names, "The source of the upsert")
+        self._check_named("columns", upsert.columns or (), names, "The source of the upsert")
+        return source
+
+    def _check_key_columns(self, snapshot: Snapshot) -> None:
+        """Each key is a column that the table has already, and whose values are equal where SQL says so."""
+        root, upsert = self._context.root, self._upsert
+        self._check_named("keys", upsert.keys, snapshot.delta_schema.names, root)
+        if not upsert.schema_evolution:
+            self._check_named("columns", upsert.columns or (), snapshot.delta_schema.names, root)
+        for field in map(snapshot.delta_schema.find, upsert.keys):
+            assert field is not None
+            if field.is_char or field.is_collated:
+                what = "is a char(n), which is stored padded" if field.is_char else "has a collation"
+                raise UnsupportedFeature(
+                    f"{root}: the column {field.name!r} cannot be a key of an upsert: it {what}, so that different "
+                    "texts may be equal. Use DeltaMergeOperator. Nothing was read.",
+                    table=root,
+                    feature="keys of this column",
+                    needed_to="upsert by keys",
+                )
+
+    def _check_named(self, argument: str, wanted: Sequence[str], known: Sequence[str], owner: str) -> None:
+        have = {name.lower() for name in known}
+        for name in wanted:
+            if name.lower() not in have:
+                raise UnknownColumn(
+                    f"{owner} has no column {name!r}, which {argument} names. Its columns are: {', '.join(known)}. "
+                    "Nothing was changed.",
+                    column=name,
+                    columns=list(known),
+                )
+
+    def _check_keys(self, prepared: PreparedMerge) -> None:
+        """No key is NULL, and none stands in two rows of the source. Keys are judged as the table stores them."""
+        context, sides, source = self._context, prepared.sides, prepared.source
+        self._check_types(sides)
+        if source.num_rows == 0:
+            return
+        (insert,) = prepared.clauses.not_matched
+        stored = {name.lower(): sql for name, sql in insert.values.items()}
+        keys = [f"k{number}" for number in range(len(self._upsert.keys))]
+        values = ", ".join(
+            f"{stored[name.lower()]} AS {key}" for name, key in zip(self._upsert.keys, keys, strict=True)
+        )
+        view = context.view_name()
+        source.frame.createOrReplaceTempView(view)
+        has_null = " OR ".join(f"{key} IS NULL" for key in keys)
+        rows = f"SELECT {values} FROM {quoted(view)} AS {quoted(sides.source_alias)}"
+        groups = f"SELECT count(*) AS n, ({has_null}) AS has_null FROM ({rows}) GROUP BY {', '.join(keys)}"
+        counts = (
+            "SELECT coalesce(sum(n) FILTER (WHERE has_null), 0) AS nulls, "
+            f"count_if(n > 1 AND NOT has_null) AS repeated FROM ({groups})"
+        )
+        with context.step("check keys"):
+            (found,) = collect(self._gate.run(counts), "check the keys of the source").to_pylist()
+        self._refuse(found["nulls"], found["repeated"], source.num_rows)
+
+    def _check_types(self, sides: Sides) -> None:
+        """Raises SchemaMismatch for numbers as keys of texts: Spark would compare both as numbers, `007` as 7."""
+        have = {field.name.lower(): field.dataType for field in sides.source}
+        wanted = {field.name.lower(): field.dataType for field in sides.target}
+        for key in map(str.lower, self._upsert.keys):
+            if isinstance(wanted[key], StringType) and not isinstance(have[key], StringType | NullType):
+                raise SchemaMismatch(
+                    f"{sides.table_uri}: the key column {key!r} is text in the table and {have[key].simpleString()} in "
+                    "the source, and a text may stand for the same value in several ways. Cast it in the source's SQL. "
+                    "Nothing was changed.",
+                    table=sides.table_uri,
+                    columns=[key],
+                )
+
+    def _refuse(self, nulls: int, repeated: int, given: int) -> None:
+        root, keys = self._context.root, ", ".join(self._upsert.keys)
+        if nulls:
+            raise SchemaMismatch(
+                f"{root}: {nulls} of {plural(given, 'source row')} have NULL in a key column ({keys}). NULL equals "
+                "nothing, so that such a row would be inserted again by each run. Leave these rows out in the source's "
+                "SQL, or give them a key. Nothing was changed.",
+                table=root,
+                columns=list(self._upsert.keys),
+            )
+        if repeated:
+            raise AmbiguousMerge(
+                f"{root}: {plural(repeated, 'key')} ({keys}) of the source stand in more than one of its rows. It is "
+                "not defined which one acts: make the source unique in the key columns. Nothing was changed.",
+                table=root,
+            )

@@ -1,0 +1,56 @@
+"""DeltaUpsertOperator: update the rows of a table that have the keys of a source, and insert the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow_txlog.operators.base import DataChangingOperator
+from airflow_txlog.operators.given import column_list, source_of
+from airflow_txlog.records import Operation, Upsert
+
+
+class DeltaUpsertOperator(DataChangingOperator):
+    """Bring the rows of a source into a Delta table by their keys, in one commit: a merge without its SQL.
+
+    A source row updates the row of the table whose key columns equal its own, and is inserted where there is none. Two
+    source rows of one key fail the task with AmbiguousMerge, and a NULL in a key column fails it with SchemaMismatch.
+
+    :param source: where the rows come from: `sources.files(…)`, `sources.table(…)`, `sources.query(…)`. (templated)
+    :param keys: the columns, of the table and of the source, that identify a row together. (templated)
+    :param columns: the columns that an update changes; None: all of them. An insert brings every column. (templated)
+    :param schema_evolution: columns of the source that the table lacks are added to it, and types widened, as in
+        DeltaMergeOperator with `"*"`.
+
+    Example: `DeltaUpsertOperator(task_id="upsert", table_uri="/lake/users", source=files("/in/users"),
+    keys=["user_id"])`. Other arguments: `DataChangingOperator` and `TxlogOperator`.
+    """
+
+    operation: ClassVar[type[Operation]] = Upsert
+    template_fields: Sequence[str] = (*DataChangingOperator.template_fields, "source", "keys", "columns")
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        keys: str | Sequence[str],
+        columns: str | Sequence[str] | None = None,
+        schema_evolution: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.keys = keys
+        self.columns = columns
+        self.schema_evolution = schema_evolution
+        self.check_literals()
+
+    def job_arguments(self) -> dict[str, Any]:
+        """`source`, `keys`, `columns`, `schema_evolution` and the shared ones."""
+        return {
+            **super().job_arguments(),
+            "source": source_of(self.source),
+            "keys": column_list("keys", self.keys),
+            "columns": column_list("columns", self.columns),
+            "schema_evolution": self.schema_evolution,
+        }
