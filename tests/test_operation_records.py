@@ -30,6 +30,7 @@ from airflow_txlog.records.fields import Sees, TableText
 from airflow_txlog.records.reading import kinds_of
 from airflow_txlog.wording import job_lines, rows_changed, task_lines
 from tests.helpers.jobs import rows
+from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
 
 FILES = {"format": "parquet", "path": "/in/a"}
@@ -42,12 +43,15 @@ def test_every_operation_has_one_job_and_one_operator() -> None:
         module, _, name = record.job.partition(":")
         assert callable(getattr(importlib.import_module(module), name))
     pending: list[type] = [TxlogOperator]
-    found = []
+    found: dict[str, str] = {}
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()
-        found += [cls.operation] if "operation" in vars(cls) and cls.__module__.startswith("airflow_txlog.") else []
-    assert sorted(record.name for record in found) == sorted(OPERATIONS)
+        if "operation" in vars(cls) and cls.__module__.startswith("airflow_txlog."):
+            assert found.setdefault(cls.operation.name, cls.__name__) == cls.__name__
+    assert found.keys() == OPERATIONS.keys()
+    page = (ROOT / "docs" / "operators.md").read_text().splitlines()
+    assert [name for name in found.values() if f"## {name}" not in page] == [], "no section in docs/operators.md"
 
 
 @pytest.mark.parametrize("operation", [*sorted(OPERATIONS), "of a newer release"])
