@@ -128,10 +128,11 @@ class _Upsert(MergeRows):
         """Raises SchemaMismatch for numbers as keys of texts: Spark would compare both as numbers, `007` as 7."""
         have = {field.name.lower(): field.dataType for field in sides.source}
         wanted = {field.name.lower(): field.dataType for field in sides.target}
-        for key in map(str.lower, self._upsert.keys):
-            if isinstance(wanted[key], StringType) and not isinstance(have[key], StringType | NullType):
+        for key in self._upsert.keys:
+            found = have[key.lower()]
+            if isinstance(wanted[key.lower()], StringType) and not isinstance(found, StringType | NullType):
                 raise SchemaMismatch(
-                    f"{sides.table_uri}: the key column {key!r} is text in the table and {have[key].simpleString()} in "
+                    f"{sides.table_uri}: the key column {key!r} is text in the table and {found.simpleString()} in "
                     "the source, and a text may stand for the same value in several ways. Cast it in the source's SQL. "
                     "Nothing was changed.",
                     table=sides.table_uri,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from airflow_txlog.engine import Table
@@ -88,6 +90,7 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path, spark: Spa
 
     for sql, keys, error_type, says in [
         (source("7L"), ["id"], "AmbiguousMerge", "1 key (id) of the source stand in more than one of its rows"),
+        (source("NULL"), ["id"], "SchemaMismatch", "2 of 2 source rows have NULL"),
         (source("CAST(NULL AS BIGINT)", 3), ["id"], "SchemaMismatch", "3 of 3 source rows have NULL in a key column"),
         (source("if(id = 0, NULL, id)"), ["day", "id"], "SchemaMismatch", "1 of 2 source rows have NULL"),
         (source("id").replace("'x'", "id"), ["name"], "SchemaMismatch", "'name' is text in the table and bigint in"),
@@ -99,5 +102,15 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path, spark: Spa
         assert says in error["message"]
     error = error_of(upsert(spark, table, source("id"), "id", columns=["nmae"]))
     assert "no column 'nmae', which columns names" in error["message"]
+    assert upsert(spark, table, source("id", 0), "id").status == "nothing_to_do"
     assert table.snapshot().version == 1
     assert ids(table) == [0, 1, 2]
+
+    tx = table.begin()
+    assert tx.metadata is not None
+    schema = json.loads(tx.metadata.schema_string)
+    schema["fields"][2]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
+    tx.set_metadata(msgspec.structs.replace(tx.metadata, schema_string=json.dumps(schema)))
+    tx.commit("CHANGE COLUMN")
+    error = error_of(upsert(spark, table, source("id"), "id", "name"))
+    assert (error["type"], "'name' cannot be a key of an upsert" in error["message"]) == ("UnsupportedFeature", True)
