@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 # Types of the compact protocol of Thrift.
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_NUMBERS = (4, 5, 6)
 _MOST_NESTED = 32
 # Numbers of fields in parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
@@ -115,9 +116,11 @@ class _Compact:
     def fields(self) -> Iterator[tuple[int, int]]:
         """The number and type of each field of a struct; the caller reads or skips it before the next."""
         number = 0
-        while (head := self._byte()) & 0x0F:
+        while (head := self._data[self._at]) & 0x0F:
+            self._at += 1
             number = number + (head >> 4) if head >> 4 else self.signed()
             yield number, head & 0x0F
+        self._at += 1
 
     def items(self, kind: int) -> Iterator[int]:
         """The type of each item of a list; the caller reads or skips it before the next."""
@@ -146,8 +149,7 @@ class _Compact:
         if kind in (_TRUE, _FALSE):
             return
         if kind == _STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner, depth + 1)
+            self._skip_struct(depth)
         elif kind in (_LIST, _SET):
             for item in self.items(kind):
                 self._skip_item(item, depth + 1)
@@ -155,6 +157,28 @@ class _Compact:
             self._skip_map(depth)
         else:
             self._skip_plain(kind)
+
+    def _skip_struct(self, depth: int) -> None:
+        """As `fields` and `skip`, in one loop: most of a footer is skipped here."""
+        data, at = self._data, self._at
+        while (head := data[at]) & 0x0F:
+            at += 1
+            if not head >> 4:  # the field's number is a number of its own
+                at = self._after_number(at)
+            kind = head & 0x0F
+            if kind in _NUMBERS:
+                at = self._after_number(at)
+            elif kind not in (_TRUE, _FALSE):
+                self._at = at
+                self.skip(kind, depth + 1)
+                at = self._at
+        self._at = at + 1
+
+    def _after_number(self, at: int) -> int:
+        data = self._data
+        while data[at] >= 0x80:
+            at += 1
+        return at + 1
 
     def _skip_item(self, kind: int, depth: int) -> None:
         # In a list a boolean is a byte; as a field it is its type.
@@ -170,8 +194,8 @@ class _Compact:
     def _skip_plain(self, kind: int) -> None:
         if kind == _BYTE:
             self._at += 1
-        elif kind in (4, 5, 6):
-            self._unsigned()
+        elif kind in _NUMBERS:
+            self._at = self._after_number(self._at)
         elif kind == _DOUBLE:
             self._at += 8
         elif kind == _BINARY:
@@ -189,6 +213,10 @@ class _Compact:
         return value
 
     def _unsigned(self) -> int:
+        byte = self._data[self._at]
+        if byte < 0x80:
+            self._at += 1
+            return byte
         value = shift = 0
         while True:
             byte = self._byte()
