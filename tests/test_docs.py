@@ -106,7 +106,7 @@ def test_dags_of_the_pages_parse(tmp_path: Path) -> None:
 
 @pytest.mark.airflow
 @pytest.mark.spark
-@pytest.mark.slow("a real DAG run, whose task starts a Spark of its own")
+@pytest.mark.long("a real DAG run, whose task starts a Spark of its own; make test runs other DAGs with other children")
 def test_the_dag_of_the_readme_forgets_a_user(tmp_path: Path, airflow_database: Path) -> None:
     """Run as it stands, in a child process with a Spark of its own; only the table's folder is another one.
 

@@ -14,6 +14,7 @@ from tests.helpers.rows import make_table
 pytestmark = pytest.mark.airflow
 
 
+@pytest.mark.long("a DAG of three tasks, whose operators are shown elsewhere")
 def test_a_table_is_emptied_and_what_it_held_is_brought_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dag_of: Callable[[str, str], Any]
 ) -> None:

@@ -23,6 +23,7 @@ def run_benchmarks(folder: Path, *cases: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
+@pytest.mark.long("eight benchmarks")
 def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_side(tmp_path: Path) -> None:
     cases = ["open", "commit", "list-partition", "list-pruned", "prune", "refresh", "commit-large", "checkpoint"]
     lines = run_benchmarks(tmp_path, *cases)

@@ -64,6 +64,7 @@ def assert_both_read(
 # --- delta-spark reads ours ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long("statements of delta-spark, seconds each; deltalake reads every type in make test")
 def test_every_type_is_read_as_we_wrote_it(delta: DeltaSpark, uri: str) -> None:
     schema = ALL_TYPES.append(pa.field("a_timestamp_ntz", pa.timestamp("us")))
     values = [dt.datetime(1900, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999), None]
@@ -75,6 +76,7 @@ def test_every_type_is_read_as_we_wrote_it(delta: DeltaSpark, uri: str) -> None:
     assert_both_read(delta, uri, pa.Table.from_pylist(rows, schema=schema))
 
 
+@pytest.mark.long("statements of delta-spark, seconds each")
 def test_partition_values_of_every_type(delta: DeltaSpark, uri: str) -> None:
     fields = [pa.field(kind, arrow_type) for kind, (arrow_type, _) in PARTITION_TYPES.items()]
     schema = pa.schema([pa.field("id", pa.int64()), *fields])
@@ -215,6 +217,7 @@ PREDICATES = [
 
 
 @pytest.mark.seeded
+@pytest.mark.long("thirteen queries of delta-spark")
 def test_a6_a5_delta_spark_skips_no_file_of_ours_that_holds_a_row(delta: DeltaSpark, uri: str) -> None:
     """One row a file, so that a statistic which excludes a row loses it; every row is asked first, by no filter."""
     rows = [
@@ -457,6 +460,7 @@ def test_both_write_a_table_with_vectors_and_row_ids(delta: DeltaSpark, uri: str
     assert_both_read(delta, uri)
 
 
+@pytest.mark.long("statements of delta-spark, seconds each")
 def test_a_source_reads_the_target_through_delta_spark_and_never_its_raw_files(delta: DeltaSpark, uri: str) -> None:
     delta.run(
         f"CREATE TABLE delta.`{uri}` (id BIGINT, name STRING) USING delta "

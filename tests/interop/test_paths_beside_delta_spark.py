@@ -60,6 +60,7 @@ def test_a_vacuum_of_delta_spark_leaves_every_live_file(delta: DeltaSpark, tmp_p
     assert delta.read(uri)["rows"] == plain_rows(ROWS)
 
 
+@pytest.mark.long("statements of delta-spark, seconds each")
 def test_delta_spark_spells_paths_as_we_do(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     append(Table.create(uri, SCHEMA, [COLUMN]), ROWS)
@@ -69,6 +70,7 @@ def test_delta_spark_spells_paths_as_we_do(delta: DeltaSpark, tmp_path: Path) ->
     assert [encode_add_path(decode_add_path(path)) for path in paths] == paths
 
 
+@pytest.mark.long("statements of delta-spark, seconds each")
 def test_an_optimize_mends_a_table_whose_paths_delta_spark_does_not_know(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     rows = ROWS.rename_columns(["id", "p"])

@@ -17,11 +17,12 @@ ROWS = """SELECT id, parse_json(concat('{"a": [', id, ', null, "x"], "b": {"c": 
     array(parse_json('1'), parse_json('null')) AS l, named_struct('v', parse_json('"t"')) AS s FROM range(4)"""
 
 
-# Each mode is six statements of delta-spark, seconds each; `name` has what the others have, and physical names.
+# Each mode is six statements of delta-spark.
 LONG = pytest.mark.long("delta-spark takes seconds for each of its own statements")
 
 
-@pytest.mark.parametrize("mode", ["name", pytest.param("none", marks=LONG), pytest.param("id", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("mode", ["name", "none", "id"])
 def test_variants_at_any_depth_are_read_as_delta_spark_wrote_them(delta: DeltaSpark, tmp_path: Path, mode: str) -> None:
     name = f"delta.`{tmp_path / 't'}`"
     delta.run(

@@ -151,6 +151,7 @@ def test_the_native_layout_reads_in_either_byte_order(order: str) -> None:
         RowPositions(wrong, "x")
 
 
+@pytest.mark.long("traces each allocation of 65,536 containers")
 def test_a_bitmap_that_claims_four_billion_rows_takes_the_memory_of_the_rows_looked_at() -> None:
     count = 65536
     flags, offsets = b"\xff" * (count // 8), bytes(4 * count)

@@ -20,7 +20,7 @@ SCHEMA = {
 }
 
 # The same examples in every run: a property that fails only now and then is no test.
-REPEATABLE = settings(derandomize=True, deadline=None, max_examples=depth(25, 150))
+REPEATABLE = settings(derandomize=True, deadline=None, max_examples=depth(12, 150))
 
 # A file by its decoded path, and the spellings of it that the wire may use; `{root}` is the table's URI.
 FILES = {

@@ -136,6 +136,7 @@ def test_where_files_come_and_go_as_a_whole_nothing_is_written_and_all_is_told(
     assert found[3][-1] == ("insert", 8)
 
 
+@pytest.mark.long("vectors and mapping at once; each alone is in make test")
 def test_masked_rows_and_mapped_columns_are_told_as_they_were(tmp_path: Path, spark: SparkSession) -> None:
     properties = {"delta.columnMapping.mode": "name", "delta.feature.deletionVectors": "supported"}
     table = fed(tmp_path / "t", partition_by=["day"], properties=properties)

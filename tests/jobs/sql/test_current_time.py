@@ -33,7 +33,6 @@ WRITE: dict[str, Any] = {
 }
 # Operation by operation: its other arguments, and the ids that it leaves.
 OPERATIONS: list[tuple[str, dict[str, Any], list[int]]] = [
-    ("optimize", {}, [0, 1, 2, 3]),
     ("optimize", {"zorder_by": ["id"]}, [0, 1, 2, 3]),
     ("merge", MERGE, [0, 1, 2, 3]),
     ("update", {"set": {"amount": "unix_timestamp()"}, "predicate": "id = 2"}, [0, 1, 2, 3]),

@@ -121,6 +121,7 @@ def test_the_engine_never_contradicts_spark(view: SparkSession) -> None:
     assert tally.counts["partitions pruned"] > 0.7 * tally.counts["partitions without a match"]
 
 
+@pytest.mark.long("the generator again, in the other mode")
 def test_the_engine_never_contradicts_spark_without_ansi_mode(view: SparkSession) -> None:
     tally = Tally()
     view.conf.set("spark.sql.ansi.enabled", "false")
