@@ -203,8 +203,8 @@ class JobResult:
       the log no longer shows it. `read_version`: the version the committed work was computed from; null for a table
       that this job created.
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
-      `rewritten`, `added`, `removed`, and `masked` where rows of some were. `steps`: `[{"name", "seconds"}]` in order.
-      `rounds`: how often it was planned.
+      `rewritten`, `added`, `removed`, and `deletion_vectors` (files that got one). `steps`: `[{"name", "seconds"}]`
+      in order. `attempts`: how often it was planned.
     - `details`: what an operation reports beyond counts, such as the first files of a vacuum.
     - `error`: `TxlogError.to_dict()`, for "failed" only.
     """
@@ -218,7 +218,7 @@ class JobResult:
     metrics: dict[str, int] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
-    rounds: int = 1
+    attempts: int = 1
     details: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
 

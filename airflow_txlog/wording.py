@@ -34,7 +34,9 @@ def job_lines(result: JobResult) -> list[str]:
     files, parts = result.files, []
     if "considered" in files:
         parts.append(f"{plural(files['considered'], 'file')} considered")
-        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten", "masked") if name in files]
+        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten") if name in files]
+        if "deletion_vectors" in files:
+            parts.append(plural(files["deletion_vectors"], "deletion vector"))
     rows = row_counts(result.operation, result.metrics)
     parts += [f"{plural(count, 'row')} {became}" for became, count in rows.items() if count]
     version = "" if result.version is None else f" -> version {result.version}"
@@ -55,8 +57,8 @@ def task_lines(result: JobResult) -> list[str]:
     rows = rows_changed(result)
     if rows is not None:
         parts.append(f"{rows} rows")
-    if result.rounds > 1:
-        parts.append(f"planned {result.rounds} times because of other commits")
+    if result.attempts > 1:
+        parts.append(f"planned {result.attempts} times because of other commits")
     lines = [f"{result.operation} {result.table_uri}: {'; '.join(parts)}"]
     if result.metrics:
         lines.append("metrics: " + ", ".join(f"{name} {count}" for name, count in result.metrics.items()))

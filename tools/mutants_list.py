@@ -26,7 +26,7 @@ PARTITIONS = "tests/engine/table/columns/test_partitions.py"
 BOUNDS = "tests/engine/table/columns/test_statistics.py"
 PRUNING = "tests/engine/table/predicate/test_pruning.py"
 CONFINEMENT = "tests/engine/table/predicate/test_confinement.py"
-DELETED_ROWS = "tests/engine/table/snapshot/test_masked_rows.py"
+DELETED_ROWS = "tests/engine/table/snapshot/test_deleted_rows.py"
 MAPPING = "tests/engine/table/schema/test_column_mapping.py"
 FEATURES = "tests/engine/table/schema/test_features.py"
 PATHS = "tests/engine/log/test_log_paths.py"
@@ -72,7 +72,7 @@ _LOOP = "airflow_txlog/engine/commit/loop.py"
 _TRANSACTION = "airflow_txlog/engine/commit/transaction.py"
 _VACUUM_PLAN = "airflow_txlog/engine/upkeep/vacuum_plan.py"
 _PRUNING = "airflow_txlog/engine/table/predicate/pruning.py"
-_ROUNDS = "airflow_txlog/jobs/resume/rounds.py"
+_ATTEMPTS = "airflow_txlog/jobs/resume/attempts.py"
 
 FAULTS = (
     # --- conflicts: each rule left out ------------------------------------------------------------------------------
@@ -300,8 +300,8 @@ FAULTS = (
         name="deleted-rows-read",
         breaks="rows that a deletion vector deletes are shown",
         file="airflow_txlog/engine/table/snapshot/scan.py",
-        old="read_file(wanted, None if masked is None else masked.keep, masked)",
-        new="read_file(wanted, None, masked)",
+        old="read_file(wanted, None if deleted is None else deleted.keep, deleted)",
+        new="read_file(wanted, None, deleted)",
         tests=(DELETED_ROWS,),
     ),
     Fault(
@@ -397,7 +397,7 @@ FAULTS = (
     Fault(
         name="application-transaction-looked-up-once",
         breaks="after a conflict with its own copy a job does its work a second time",
-        file=_ROUNDS,
+        file=_ATTEMPTS,
         old="        done = self._done(tx)\n",
         new="        done = self._done(tx) if number == 1 else None\n",
         tests=(ATTEMPTS,),
@@ -413,7 +413,7 @@ FAULTS = (
     Fault(
         name="staged-files-deleted-when-the-outcome-is-unknown",
         breaks="a commit that landed after all names files that are gone",
-        file=_ROUNDS,
+        file=_ATTEMPTS,
         old="                self.fate_is_known = False\n            raise\n",
         new="                pass\n            raise\n",
         tests=(ATTEMPTS,),

@@ -115,7 +115,7 @@ class LogContext:
         read_version: int | None,
         metrics: Mapping[str, int] | None = None,
         files: Mapping[str, int] | None = None,
-        rounds: int = 1,
+        attempts: int = 1,
     ) -> JobResult:
         """What the job answers; without a commit there was nothing to do."""
         return JobResult(
@@ -127,7 +127,7 @@ class LogContext:
             metrics=dict(metrics or {}),
             files=dict(files or {}),
             steps=self.steps,
-            rounds=rounds,
+            attempts=attempts,
         )
 
     def step_ms(self, name: str) -> int:

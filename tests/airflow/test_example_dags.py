@@ -193,7 +193,7 @@ def test_the_loser_of_the_race_runs_again_and_the_forgotten_rows_stay_gone(
     overtaken = OvertakenRunner(lambda _: InProcessRunner().run(specs[winner], log=print))
     if conflict_deadline_s:
         result = overtaken.run(spec, log=print)
-        assert (result.rounds, result.read_version, result.version) == (2, 1, 2)
+        assert (result.attempts, result.read_version, result.version) == (2, 1, 2)
     else:
         with pytest.raises(CommitConflict) as caught:
             overtaken.run(spec, log=print)

@@ -363,7 +363,7 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         metrics={"numTargetRowsUpdated": 800, "numTargetRowsInserted": 12},
         files={"considered": 365, "pruned": 353, "rewritten": 12},
         steps=[{"name": "find", "seconds": 0.5}, {"name": "rewrite", "seconds": 1.25}],
-        rounds=2,
+        attempts=2,
         details={"large": "x" * 1000},
     )
     assert task_lines(result) == [

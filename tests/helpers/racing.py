@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.engine import Transaction
-from airflow_txlog.jobs.resume import rounds
+from airflow_txlog.jobs.resume import attempts
 
 
 class winning:
@@ -33,7 +33,7 @@ class winning:
 @contextmanager
 def before_commit(action: Callable[[Transaction], object], times: int = 1) -> Iterator[None]:
     """The first `times` attempts to commit, by any job, find that `action` came before: all is staged, no more."""
-    commit, left = rounds.commit_change, [times]
+    commit, left = attempts.commit_change, [times]
 
     def late(context: Any, tx: Transaction, *rest: Any, **more: Any) -> Any:
         if left[0]:
@@ -42,7 +42,7 @@ def before_commit(action: Callable[[Transaction], object], times: int = 1) -> It
         return commit(context, tx, *rest, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "commit_change", late)
+        patch.setattr(attempts, "commit_change", late)
         yield
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap, union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, corrupt_vector
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds
+from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors
 from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
@@ -158,7 +158,7 @@ def mask(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     get masked besides those that are. Returns the version."""
     snapshot = table.snapshot()
     files = snapshot.files().sort_by("path")
-    before = snapshot.masked_rows(files)
+    before = snapshot.deleted_rows(files)
     adds = table_to_adds(files, data_change=True)
     positions = [
         set(masked[number]) | set([] if before[number] is None else before[number].positions().to_pylist())  # type: ignore[union-attr]
@@ -185,7 +185,7 @@ def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     files = snapshot.files().sort_by("path").take(numbers)
     bitmaps = [
         _united(RowPositions(encode_bitmap(pa.array(sorted(masked[number]), pa.int64())), "ours"), before)
-        for number, before in zip(numbers, snapshot.masked_rows(files), strict=True)
+        for number, before in zip(numbers, snapshot.deleted_rows(files), strict=True)
     ]
     file = new_vector_file(bitmaps, prefix_chars=snapshot.table_properties.vector_prefix_chars)
     write_vector_files(table.store, [file])
@@ -193,5 +193,5 @@ def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     tx = table.begin()
     tx.read_files(files)
     tx.remove(files)
-    tx.add(masked_adds(files, list(file.vectors()), counts))
+    tx.add(adds_with_vectors(files, list(file.vectors()), counts))
     return tx.commit("DELETE", {"predicate": "[]"})

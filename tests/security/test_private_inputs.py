@@ -13,7 +13,7 @@ import pytest
 from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.resume import rounds
+from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import KEY, application, committed, rows, run
@@ -77,7 +77,7 @@ def failed_at_its_commit(spark: SparkSession, table: Table, who: ApplicationTran
         raise JobError("the store does not answer")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "commit_change", refuse)
+        patch.setattr(attempts, "commit_change", refuse)
         assert run(spark, table=table, application=who, **job).status == "failed"
     (folder,) = Path(table.uri.removeprefix("file://")).glob(f"{PRIVATE_PREFIX}*")
     return folder

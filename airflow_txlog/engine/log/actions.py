@@ -24,7 +24,7 @@ class _Action(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 class DeletionVector(_Action, frozen=True):
-    """Which rows of a file are masked; `unique_id` distinguishes two vectors of one file."""
+    """Which rows of a file are deleted; `unique_id` distinguishes two vectors of one file."""
 
     storage_type: str
     path_or_inline_dv: str

@@ -59,27 +59,27 @@ class VectorFile:
     def vectors(self) -> Iterator[DeletionVector]:
         """The descriptor of each bitmap, in order."""
         offset = 1
-        for masked in self.bitmaps:
+        for deleted in self.bitmaps:
             yield DeletionVector(
                 storage_type="u",
                 path_or_inline_dv=self.place,
                 offset=offset,
-                size_in_bytes=len(masked.data),
-                cardinality=masked.num_rows,
+                size_in_bytes=len(deleted.data),
+                cardinality=deleted.num_rows,
             )
-            offset += 4 + len(masked.data) + 4
+            offset += 4 + len(deleted.data) + 4
 
 
 def pack_vectors(bitmaps: Sequence[RowPositions]) -> list[tuple[RowPositions, ...]]:
     """The bitmaps cut into the contents of files, in order; a file is full once it has FILE_BYTES."""
     files: list[list[RowPositions]] = []
     size_bytes = FILE_BYTES
-    for masked in bitmaps:
+    for deleted in bitmaps:
         if size_bytes >= FILE_BYTES:
             files.append([])
             size_bytes = 0
-        files[-1].append(masked)
-        size_bytes += len(masked.data)
+        files[-1].append(deleted)
+        size_bytes += len(deleted.data)
     return [tuple(file) for file in files]
 
 

@@ -1,4 +1,4 @@
-"""Deletion vectors: where they are stored, and which rows they mask.
+"""Deletion vectors: where they are stored, and which rows they delete.
 
 The invariants: a vector whose place cannot be known is an error, because vacuum must know every one that
 is still needed; and a vector that is not exactly what its descriptor says is an error, because believing a part of it
@@ -73,7 +73,7 @@ def vector_file(storage_type: str, path_or_inline_dv: str, root: str) -> str | N
 
 
 def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None]]) -> list[RowPositions]:
-    """What each of the vectors masks, in the same order; beside each the rows of its data file, None where unknown.
+    """What each of the vectors deletes, in the same order; beside each the rows of its data file, None where unknown.
 
     Each file of vectors is opened once, and neighbours in it are read together. Everything is checked: sizes,
     checksums, the number of rows, their order, and that they lie in the data file.
@@ -89,7 +89,7 @@ def read_vectors(store: Store, wanted: Sequence[tuple[DeletionVector, int | None
         if path is not None:
             by_file.setdefault(path, set()).add(_range(vector))
     bitmaps = _read_files(store, by_file)
-    return [_masked_rows(store.root, vector, num_records, bitmaps) for vector, num_records in wanted]
+    return [_deleted_rows(store.root, vector, num_records, bitmaps) for vector, num_records in wanted]
 
 
 def _check_descriptor(vector: DeletionVector, root: str) -> None:
@@ -101,7 +101,7 @@ def _check_descriptor(vector: DeletionVector, root: str) -> None:
         VECTOR.check(len(vector.path_or_inline_dv), f"deletion vector {vector.path_or_inline_dv[:80]!r}", root)
 
 
-def _masked_rows(
+def _deleted_rows(
     root: str, vector: DeletionVector, num_records: int | None, bitmaps: dict[tuple[str, _Range], bytes]
 ) -> RowPositions:
     path = vector_file(vector.storage_type, vector.path_or_inline_dv, root)
@@ -115,11 +115,11 @@ def _masked_rows(
     return _checked(RowPositions(data, source, num_records), vector.cardinality, num_records)
 
 
-def _checked(masked: RowPositions, cardinality: int | None, num_records: int | None) -> RowPositions:
-    if cardinality is not None and masked.num_rows != cardinality:
-        raise corrupt_vector(masked.source, f"it masks {masked.num_rows} rows, and its descriptor says {cardinality}")
-    masked.check(num_records)
-    return masked
+def _checked(deleted: RowPositions, cardinality: int | None, num_records: int | None) -> RowPositions:
+    if cardinality is not None and deleted.num_rows != cardinality:
+        raise corrupt_vector(deleted.source, f"it deletes {deleted.num_rows} rows; its descriptor says {cardinality}")
+    deleted.check(num_records)
+    return deleted
 
 
 # --- inline -----------------------------------------------------------------------------------------------------------

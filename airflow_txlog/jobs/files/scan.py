@@ -101,7 +101,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
         "num_records": [record_count(row["stats"]) for row in rows],
         "directory": [_directory(snapshot, value) for value in values],
         "partition_values": [list(value.items()) for value in values],
-        "deleted": [None if deleted is None else deleted.data for deleted in snapshot.masked_rows(files)],
+        "deleted": [None if deleted is None else deleted.data for deleted in snapshot.deleted_rows(files)],
         "positions": [None] * len(rows),
         "row_ids": [None] * len(rows),
         "clauses": [None] * len(rows),

@@ -1,7 +1,7 @@
 """TRUNCATE: every live file leaves the table, by the log alone.
 
-Nothing is read, so there is nothing that a lost race could spoil: a round that lost removes what is live by then. Its
-order is that of its version, as under any Serializable writer. Source: delta-spark, DeltaOperations.Truncate.
+Nothing is read, so there is nothing that a lost race could spoil: an attempt that lost removes what is live by then.
+Its order is that of its version, as under any Serializable writer. Source: delta-spark, DeltaOperations.Truncate.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
 from airflow_txlog.wording import plural
 
 
 def truncate(context: LogContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
-    return run_rounds(context, lambda tx: _plan(context, tx))
+    return run_attempts(context, lambda tx: _plan(context, tx))
 
 
 def _plan(context: LogContext, tx: Transaction) -> Change:

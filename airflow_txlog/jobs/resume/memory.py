@@ -96,7 +96,7 @@ class Segment:
 
 @dataclass(kw_only=True)
 class Memory:
-    """The memory of one job, for all of its rounds and tries. Used by one thread."""
+    """The memory of one job, for all of its attempts and tries. Used by one thread."""
 
     rules: TableRules | None = None
     scans: dict[str, Scan] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Memory:
     may name them is known."""
 
     def begin(self, rules: TableRules) -> bool:
-        """Start a round on a version with these rules; whether what was remembered still holds.
+        """Start an attempt on a version with these rules; whether what was remembered still holds.
 
         Where it does not, everything is forgotten: rows were never checked against the new rules (soundness A18).
         """

@@ -1,7 +1,7 @@
 """A commit's change data feed: which rows left their files, and which new rows are inserts or new images.
 
 A reader derives the changes of whole files by itself, so nothing is written where files only come and go. The
-invariant: either every change of the round stands in change files, or none does, and then no staged file holds a row
+invariant: either every change of the attempt stands in change files, or none does, and then no staged file holds a row
 that was there before. Source: protocol, "Add CDC File"; delta-spark, DeleteCommand, UpdateCommand, MergeIntoCommand.
 """
 
@@ -37,7 +37,7 @@ class LeavingRows:
 def needs_change_rows(
     operation: RowOperation[P], prepared: P, found: Found, *, copies_rows: bool, inserts_rows: bool
 ) -> bool:
-    """Whether the round's commit needs change files; `copies_rows`: some staged file holds rows that stay as they are.
+    """Whether the attempt's commit needs change files; `copies_rows`: a staged file holds rows that stay as they are.
 
     Rows that come back changed are written as what they were and became. Deletes and inserts of one commit are
     written together, as delta-spark does.
@@ -59,7 +59,7 @@ def without_change_rows(fingerprint: str) -> str:
 
 
 def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> LeavingRows:
-    """All rows that leave their files in this round."""
+    """All rows that leave their files in this attempt."""
     touched = sorted(found.removed.positions)
     files = prepared.candidates.take(pa.array(touched, pa.int64()))
     tables = [found.removed.plan_with_clauses(found.plan, touched).table]

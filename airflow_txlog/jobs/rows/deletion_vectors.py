@@ -1,10 +1,10 @@
 """Deletion vectors in the place of copies: rows are deleted, and their file stays where it is.
 
 Done where the table has it switched on. The rows that leave join those that are deleted already; a file of which no row
-is left is removed instead. The vectors of a round share few files, staged by the driver like data files and remembered
-as segments. The invariant: a vector deletes what the file's live vector deletes and the rows that this round matched,
-and nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion Vectors"; soundness A1,
-A17.
+is left is removed instead. The vectors of an attempt share few files, staged by the driver like data files and
+remembered as segments. The invariant: a vector deletes what the file's live vector deletes and the rows that this
+attempt matched, and nothing else; so it is made anew whenever either has changed. Source: protocol, "Deletion
+Vectors"; soundness A1, A17.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, masks_rows
+from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, deletes_by_vectors
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.paths import encode_path
 from airflow_txlog.engine.log.vector_files import VectorFile, new_vector_file, pack_vectors, write_vector_files
@@ -51,7 +51,7 @@ class NewVectors:
 
 def uses_deletion_vectors(snapshot: Snapshot) -> bool:
     """Whether rows of this version's table are deleted by deletion vectors."""
-    return masks_rows(snapshot.protocol, snapshot.metadata, snapshot.uri)
+    return deletes_by_vectors(snapshot.protocol, snapshot.metadata, snapshot.uri)
 
 
 def stage_vectors(
@@ -75,7 +75,7 @@ def stage_vectors(
     again = files.take(pa.array(list(bitmaps), pa.int64()))
     vectors = [vector for file in vector_files for vector in file.vectors()]
     return NewVectors(
-        adds=masked_adds(again, vectors, [counts[row] for row in bitmaps]),
+        adds=adds_with_vectors(again, vectors, [counts[row] for row in bitmaps]),
         files=[file for segment in memory.segments if segment.kind == VECTORS for file in segment.files],
         num_updated=len(again) - again.column("deletion_vector").null_count,
     )
@@ -150,7 +150,7 @@ def _staged(
 
 
 def _record(context: JobContext, file: VectorFile) -> StagedFile:
-    """A file of vectors as the rounds and the memory know staged files; it holds no rows of the table."""
+    """A file of vectors as the attempts and the memory know staged files; it holds no rows of the table."""
     # By the store's clock, like every staged file: its age decides whether a VACUUM may have taken it.
     found = context.store.stat(file.path)
     if found is None:

@@ -23,7 +23,7 @@ from airflow_txlog.jobs.rows.find import FoundRows, united
 ADDRESSED = pa.schema([(ADDRESS_COLUMN, pa.int64()), (ROW_ID_COLUMN, pa.int64()), (CLAUSE_COLUMN, pa.int32())])
 
 _BITS = pa.scalar(POSITION_BITS, pa.int64())
-_POSITION_MASK = pa.scalar((1 << POSITION_BITS) - 1, pa.int64())
+_ALL_POSITION_BITS = pa.scalar((1 << POSITION_BITS) - 1, pa.int64())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def _by_file(rows: pa.Table) -> dict[int, pa.Table]:
     ordered = rows.combine_chunks().sort_by(ADDRESS_COLUMN)
     addresses = ordered.column(ADDRESS_COLUMN)
     at = ordered.schema.get_field_index(ADDRESS_COLUMN)
-    placed = ordered.set_column(at, ADDRESS_COLUMN, pc.bit_wise_and(addresses, _POSITION_MASK))
+    placed = ordered.set_column(at, ADDRESS_COLUMN, pc.bit_wise_and(addresses, _ALL_POSITION_BITS))
     found = {}
     start = 0
     # Sorted addresses have their files in ascending runs.

@@ -1,6 +1,6 @@
 """What DELETE and UPDATE count alike: files and bytes by delta-spark's names, and the result's counts of files.
 
-The invariant: every figure is of this commit, whichever round or try did the work.
+The invariant: every figure is of this commit, whichever attempt or try did the work.
 Source: delta-spark, DeltaOperations.
 """
 
@@ -45,7 +45,7 @@ def file_counts(prepared: Prepared, work: StagedWork) -> dict[str, int]:
         "considered": total,
         "pruned": total - prepared.candidates.num_rows - prepared.whole.num_rows,
         "rewritten": len(work.copies),
-        **({"masked": with_vectors} if with_vectors else {}),
+        **({"deletion_vectors": with_vectors} if with_vectors else {}),
         "added": len(work.files),
         "removed": work.num_removed,
     }

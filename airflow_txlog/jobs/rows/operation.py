@@ -28,7 +28,7 @@ from airflow_txlog.jobs.sql.scope import PartitionScope
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """One round after everything was checked and before anything was scanned.
+    """One attempt after everything was checked and before anything was scanned.
 
     `candidates` are the files (rows of a table `FILES`) that may hold a row of interest inside the `scope`; `whole`
     those that go as a whole, as their partition values alone say. `updates` are the numbers of the clauses that give a
@@ -44,7 +44,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """All matches of a round: rows that leave their files (`removed`), and those of them that come back changed."""
+    """All matches of an attempt: rows that leave their files (`removed`), and those of them that come back changed."""
 
     plan: FilePlan
     matches: Matches
@@ -70,7 +70,7 @@ class RowOperation(ABC, Generic[P]):
 
     records_inserts_alone = False
     """Whether inserts are written as change rows also where no row leaves: their source can be evaluated only once, and
-    in the next round rows may leave."""
+    in the next attempt rows may leave."""
 
     @abstractmethod
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> P:
@@ -109,7 +109,7 @@ class RowOperation(ABC, Generic[P]):
 
 @dataclass(frozen=True, kw_only=True)
 class StagedWork:
-    """Everything that is staged for this round's commit, by what it is, and the files that leave for it.
+    """Everything that is staged for this attempt's commit, by what it is, and the files that leave for it.
 
     `removed` (rows of a table `FILES`) has those that leave for good and those that come again with one of the new
     `vectors`.

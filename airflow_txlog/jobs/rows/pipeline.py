@@ -1,8 +1,8 @@
-"""One round of DELETE, UPDATE or MERGE, over the memory of the rounds before it.
+"""One attempt of DELETE, UPDATE or MERGE, over the memory of the attempts before it.
 
-Files that were never looked at are scanned; what earlier rounds know of the others is recalled. From all matches
+Files that were never looked at are scanned; what earlier attempts know of the others is recalled. From all matches
 together follows what leaves, what comes back and what is inserted, and of that only what is missing is staged. The
-invariant: the change of a round is that of a run from the start on its snapshot, with the same materialized inputs.
+invariant: the change of an attempt is that of a run from the start on its snapshot, with the same materialized inputs.
 Source: soundness, section 0.
 """
 
@@ -19,9 +19,9 @@ from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, ve
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.files.stage import layout_of
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import LiveFile, Memory
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.find import files_outside
@@ -33,18 +33,18 @@ from airflow_txlog.wording import plural
 
 
 def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> JobResult:
-    """Run the operation in rounds until it lands; raises TxlogError.
+    """Run the operation in attempts until it lands; raises TxlogError.
 
     It is made once the inputs that an earlier try has materialized are known.
     """
     saved_work = SavedWork(context)
     memory = saved_work.load()
-    rounds = RowRounds(context, make(context), memory, saved_work)
-    return run_rounds(context, rounds.plan, memory=memory, saved_work=saved_work)
+    attempts = RowAttempts(context, make(context), memory, saved_work)
+    return run_attempts(context, attempts.plan, memory=memory, saved_work=saved_work)
 
 
-class RowRounds(Generic[P]):
-    """The rounds of one operation, over a memory that others may share. Made once, used by one thread."""
+class RowAttempts(Generic[P]):
+    """The attempts of one operation, over a memory that others may share. Made once, used by one thread."""
 
     def __init__(self, context: JobContext, operation: RowOperation[P], memory: Memory, saved_work: SavedWork) -> None:
         self._context = context

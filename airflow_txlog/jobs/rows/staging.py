@@ -1,9 +1,9 @@
-"""What a round has to stage: what the memory already holds is kept, the rest is written in one Spark job.
+"""What an attempt has to stage: what the memory already holds is kept, the rest is written in one Spark job.
 
 A touched file is copied without the rows that leave it, or, where the table has that switched on, stays and gets
 a deletion vector (`deletion_vectors`); new images of updated rows are gathered in segments of a few
-input files, so that a later round drops little; inserts are segments by bucket of source rows. The invariant: after
-`stage_work` the memory's segments hold exactly the rows that this round matched. Source: soundness B2.
+input files, so that a later attempt drops little; inserts are segments by bucket of source rows. The invariant: after
+`stage_work` the memory's segments hold exactly the rows that this attempt matched. Source: soundness B2.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def stage_work(
 
 def _vectors(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> NewVectors:
     if not uses_deletion_vectors(prepared.snapshot):
-        # It may have been switched off since the last round.
+        # It may have been switched off since the last attempt.
         memory.keep(VECTORS, ())
         return NewVectors()
     return stage_vectors(context, prepared.snapshot, prepared.candidates, found.plan, found.removed, memory)
@@ -148,8 +148,8 @@ def _grouped(context: JobContext, prepared: Prepared, files: pa.Table, rows: Seq
     if not rows:
         return []
     # As many for each task: a segment is the work of one.
-    rounds = -(-len(rows) // (MAX_INPUTS * context.parallelism))
-    most = -(-len(rows) // (rounds * context.parallelism))
+    turns = -(-len(rows) // (MAX_INPUTS * context.parallelism))
+    most = -(-len(rows) // (turns * context.parallelism))
     partitions = prepared.scope.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
     groups: dict[tuple[str | None, ...], list[list[int]]] = {}
     for row, partition in zip(rows, partitions, strict=True):
@@ -288,6 +288,6 @@ def _summary(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, ve
     new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
     rows = sum(file.num_records for file in staged)
     kept = len(memory.segments) - new
-    again = f"; {kept} pieces of earlier rounds kept" if kept else ""
+    again = f"; {kept} pieces of earlier attempts kept" if kept else ""
     added = f"; {plural(len(vectors.adds), 'file')} with a new deletion vector" if vectors.adds else ""
     return f"staged {len(staged)} files with {rows} rows{added}{again}"

@@ -19,7 +19,7 @@ WALL = "_txlog_wall"
 
 
 class CurrentTime:
-    """The current time of a job: one moment for all its texts, rounds and tries.
+    """The current time of a job: one moment for all its texts, attempts and tries.
 
     Read when it is first asked for, in the session's time zone, or taken from `saved` of an earlier try.
     """

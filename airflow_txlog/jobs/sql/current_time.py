@@ -2,8 +2,8 @@
 
 A job evaluates a condition when it finds rows, when it looks again after a conflict, and when a retry resumes; the
 engine evaluates it once more to judge conflicts. A clock would answer each of them differently: a row deleted by one
-round would be too young for the next. The author's text is kept letter by letter; only the tokens that read a clock are
-replaced by `:_txlog_…`, found by Spark's own rules of cutting a text. In the table's own rules, which take no
+attempt would be too young for the next. The author's text is kept letter by letter; only the tokens that read a clock
+are replaced by `:_txlog_…`, found by Spark's own rules of cutting a text. In the table's own rules, which take no
 parameters, literals replace them. The invariant: a condition that is evaluated reads no clock. What cannot be replaced
 (a text that our lexer cannot cut, the special date 'today') is refused by name, as Spark's analysis shows it.
 Source: soundness A2.

@@ -2,7 +2,7 @@
 
 What may change is the engine's to say (`engine/table/schema/evolution`); here the rows' schema is put before it,
 columns that a rule of the table reads keep their type, and the names that column mapping asks for are the same in every
-round and try of the job, because files that were staged under them are kept. The invariant: the table that rows are
+attempt and try of the job, because files that were staged under them are kept. The invariant: the table that rows are
 staged for is the table as the commit leaves it.
 """
 

@@ -50,9 +50,9 @@ def test_the_policy_does_what_the_table_says(cls: type[TxlogError]) -> None:
 
 
 def test_the_job_itself_plans_again_for_what_the_table_says() -> None:
-    from airflow_txlog.jobs.resume.rounds import _WORTH_ANOTHER_ROUND
+    from airflow_txlog.jobs.resume.attempts import _WORTH_ANOTHER_ATTEMPT
 
-    planned_again = {cls for cls in RETRIED if issubclass(cls, _WORTH_ANOTHER_ROUND)}
+    planned_again = {cls for cls in RETRIED if issubclass(cls, _WORTH_ANOTHER_ATTEMPT)}
     assert planned_again == {cls for cls, (ring, _) in RETRIED.items() if ring is Ring.JOB}
 
 

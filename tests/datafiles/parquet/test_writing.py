@@ -378,7 +378,7 @@ def test_an_exception_from_upstream_leaves_no_file_of_this_task(
     assert files_under(tmp_path) == []
 
 
-def test_pinned_rows_are_numbered_by_task_and_order(tmp_path: Path) -> None:
+def test_materialized_rows_are_numbered_by_task_and_order(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), (ROW_ID_COLUMN, pa.int64())])
     batches = [pa.record_batch({"id": [7, 8], PART_COLUMN: [3, 3]}), pa.record_batch({"id": [9], PART_COLUMN: [3]})]
     task = WriteTask(layout=layout(tmp_path, schema, (), indexed_columns=()), numbers_rows=True)

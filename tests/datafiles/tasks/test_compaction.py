@@ -133,7 +133,7 @@ def _utc(value: dt.datetime) -> dt.datetime:
     return value.replace(tzinfo=dt.UTC)
 
 
-def test_masked_rows_go_and_a_bin_without_rows_becomes_no_file(tmp_path: Path) -> None:
+def test_deleted_rows_go_and_a_bin_without_rows_becomes_no_file(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64())])
     one = write(tmp_path / "1.parquet", pa.table({"id": list(range(10))}, schema), row_group_size=3)
     two = write(tmp_path / "2.parquet", pa.table({"id": [10, 11]}, schema))

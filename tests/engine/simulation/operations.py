@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_txlog.engine import Transaction
-from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, masks_rows
+from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, deletes_by_vectors
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.snapshot.files import record_count
@@ -161,7 +161,7 @@ class MaskIds(ChangeIds):
 
     def perform(self, tx: Transaction, rows: Rows, owner: str) -> None:
         assert tx.snapshot is not None
-        if not masks_rows(tx.snapshot.protocol, tx.snapshot.metadata, tx.snapshot.uri):
+        if not deletes_by_vectors(tx.snapshot.protocol, tx.snapshot.metadata, tx.snapshot.uri):
             ChangeIds.perform(self, tx, rows, owner)
             return
         files = self.read(tx)
@@ -174,7 +174,7 @@ class MaskIds(ChangeIds):
             hits = [each for each in file.ids if self.low <= each <= self.high]
             if len(hits) < len(file.ids):
                 vector = msgspec.convert(rows.new_vector(file, hits), DeletionVector)
-                tx.add(masked_adds(masked, [vector], [record_count(masked.column("stats")[0].as_py()) or 0]))
+                tx.add(adds_with_vectors(masked, [vector], [record_count(masked.column("stats")[0].as_py()) or 0]))
             if self.shift is not None:
                 tx.add(**rows.new_file(owner, file.day, [each + self.shift for each in hits]))
 

@@ -69,11 +69,11 @@ def test_a_lite_vacuum_begins_where_the_last_one_ended() -> None:
 def test_a_lite_vacuum_deletes_vectors_and_change_rows_and_keeps_what_is_needed() -> None:
     table = Table()
     table.file("kept", age=9999).add("kept").file("twice", age=9999).remove("twice", age=1)
-    table.file("masked", age=9999).file(VECTOR_FILE, age=9999).file("_change_data/c", age=9999)
+    table.file("deletion_vectors", age=9999).file(VECTOR_FILE, age=9999).file("_change_data/c", age=9999)
     cdc = Cdc(path="_change_data/c", partition_values={}, size=4, data_change=False)
-    old = [remove("kept", WEEK + 9), remove("twice", WEEK + 9), remove("masked", WEEK + 9, VECTOR)]
+    old = [remove("kept", WEEK + 9), remove("twice", WEEK + 9), remove("deletion_vectors", WEEK + 9, VECTOR)]
     table.commit(*old, cdc, age=WEEK + 9)
-    assert names(table.vacuum(mode="lite"), table) == ["_change_data/c", VECTOR_FILE, "masked"]
+    assert names(table.vacuum(mode="lite"), table) == ["_change_data/c", VECTOR_FILE, "deletion_vectors"]
     assert table.left() == ["kept", "twice"]
 
 

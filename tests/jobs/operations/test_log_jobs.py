@@ -65,7 +65,7 @@ def test_truncate_removes_what_landed_while_it_ran(tmp_path: Path) -> None:
             landed.append(append(table, rows(1, start=200)))
 
     result = committed(run("truncate", table, log=log))
-    assert (result.rounds, result.version, live_files(table)) == (2, 5, set())
+    assert (result.attempts, result.version, live_files(table)) == (2, 5, set())
 
 
 def test_truncate_of_a_table_that_only_grows_is_refused(tmp_path: Path) -> None:

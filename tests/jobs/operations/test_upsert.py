@@ -77,7 +77,7 @@ def test_a_key_that_another_commit_inserts_meanwhile_is_updated(tmp_path: Path, 
     table = make_table(tmp_path / "t", rows(3))
     log = winning("staged", lambda: append(table, rows(1, start=4)))
     result = committed(upsert(spark, table, TWO_DAYS, "id", log=log))
-    assert (result.rounds, by_id(table)) == (2, {0: "n0", 1: "n1", 2: "two", 4: "four"})
+    assert (result.attempts, by_id(table)) == (2, {0: "n0", 1: "n1", 2: "two", 4: "four"})
     assert [step["name"] for step in result.steps].count("check keys") == 1
 
 

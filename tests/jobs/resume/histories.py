@@ -1,9 +1,9 @@
 """Random histories of a job that loses its races, over the real `Memory`: what it commits against a run from the start.
 
-A table of a few files, a job (DELETE, UPDATE or MERGE, copying rows or masking them) and winners between its rounds:
+A table of a few files, a job (DELETE, UPDATE or MERGE, by copies or by vectors) and winners between its attempts:
 appends, rewrites, removals, deletion vectors that grow and shrink, compactions, new rules. Files hold rows as Python
-tuples; everything that is remembered, kept or dropped goes through the memory's own methods. After each round the rows
-that the round would commit are compared with those of a job that remembers nothing.
+tuples; everything that is remembered, kept or dropped goes through the memory's own methods. After each attempt the
+rows that it would commit are compared with those of a job that remembers nothing.
 Source: soundness, section 0.
 """
 
@@ -138,8 +138,8 @@ def _first(clauses: Sequence[Clause], row: Row, rules: int) -> int | None:
 
 
 @dataclass
-class Round:
-    """What one round would commit, and what it had to do for it."""
+class Attempt:
+    """What one attempt would commit, and what it had to do for it."""
 
     rows: Counter[Row] | str
     scanned: set[str]
@@ -147,7 +147,7 @@ class Round:
 
 
 class Worker:
-    """The job at work: one round a call, over one memory; `written` is what staged files hold."""
+    """The job at work: one attempt a call, over one memory; `written` is what staged files hold."""
 
     def __init__(self, job: Job, memory: Memory) -> None:
         self.job = job
@@ -155,7 +155,7 @@ class Worker:
         self.written: dict[str, tuple[Row, ...]] = {}
         self._numbers = itertools.count()
 
-    def round(self, table: Table) -> Round:
+    def attempt(self, table: Table) -> Attempt:
         job, memory = self.job, self.memory
         memory.begin(table.table_rules())
         scanned, found = self._look(table)
@@ -163,9 +163,9 @@ class Worker:
         acted = {path: _acting(rows) for path, rows in found.items()}
         acted = {path: rows for path, rows in acted.items() if rows}
         if job.source is not None and job.matched and _is_ambiguous(found):
-            return Round("ambiguous", scanned, [])
+            return Attempt("ambiguous", scanned, [])
         staged = [*self._copies(table, acted), *self._images(table, acted), *self._inserts(table, matched)]
-        return Round(self._rows(table, acted), scanned, staged)
+        return Attempt(self._rows(table, acted), scanned, staged)
 
     def _look(self, table: Table) -> tuple[set[str], dict[str, list[dict[str, int]]]]:
         scanned, found = set(), {}
@@ -381,12 +381,12 @@ def a_winner(random: random.Random, table: Table) -> None:
 
 @dataclass
 class History:
-    """How one history came out: `wrong` says what, None where every round was right."""
+    """How one history came out: `wrong` says what, None where every attempt was right."""
 
     wrong: str | None = None
     wasted: str | None = None
     """What was looked at or staged again without need."""
-    rounds: int = 0
+    attempts: int = 0
     scans: int = 0
     scans_from_the_start: int = 0
     segments: int = 0
@@ -409,18 +409,18 @@ def play(seed: int, new_memory: Callable[[], Memory] = Memory, resume: Resume | 
         # New files, and those of which rows came back since they were looked at.
         needed = {path for path in table.live if path not in looked or not looked[path] <= table.masked(path)}
         needed = {path for path in needed if job.reads(table.disk[path])}
-        outcome = worker.round(table)
-        fresh = Worker(job, Memory()).round(table)
+        outcome = worker.attempt(table)
+        fresh = Worker(job, Memory()).attempt(table)
         looked |= {path: table.masked(path) for path in outcome.scanned}
         if outcome.scanned != needed:
-            history.wasted = f"seed {seed}, round {number}: scanned {outcome.scanned}, needed {needed}"
-        history.rounds += 1
+            history.wasted = f"seed {seed}, attempt {number}: scanned {outcome.scanned}, needed {needed}"
+        history.attempts += 1
         history.scans += len(outcome.scanned)
         history.scans_from_the_start += len(fresh.scanned)
         history.segments += len(outcome.staged)
         history.segments_from_the_start += len(fresh.staged)
         if outcome.rows != fresh.rows:
-            history.wrong = f"seed {seed}, round {number}: {outcome.rows}, from the start {fresh.rows}"
+            history.wrong = f"seed {seed}, attempt {number}: {outcome.rows}, from the start {fresh.rows}"
             return history
         if resume is not None and draw.random() < 0.3:
             worker.memory = resume(worker.memory)

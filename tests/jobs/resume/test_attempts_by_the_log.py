@@ -14,9 +14,9 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, TxlogError
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.jobs import application, committed, live_files, rows
 from tests.helpers.rows import append, make_table
@@ -81,7 +81,7 @@ def test_a17_staged_files_go_only_where_it_is_certain_that_no_commit_names_them(
     arguments = {"source": {"sql": "SELECT 1"}}
     spec = job_spec(operation="write", table_uri=table.uri, arguments=arguments, conflict_deadline_s=0)
     with pytest.raises(type(error)):
-        run_rounds(LogContext(spec=spec, table=table, log=lambda line: None), plan_of(staged, memory), memory=memory)
+        run_attempts(LogContext(spec=spec, table=table, log=lambda line: None), plan_of(staged, memory), memory=memory)
     assert staged.exists() is is_kept
 
 
@@ -100,6 +100,6 @@ def test_a17_files_of_a_commit_that_landed_stay_whatever_fails_after_it(tmp_path
 
     spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     with pytest.raises(BrokenPipeError):
-        run_rounds(LogContext(spec=spec, table=table, log=broken_pipe), overtaken, memory=memory)
+        run_attempts(LogContext(spec=spec, table=table, log=broken_pipe), overtaken, memory=memory)
     assert staged.name in live_files(table)
     assert staged.exists()

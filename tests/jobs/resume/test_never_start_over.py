@@ -177,7 +177,7 @@ def test_each_attempt_looks_at_the_two_files_that_the_winner_brought_and_stages_
         for path in away:
             (root / f"{path}.away").rename(root / path)
     assert away
-    assert result.rounds == WINNERS + 1
+    assert result.attempts == WINNERS + 1
     assert [len(looked) for looked in counts.looked] == [FILES, *[2] * WINNERS]
     assert all(set(looked).isdisjoint(counts.looked[0]) for looked in counts.looked[1:])
     assert [counts.kinds(number)[COPY] for number in range(WINNERS + 1)] == [FILES, *[2] * WINNERS]
@@ -207,7 +207,7 @@ def test_b1_a_job_that_is_killed_after_staging_stages_nothing_twice(
     Winner(table).land()
     expected = by_id(table)
     result = committed(run_job(described, spark))
-    assert (result.rounds, len(counts.looked[0]), counts.kinds(0)[COPY]) == (1, 2, 2)
+    assert (result.attempts, len(counts.looked[0]), counts.kinds(0)[COPY]) == (1, 2, 2)
     assert by_id(table) == after("delete", expected)
     # What the killed job had copied is what was committed, but for the file that is another now.
     assert len(copies & live_files(table)) == FILES - 1
@@ -221,11 +221,11 @@ def killed_before_commit(described: JobSpec, folder: Path) -> int:
     code = """
         import os, signal, sys
         from airflow_txlog.contract import read_spec
-        from airflow_txlog.jobs.resume import rounds
+        from airflow_txlog.jobs.resume import attempts
         from airflow_txlog.jobs.run import run_job
         from airflow_txlog.jobs.spark.session import local_session
 
-        rounds.commit_change = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
+        attempts.commit_change = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
         conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
         conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         run_job(read_spec(sys.argv[1]), local_session(conf))

@@ -40,7 +40,7 @@ def test_a18_a_constraint_that_landed_meanwhile_is_kept_by_rows_that_were_staged
     error = error_of(run(spark, "update", table, set={"amount": "amount + 99"}, predicate="id > 3", log=log))
     assert error["type"] == "ConstraintViolation"
     assert ids(table) == list(range(10))
-    assert files_on_disk(table) == live_files(table), "what both rounds had staged is proved uncommitted, and gone"
+    assert files_on_disk(table) == live_files(table), "what both attempts had staged is proved uncommitted, and gone"
 
 
 def test_a18_a_change_feed_that_was_switched_on_meanwhile_is_told_all_changes(
@@ -49,7 +49,7 @@ def test_a18_a_change_feed_that_was_switched_on_meanwhile_is_told_all_changes(
     table = make_table(tmp_path / "t", rows(10))
     log = winning("staged", lambda: set_rule(table, "delta.enableChangeDataFeed", "true"))
     result = committed(run(spark, "delete", table, predicate="id = 4", log=log))
-    assert result.rounds == 2
+    assert result.attempts == 2
     assert [line for line in log.lines if "rules have changed" in line]
     changes = table.changes(result.version or 0, result.version).to_pylist()
     assert [(row["id"], row["_change_type"]) for row in changes] == [(4, "delete")]

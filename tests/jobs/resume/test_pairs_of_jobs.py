@@ -114,7 +114,7 @@ def test_a_job_that_lost_its_race_commits_what_it_would_have_made_of_the_winners
     result = play(spark, table, first, second)
     # The second of two deletes finds nothing to do.
     is_done = first == second == "delete"
-    assert (result.status, result.rounds) == ("nothing_to_do" if is_done else "committed", 2), result.error
+    assert (result.status, result.attempts) == ("nothing_to_do" if is_done else "committed", 2), result.error
     assert content(table) == sorted(JOBS[first][2](JOBS[second][2](before)))
 
 
@@ -122,7 +122,7 @@ def test_at_write_serializable_a_blind_append_counts_as_the_later_one(tmp_path: 
     table = make_table(tmp_path, "WriteSerializable")
     before = content(table)
     result = play(spark, table, "merge", "insert")
-    assert (result.status, result.rounds) == ("committed", 1), result.error
+    assert (result.status, result.attempts) == ("committed", 1), result.error
     assert content(table) == sorted(JOBS["insert"][2](_merged(before)))
 
 
@@ -146,7 +146,7 @@ def test_a12_a_compaction_of_files_in_which_nothing_was_found_passes_without_ano
     with before_commit(compact):
         source = {"sql": "SELECT 3L AS id"}
         result = run(spark, "merge", table, source=source, on="t.id = s.id", clauses=[update({"name": "'new'"})])
-    assert (committed(result).version, result.rounds) == (4, 1)
+    assert (committed(result).version, result.attempts) == (4, 1)
     assert by_id(table) == {0: "old", 1: "old", 3: "new", 9: "old", 10: "old"}
 
 

@@ -11,8 +11,8 @@ from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.stage import check_not_swept
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.storage import LocalStore, Store
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
@@ -68,7 +68,7 @@ def test_a16_a_job_asks_right_before_it_commits(tmp_path: Path) -> None:
     context = LogContext(spec=spec, table=table, log=lambda line: None)
     old = staged(tmp_path / "t", "a", ORPHAN_RETENTION_FLOOR_MS // 2)
     with pytest.raises(JobError, match="at any moment"):
-        run_rounds(
+        run_attempts(
             context, lambda tx: Change(operation="WRITE", parameters={}, staged=[old]), clock=ManualClock(NOW_MS)
         )
     assert table.snapshot().version == before

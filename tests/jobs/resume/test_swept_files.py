@@ -18,8 +18,8 @@ from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.stage import check_not_swept
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from tests.conftest import ManualClock
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
@@ -52,7 +52,7 @@ def staged(table: Table, name: str, hours: float, **fields: Any) -> StagedFile:
 def commit(table: Table, change: Change, **options: Any) -> JobResult:
     spec = job_spec(operation="write", table_uri=table.uri, arguments={"source": {"sql": "SELECT 1"}})
     context = LogContext(spec=spec, table=table, log=lambda line: None)
-    return run_rounds(context, lambda tx: change, **options)
+    return run_attempts(context, lambda tx: change, **options)
 
 
 @pytest.fixture

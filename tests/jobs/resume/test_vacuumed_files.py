@@ -66,7 +66,7 @@ def test_a_job_whose_file_was_removed_and_vacuumed_goes_on_with_the_others(tmp_p
     table = make_table(tmp_path / "t", rows(10), rows(10, start=50))
     before = {row["id"] for row in table.to_arrow(columns=["id"]).to_pylist()}
     result = committed(delete_even(spark, table, lambda: forget(table, 0)))
-    assert result.rounds == 2
+    assert result.attempts == 2
     left = set(ids(table))
     assert left < before
     assert left in ({1, 3, 5, 7, 9}, {51, 53, 55, 57, 59})
@@ -101,7 +101,7 @@ def test_a_deletion_vector_that_was_replaced_and_vacuumed_is_read_anew(tmp_path:
         vacuum(table)
 
     result = committed(delete_even(spark, table, replace_the_vector))
-    assert result.rounds == 2
+    assert result.attempts == 2
     assert ids(table) == [5, 7, 9]
 
 
@@ -112,7 +112,7 @@ def test_a_source_table_whose_file_was_vacuumed_is_read_at_its_newest_version(
     source = make_table(tmp_path / "s", rows(3, start=50), rows(3, start=60))
     before_the_call(write_job, "stage", lambda: forget(source, 0), monkeypatch)
     result = committed(run(spark, "write", table, source={"table": source.uri}, mode="overwrite", on_conflict="fail"))
-    assert result.rounds == 2
+    assert result.attempts == 2
     assert ids(table) == ids(source)
     assert len(ids(table)) == 3
     # A version that was named has its files or it does not: there is nothing newer to read.

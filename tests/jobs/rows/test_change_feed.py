@@ -137,7 +137,7 @@ def test_where_files_come_and_go_as_a_whole_nothing_is_written_and_all_is_told(
 
 
 @pytest.mark.long("vectors and mapping at once; each alone is in make test")
-def test_masked_rows_and_mapped_columns_are_told_as_they_were(tmp_path: Path, spark: SparkSession) -> None:
+def test_deleted_rows_and_mapped_columns_are_told_as_they_were(tmp_path: Path, spark: SparkSession) -> None:
     properties = {"delta.columnMapping.mode": "name", "delta.feature.deletionVectors": "supported"}
     table = fed(tmp_path / "t", partition_by=["day"], properties=properties)
     mask(table, {0: [0, 5], 1: [4]})
@@ -177,7 +177,7 @@ def test_change_rows_of_earlier_rounds_are_kept_where_their_files_are(tmp_path: 
     log = winning("staged", land)
     result = run(spark, "update", table, predicate="id % 5 = 1", set={"name": "'u'"}, log=log)
     version = version_of(result)
-    assert result.rounds == 2
+    assert result.attempts == 2
     assert changes(table, version) == updated(1, 6, 11, 16, 26, 31, 36)
     assert any("2 files remembered, 2 to look at" in line for line in log.lines), log.lines
     assert files_on_disk(table) == ever_live(table)
@@ -191,7 +191,7 @@ def test_a_merge_that_inserted_alone_tells_its_inserts_once_a_winner_made_it_upd
     log = winning("staged", lambda: append(table, rows(1, start=101)))
     result = merge(spark, table, source, update({"name": "s.name"}), insert({"id": "s.id"}), log=log)
     version = version_of(result)
-    assert result.rounds == 2
+    assert result.attempts == 2
     # The whole file went, but it came back changed.
     assert changes(table, version) == [("insert", 100), ("insert", 102), *updated(101)]
 
@@ -199,7 +199,7 @@ def test_a_merge_that_inserted_alone_tells_its_inserts_once_a_winner_made_it_upd
 def test_rows_that_are_replaced_are_told_with_those_that_replace_them_whichever_round_found_them(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """In the first round no row leaves; the winner brings one."""
+    """In the first attempt no row leaves; the winner brings one."""
     table = fed(tmp_path / "t")
     arguments: dict[str, Any] = {
         "source": {"sql": "SELECT id + 100 AS id, 'new' AS name FROM range(3)"},
@@ -209,7 +209,7 @@ def test_rows_that_are_replaced_are_told_with_those_that_replace_them_whichever_
     log = winning("staged", lambda: append(table, rows(2, start=99)))
     result = run(spark, "write", table, log=log, **arguments)
     version = version_of(result)
-    assert result.rounds == 2
+    assert result.attempts == 2
     assert changes(table, version) == [("delete", 100), *(("insert", each) for each in (100, 101, 102))]
     assert result.metrics["numAddedChangeFiles"] == change_files(table, version) > 0
     assert files_on_disk(table) == ever_live(table)

@@ -34,7 +34,7 @@ from tests.helpers.jobs import (
 )
 from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, bag, make_table
-from tests.jobs.rows.test_masked_rows import last_commit
+from tests.jobs.rows.test_deleted_rows import last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def test_deletes_mask_rows_and_leave_every_file_where_it_is(tmp_path: Path, spar
     for number, (condition, gone, expected) in enumerate(done):
         lines: list[str] = []
         result = committed(run(spark, "delete", table, predicate=condition, log=lines.append))
-        assert any(" 3 masked, " in line for line in lines) == (number == 0), lines
+        assert any(" 3 deletion vectors, " in line for line in lines) == (number == 0), lines
         assert result.metrics["numDeletedRows"] == len(gone & left), "what was masked is not counted again"
         left -= gone
         assert ids(table) == sorted(left)
@@ -175,7 +175,7 @@ def test_a1_deletes_of_different_rows_of_one_file_all_commit_and_no_file_is_look
     wins = iter(["id IN (7, 70, 8)", "id IN (8, 9)"])
     log = winning("staged", lambda: run(spark, "delete", table, predicate=next(wins)), times=2)
     result = committed(run(spark, "delete", table, predicate="id IN (3, 63, 8)", log=log))
-    assert result.rounds == 3
+    assert result.attempts == 3
     assert set(ids(table)) == set(range(180)) - {7, 70, 8, 9, 3, 63}
     # Row 8 was the first winner's; what this commit records is its own.
     assert (result.metrics["numDeletedRows"], counters(result)) == (2, (2, 2, 2))
@@ -193,11 +193,11 @@ def test_a1_rows_that_are_masked_meanwhile_come_back_neither_by_an_update_nor_by
     table = vector_table(tmp_path / "t")
     log = winning("staged", lambda: committed(run(spark, "delete", table, predicate="id IN (6, 7, 100)")))
     result = committed(run(spark, "update", table, predicate="id IN (6, 20)", set={"name": "'u'"}, log=log))
-    assert (result.rounds, result.metrics["numUpdatedRows"]) == (2, 1)
+    assert (result.attempts, result.metrics["numUpdatedRows"]) == (2, 1)
     log = winning("staged", lambda: committed(run(spark, "delete", table, predicate="id IN (21, 130)")))
     clauses = [update({"name": "s.name"}), insert({"id": "s.id", "name": "'inserted'"})]
     result = committed(merge(spark, table, "SELECT id, 'm' AS name FROM range(20, 24)", *clauses, log=log))
-    assert (result.rounds, result.metrics["numTargetRowsInserted"]) == (2, 1)
+    assert (result.attempts, result.metrics["numTargetRowsInserted"]) == (2, 1)
     # Row 21 was deleted first, so the merge found no match for it and inserted it: the serial order.
     changed = {20: "m", 21: "inserted", 22: "m", 23: "m"}
     assert by_id(table) == {k: f"n{k}" for k in range(180) if k not in (6, 7, 100, 130)} | changed

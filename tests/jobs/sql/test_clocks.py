@@ -88,7 +88,7 @@ def test_a2_a_job_has_one_now_for_all_its_rounds(tmp_path: Path, spark: SparkSes
 
     log = winning("to delete in", land, times=2)
     result = committed(run(spark, "delete", table, predicate="ts < current_timestamp()", log=log))
-    assert result.rounds == 3
+    assert result.attempts == 3
     assert ids(table) == [2, 20, 21]
     assert result.metrics["numDeletedRows"] == 3
 

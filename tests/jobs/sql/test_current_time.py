@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.resume import rounds
+from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
 from airflow_txlog.jobs.sql.current_time import with_literal_clocks
 from airflow_txlog.parameters import encode_parameter
@@ -68,7 +68,7 @@ def test_a2_a_retry_fills_in_the_current_time_of_the_first_try(tmp_path: Path, s
         "clauses": [{"when": "not_matched", "then": "insert", "values": {"id": "s.id"}}],
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "commit_change", fail)
+        patch.setattr(attempts, "commit_change", fail)
         assert error_of(run(spark, "merge", table, application=who, **job))["type"] == "JobError"
     between = dt.datetime.now(dt.UTC)
     # What the first try has staged cannot be kept: a row that it inserts is there now.

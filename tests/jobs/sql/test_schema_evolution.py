@@ -121,7 +121,7 @@ def test_two_that_add_the_same_column_both_land_and_there_is_one(tmp_path: Path,
     log = winning("new file", add_column)
     source = {"sql": "SELECT 3 AS id, 'x' AS more"}
     result = committed(run(spark, "write", table, source=source, schema_evolution=True, log=log))
-    assert (result.rounds, result.version) == (2, 3)
+    assert (result.attempts, result.version) == (2, 3)
     assert [row.get("more") for row in rows_of(table)] == [None, None, "x"]
     assert len(table.snapshot().delta_schema) == 4
 
@@ -131,7 +131,7 @@ def test_rows_staged_under_a_wider_schema_are_kept_over_a_conflict(tmp_path: Pat
     log = winning("new file", lambda: append(table, OLD))
     source = {"sql": "SELECT 3 AS id, uuid() AS more"}
     result = run(spark, "write", table, source=source, mode="overwrite", schema_evolution=True, log=log)
-    assert committed(result).rounds == 2
+    assert committed(result).attempts == 2
     # Under other physical names the values would be gone; staged twice, there would be two files.
     (row,) = rows_of(table)
     assert (row["id"], len(row["more"])) == (3, 36)
@@ -168,7 +168,7 @@ def test_a_merge_that_widens_keeps_its_work_over_a_conflict(tmp_path: Path, spar
     log = winning("staged", lambda: append(table, landed))
     source = "SELECT * FROM VALUES (2, 'two'), (3, 'three'), (5, 'five') AS (id, more)"
     result = merge(spark, table, source, update(), insert(), schema_evolution=True, log=log)
-    assert committed(result).rounds == 2
+    assert committed(result).attempts == 2
     assert [(row["id"], row["l"], row["more"]) for row in rows_of(table)] == [
         (1, [1], None),
         (2, None, "two"),

@@ -43,7 +43,7 @@ def test_a13_two_merges_that_each_insert_where_the_other_looks_do_not_both_inser
 
     log = winning("to update", lambda: committed(insert_if_absent(TUESDAY, MONDAY)))
     result = insert_if_absent(MONDAY, TUESDAY, log=log)
-    assert (result.status, result.rounds) == ("nothing_to_do", 2)
+    assert (result.status, result.attempts) == ("nothing_to_do", 2)
     assert by_id(table, "day")[777] == MONDAY
 
 
@@ -58,7 +58,7 @@ def test_a14_a_merge_by_the_days_of_its_source_neither_reads_nor_fears_the_other
     friday = insert({"id": "s.id + 1000", "day": "DATE'2024-01-05'"})
     on = "t.id = s.id AND t.day = s.day"
     result = committed(merge(spark, table, source, update({"name": "'new'"}), friday, on=on, log=log))
-    assert (result.rounds, result.version, result.read_version) == (1, 6, 4)
+    assert (result.attempts, result.version, result.read_version) == (1, 6, 4)
     assert (result.files["considered"], result.files["pruned"], result.files["removed"]) == (4, 2, 1)
     assert any("the source, which names 2 values of day" in line for line in log.lines)
     assert [by_id(table)[n] for n in (1, 301, 1301, 1900)] == ["new", "n301", None, None]
@@ -72,10 +72,10 @@ def test_a14_clauses_by_source_widen_the_scope_by_what_they_can_be_true_of(tmp_p
     log = winning("to update", lambda: append(table, rows(1, start=901, day=FRIDAY)))
     tuesday = delete("t.day = :day", BY_SOURCE)
     result = committed(merge(spark, table, source, matched, tuesday, on=on, parameters={"day": TUESDAY}, log=log))
-    assert (result.rounds, result.files["pruned"]) == (1, 1)
+    assert (result.attempts, result.files["pruned"]) == (1, 1)
     # The row 101 is named for Monday alone, so on Tuesday nothing matches, and Tuesday goes.
     assert ids(table) == [*range(5), *range(200, 205), 901]
     # Without a condition, a clause looks at every row there is.
     log = winning("to update", lambda: append(table, rows(1, start=902, day=FRIDAY)))
     whole = committed(merge(spark, table, source, matched, delete(when=BY_SOURCE), on=on, log=log))
-    assert (whole.rounds, whole.files["pruned"], by_id(table)) == (2, 0, {1: "new"})
+    assert (whole.attempts, whole.files["pruned"], by_id(table)) == (2, 0, {1: "new"})

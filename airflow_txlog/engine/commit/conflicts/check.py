@@ -107,9 +107,9 @@ def check_added_files(attempt: Attempt, winner: Commit) -> None:
     removed = {canonical_path(remove.path, attempt.table) for remove in winner.removes}
     for add in winner.adds:
         if _added_file_may_matter(attempt, add):
-            # A file that leaves and comes in one commit has its rows masked otherwise than before.
+            # A file that leaves and comes in one commit has other deleted rows than before.
             again = canonical_path(add.path, attempt.table) in removed
-            what = "masked other rows of" if again else "added"
+            what = "deleted other rows of" if again else "added"
             raise conflict(
                 ConcurrentAppend,
                 attempt,

@@ -39,7 +39,7 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
 def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
     """The attempt with the moved files in the place of those that they were moved from."""
     gone = {_path(remove, attempt) for remove in winner.removes}
-    # As the files have them: what a deletion vector masks is subtracted where a winner removes the file again.
+    # As the files have them: what a deletion vector deletes is subtracted where a winner removes the file again.
     came = {_path(add, attempt): record_count(add.stats) for add in winner.adds}
     reads = attempt.reads
     unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}

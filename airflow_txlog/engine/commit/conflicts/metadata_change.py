@@ -95,15 +95,15 @@ def reconcile_metadata(attempt: Attempt, winner: Commit) -> Attempt:
     if attempt.new_metadata is not None or current is None:
         raise conflict(MetadataChanged, attempt, winner, "changed the metadata, as this transaction does")
     changed = _harmful_changes(current, metadata)
-    if any(add.deletion_vector for add in attempt.adds) and _stops_masking(current, metadata, attempt.table):
+    if any(add.deletion_vector for add in attempt.adds) and _stops_deletion_vectors(current, metadata, attempt.table):
         changed.append("property delta.enableDeletionVectors")
     if changed:
         raise conflict(MetadataChanged, attempt, winner, f"changed the table's {', '.join(changed)}")
     return replace(attempt, current_metadata=metadata)
 
 
-def _stops_masking(before: Metadata, after: Metadata, table: str) -> bool:
-    """Whether rows are not deleted by masking them any more: a commit that does so must then do it otherwise."""
+def _stops_deletion_vectors(before: Metadata, after: Metadata, table: str) -> bool:
+    """Whether rows are not deleted by vectors any more: a commit that does so must then do it otherwise."""
     was, stays = (TableProperties(each.configuration, table).deletion_vectors for each in (before, after))
     return was and not stays
 

@@ -136,9 +136,9 @@ def high_water_mark(domains: Iterable[DomainMetadata], table: str) -> int | None
 def preserved_tags(attempt: Attempt) -> dict[str, str]:
     """The commitInfo tag that says whether rows kept their ids; none where the table has row tracking not enabled.
 
-    Kept where no row was moved or updated: an append, the removal of whole files, files added again, rows masked. Where
-    rows leave, with their files or masked in them, and rows of new files come, rows may have moved: their ids are kept
-    only where the job carried them along.
+    Kept where no row was moved or updated: an append, the removal of whole files, files added again, rows deleted by
+    vectors. Where rows leave, with their files or by vectors, and rows of new files come, rows may have moved: their
+    ids are kept only where the job carried them along.
     """
     metadata = attempt.new_metadata or attempt.current_metadata
     if attempt.row_id_high_water is None or not _is_enabled(metadata, attempt.table):

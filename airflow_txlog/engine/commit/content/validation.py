@@ -135,17 +135,17 @@ def _check_vectors(attempt: Attempt) -> None:
 
     Source: protocol, "Writer Requirements for Deletion Vectors".
     """
-    masked = [add for add in attempt.adds if add.deletion_vector is not None]
-    if not masked:
+    with_vectors = [add for add in attempt.adds if add.deletion_vector is not None]
+    if not with_vectors:
         return
     protocol = attempt.new_protocol or attempt.protocol
     if protocol is None or "deletionVectors" not in reader_features(protocol):
         raise InvalidCommit(
-            f"{attempt.table}: {masked[0].path} has a deletion vector, and the table's protocol does not list "
+            f"{attempt.table}: {with_vectors[0].path} has a deletion vector, and the table's protocol does not list "
             "deletionVectors: other readers would bring the deleted rows back. Add the feature first.",
             table=attempt.table,
         )
-    for add in masked:
+    for add in with_vectors:
         records = record_count(add.stats)
         if records is None:
             raise InvalidCommit(
@@ -154,8 +154,8 @@ def _check_vectors(attempt: Attempt) -> None:
             )
         if add.deletion_vector is not None and add.deletion_vector.cardinality > records:
             raise InvalidCommit(
-                f"{attempt.table}: the deletion vector of {add.path} masks {add.deletion_vector.cardinality} rows, and "
-                f"the file has {records}. Nothing was committed.",
+                f"{attempt.table}: the deletion vector of {add.path} deletes {add.deletion_vector.cardinality} rows, "
+                f"and the file has {records}. Nothing was committed.",
                 table=attempt.table,
                 path=add.path,
             )

@@ -1,7 +1,7 @@
 """The change data feed: which rows each commit of a range of versions inserted, deleted and updated.
 
 A commit that has `cdc` actions says so in files of change rows, and only there; of any other the changes are the rows
-of the files that it added or removed with dataChange = true, less what their deletion vectors mask, and of a file that
+of the files that it added or removed with dataChange = true, less what their vectors delete, and of a file that
 came back with another vector the rows between the two. The invariant: a version without a record of its changes, or
 whose columns cannot be distinguished, is refused before a row is given; none is left out in silence.
 Source: protocol, "Add CDC File" and "Change Data Files"; delta-spark, CDCReader.
@@ -148,7 +148,7 @@ class _Side:
     """A file that a commit added or removed."""
 
     action: Add | Remove
-    masked: RowPositions | None
+    deleted: RowPositions | None
     values: Mapping[str, pa.Scalar]
 
 
@@ -181,11 +181,11 @@ def _sides(
             )
         adds.append(_as_add(action.path, values or {}, action.size or 0, action))
     table = adds_to_table(adds)
-    constants, masks = partition_constants(end, table, schema), end.masked_rows(table)
+    constants, deletions = partition_constants(end, table, schema), end.deleted_rows(table)
     return {
         canonical_path(action.path, end.uri): _Side(
             action=action,
-            masked=masks[index],
+            deleted=deletions[index],
             values={name: column[index] for name, column in constants.items()},
         )
         for index, action in enumerate(actions)
@@ -200,15 +200,15 @@ def _rows_that(
     file = data_file(end, side.action.path, side.action.size, side.action.stats)
 
     def keep(start: int, length: int) -> pa.BooleanArray | None:
-        shown = None if present.masked is None else present.masked.keep(start, length)
+        shown = None if present.deleted is None else present.deleted.keep(start, length)
         if absent is None:
             return shown
-        other = None if absent.masked is None else absent.masked.keep(start, length)
+        other = None if absent.deleted is None else absent.deleted.keep(start, length)
         if other is None:
             return pa.array([False] * length)
         return pc.invert(other) if shown is None else pc.and_not(shown, other)
 
-    for batch in _not_empty(read_file(FileRows(file, in_files, side.values), keep, side.masked)):
+    for batch in _not_empty(read_file(FileRows(file, in_files, side.values), keep, side.deleted)):
         types = pa.repeat(pa.scalar(kind, pa.string()), batch.num_rows)
         yield pa.RecordBatch.from_arrays([*batch.columns, types], schema=nullable_schema(schema))
 

@@ -51,7 +51,7 @@ class ColumnBounds:
     it must not rule out `> >= !=` or a negation, and never proves that all rows match. `lower` is free of this.
 
     `null_count` and `num_records` (int64) count rows as the data file has them, also those that a deletion vector
-    masks; where one may, `null_count` is given only as 0 or as `num_records`: all rows or none are null.
+    deletes; where one may, `null_count` is given only as 0 or as `num_records`: all rows or none are null.
     """
 
     lower: pa.Array
@@ -145,7 +145,7 @@ class _Column:
             )
         if self.keys and not self.is_member:
             counts = _counts(self._texts(statistics.null_count))
-            null_count = _null_count(counts, statistics.num_records, statistics.masks_rows)
+            null_count = _null_count(counts, statistics.num_records, statistics.may_have_deleted_rows)
         return self._bounds(lower, upper, null_count, statistics.num_records)
 
     @property
@@ -157,10 +157,10 @@ class _Column:
 
     def parsed_bounds(self, parsed: _Parsed) -> ColumnBounds:
         """The bounds of this column where it was parsed together with others."""
-        statistics, masks_rows = parsed
+        statistics, may_have_deleted_rows = parsed
         column = statistics.columns[self.keys[0]]
         lower, upper = _both_or_neither(column.lower, column.upper)
-        null_count = _null_count(column.null_count, statistics.num_records, masks_rows)
+        null_count = _null_count(column.null_count, statistics.num_records, may_have_deleted_rows)
         return self._bounds(lower, upper, null_count, statistics.num_records)
 
     def _bounds(self, lower: pa.Array, upper: pa.Array, null_count: pa.Array, num_records: pa.Array) -> ColumnBounds:
@@ -191,7 +191,7 @@ class _Statistics:
         self.num_records = _counts([b"" if one is None else bytes(one.num_records) for one in decoded])
         # Where rows may be deleted without the statistics saying so.
         loose = [one is None or one.tight_bounds is False for one in decoded]
-        self.masks_rows = pc.or_(pa.array(loose, pa.bool_()), has_vector)
+        self.may_have_deleted_rows = pc.or_(pa.array(loose, pa.bool_()), has_vector)
 
     @classmethod
     def read(cls, decoder: msgspec.json.Decoder[Any], files: pa.Table) -> _Statistics:
@@ -285,9 +285,9 @@ def _side(texts: list[bytes], side: int, reader: Reader, data_type: DataType) ->
     return Side(array_of([None if pair is None else pair[side] for pair in pairs], data_type), bad)
 
 
-def _null_count(counts: pa.Array, num_records: pa.Array, masks_rows: pa.BooleanArray) -> pa.Array:
+def _null_count(counts: pa.Array, num_records: pa.Array, may_have_deleted_rows: pa.BooleanArray) -> pa.Array:
     all_rows = pc.fill_null(pc.equal(counts, num_records), False)
-    known = pc.or_(all_rows, pc.or_(pc.equal(counts, 0), pc.invert(masks_rows)))
+    known = pc.or_(all_rows, pc.or_(pc.equal(counts, 0), pc.invert(may_have_deleted_rows)))
     possible = pc.fill_null(pc.less_equal(counts, num_records), True)
     return pc.if_else(pc.and_(known, possible), counts, pa.scalar(None, pa.int64()))
 

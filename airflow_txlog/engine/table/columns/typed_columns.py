@@ -106,7 +106,7 @@ class TypedColumns:
         ]
         # Parquet has no struct without members.
         kept = [(name, array) for name, array in members if array is not None]
-        return _struct(kept, mask=pa.array([each is None for each in decoded], pa.bool_()))
+        return _struct(kept, is_null=pa.array([each is None for each in decoded], pa.bool_()))
 
 
 _PARTS = ("min_values", "max_values", "null_count")
@@ -258,7 +258,7 @@ def _tree(leaves: list[tuple[_Path, pa.Array]]) -> pa.Array | None:
     return _struct([(name, array) for name, array in members if array is not None])
 
 
-def _struct(members: list[tuple[str, pa.Array]], mask: pa.Array | None = None) -> pa.StructArray:
+def _struct(members: list[tuple[str, pa.Array]], is_null: pa.Array | None = None) -> pa.StructArray:
     arrays = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for _, array in members]
     fields = [pa.field(name, array.type) for (name, _), array in zip(members, arrays, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=is_null)

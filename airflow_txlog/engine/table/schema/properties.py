@@ -197,7 +197,7 @@ class TableProperties:
 
     @property
     def deletion_vectors(self) -> bool:
-        """Whether rows may be deleted by masking them; the protocol has to allow it as well."""
+        """Whether rows may be deleted by vectors; the protocol has to allow it as well."""
         return self._get("delta.enableDeletionVectors", _parse_bool, False)
 
     @property

@@ -270,11 +270,11 @@ class FileIndex:
             # The same rows in the same order; chunks of which nothing is kept stay packed.
             parts, start = [], 0
             for chunk in group:
-                mask = kept.slice(start, chunk.count)
+                chosen = kept.slice(start, chunk.count)
                 start += chunk.count
-                if mask.true_count:
+                if chosen.true_count:
                     whole = pa.Table.from_batches(chunk.full(), self._schema)
-                    parts.append(whole if mask.true_count == chunk.count else whole.filter(mask))
+                    parts.append(whole if chosen.true_count == chunk.count else whole.filter(chosen))
             left = pa.concat_tables(parts)
             found.append(left if keeps_by_statistics is None else left.filter(keeps_by_statistics(left)))
         return pa.concat_tables(found)

@@ -1,4 +1,4 @@
-"""What distinguishes one data file from another, which rows of it are masked, and how many rows it holds.
+"""What distinguishes one data file from another, which rows of it are deleted, and how many rows it holds.
 
 A file is known by its key: the canonical path together with the id of its deletion vector. Two actions mean the
 same file exactly when their keys are equal.
@@ -85,7 +85,7 @@ def vectors_of(files: pa.Table) -> dict[int, DeletionVector]:
 
 
 def live_row_counts(files: pa.Table) -> list[int | None]:
-    """Rows of each file of a `FILES` table that no deletion vector masks, in order; None where it is not known."""
+    """Rows of each file of a `FILES` table that no deletion vector deletes, in order; None where it is not known."""
     counts = [record_count(stats) for stats in files.column("stats").to_pylist()]
     for number, vector in vectors_of(files).items():
         counts[number] = live_rows(counts[number], vector)
@@ -96,7 +96,7 @@ def live_rows(records: int | None, vector: DeletionVector | None) -> int | None:
     """Of so many rows of a file, those that its deletion vector leaves; None where that is not known."""
     if records is None or vector is None:
         return records
-    # A vector that masks more rows than there are is corrupt, and found to be when it is read.
+    # A vector that deletes more rows than there are is corrupt, and found to be when it is read.
     return records - vector.cardinality if vector.cardinality <= records else None
 
 

@@ -70,11 +70,11 @@ def _with_columns_of(snapshot: Snapshot, wanted: pa.Schema, predicate: Predicate
 def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     constants = partition_constants(snapshot, files, schema)
     rows = files.select(["path", "size", "stats"]).to_pylist()
-    masks = snapshot.masked_rows(files)
-    for index, (row, masked) in enumerate(zip(rows, masks, strict=True)):
+    deletions = snapshot.deleted_rows(files)
+    for index, (row, deleted) in enumerate(zip(rows, deletions, strict=True)):
         values = {name: column[index] for name, column in constants.items()}
         wanted = FileRows(data_file(snapshot, row["path"], row["size"], row["stats"]), schema, values)
-        yield from read_file(wanted, None if masked is None else masked.keep, masked)
+        yield from read_file(wanted, None if deleted is None else deleted.keep, deleted)
 
 
 def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
@@ -97,16 +97,18 @@ Keep = Callable[[int, int], pa.BooleanArray | None]
 """Which of so many rows from a position on are wanted; None for all of them."""
 
 
-def read_file(rows: FileRows, keep: Keep | None = None, masked: RowPositions | None = None) -> Iterator[pa.RecordBatch]:
+def read_file(
+    rows: FileRows, keep: Keep | None = None, deleted: RowPositions | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of one file that `keep` (None: every row) wants, in order; every column nullable.
 
-    `masked`, where given, must lie inside the file. Raises CorruptDataFile, CorruptDeletionVector.
+    `deleted`, where given, must lie inside the file. Raises CorruptDataFile, CorruptDeletionVector.
     """
     target = nullable_schema(rows.schema)
     stored = [field for field in rows.schema if field.name not in rows.constants]
     with open_data_file(rows.file) as parquet:
-        if masked is not None:
-            masked.check_inside(parquet.metadata.num_rows)
+        if deleted is not None:
+            deleted.check_inside(parquet.metadata.num_rows)
         for start, batch in read_batches(rows.file, parquet, names_in_file(rows.file, parquet.schema_arrow, stored)):
             # A deletion vector counts the rows as the file has them (soundness A19).
             wanted = None if keep is None else keep(start, batch.num_rows)

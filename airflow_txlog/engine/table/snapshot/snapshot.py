@@ -201,8 +201,8 @@ class Snapshot:
             predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust_statistics
         )
 
-    def masked_rows(self, files: pa.Table) -> list[RowPositions | None]:
-        """Of each of these files (rows of a table `FILES`), in order: the rows that its deletion vector masks, if any.
+    def deleted_rows(self, files: pa.Table) -> list[RowPositions | None]:
+        """Of each of these files (rows of a table `FILES`), in order: the rows that its vector deletes, if any.
 
         Each file of vectors is read once. Raises what `read_vectors` raises.
         """
@@ -210,8 +210,8 @@ class Snapshot:
         stats = files.column("stats").take(pa.array(list(vectors), pa.int64())).to_pylist()
         wanted = [(vector, record_count(text)) for vector, text in zip(vectors.values(), stats, strict=True)]
         found: list[RowPositions | None] = [None] * files.num_rows
-        for number, masked in zip(vectors, read_vectors(self.store, wanted), strict=True):
-            found[number] = masked
+        for number, deleted in zip(vectors, read_vectors(self.store, wanted), strict=True):
+            found[number] = deleted
         return found
 
     def verify_checksum(self) -> bool:

@@ -109,7 +109,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         return field
 
     def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> MaterializedSource:
-        """The keys, materialized once for all rounds and tries, but in each round where the target holds them."""
+        """The keys, materialized once for all attempts and tries, but in each attempt where the target holds them."""
         context = self._context
         if self._materialized is None:
             self._materialized = materialized_before(context, self._gate)

@@ -100,7 +100,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             )
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
-        """The source, materialized once for all rounds and tries; in each round where it reads the target."""
+        """The source, materialized once for all attempts and tries; in each attempt where it reads the target."""
         context = self._context
         if self._materialized is None:
             self._materialized = materialized_before(context, self._gate)

@@ -123,7 +123,7 @@ def scoping_equalities(
 
 @dataclass(kw_only=True)
 class AutoScope:
-    """Finds the scope of one merge job, in each of its rounds; the source's values are looked up once."""
+    """Finds the scope of one merge job, in each of its attempts; the source's values are looked up once."""
 
     context: JobContext
     gate: SqlGate

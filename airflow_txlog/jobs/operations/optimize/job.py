@@ -39,9 +39,9 @@ from airflow_txlog.jobs.operations.optimize.bins import (
 )
 from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
 from airflow_txlog.jobs.operations.optimize.staging import CARRIES_IDS, stage_bins, zorder_parameter
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
@@ -60,7 +60,7 @@ class _Done:
 
     versions: list[int] = field(default_factory=list)
     read_version: int | None = None
-    rounds: int = 1
+    attempts: int = 1
     sizes: list[int] = field(default_factory=list)
     metrics: dict[str, int] = field(
         default_factory=lambda: {
@@ -77,7 +77,7 @@ class _Done:
         assert result.version is not None
         self.versions.append(result.version)
         self.read_version = result.read_version
-        self.rounds += result.rounds - 1
+        self.attempts += result.attempts - 1
         self.sizes.extend(file.size_bytes for file in staged)
         for name in self.metrics:
             self.metrics[name] += result.metrics[name]
@@ -208,7 +208,7 @@ class _Optimizing:
             kept = memory.keep(BIN, live, ("", CARRIES_IDS))
             return self._change(tx, snapshot, kept)
 
-        result = run_rounds(self._context, plan, memory=memory, clock=self._clock)
+        result = run_attempts(self._context, plan, memory=memory, clock=self._clock)
         committed = {path_of_key(key) for segment in memory.segments for key in segment.inputs}
         root = self._context.root
         self._left |= {path_of_key(key) for each in batch for key in each.keys(root)} - committed
@@ -281,7 +281,7 @@ class _Optimizing:
                 "added": added,
                 "removed": removed,
             },
-            rounds=done.rounds,
+            attempts=done.attempts,
         )
 
 

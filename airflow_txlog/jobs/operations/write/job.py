@@ -47,12 +47,12 @@ from airflow_txlog.jobs.operations.write.replaced import (
     scope_of_new_table,
 )
 from airflow_txlog.jobs.operations.write.tiny_files import joined
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
-from airflow_txlog.jobs.rows.pipeline import RowRounds
+from airflow_txlog.jobs.rows.pipeline import RowAttempts
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
@@ -73,7 +73,7 @@ def write(context: JobContext) -> JobResult:
     saved_work = SavedWork(context)
     memory = saved_work.load()
     job = _Write(context, memory, saved_work)
-    return run_rounds(
+    return run_attempts(
         context,
         job.plan,
         memory=memory,
@@ -105,7 +105,7 @@ class _Write:
         self._gate = SqlGate(context)
         self._mode = context.record(Write).mode
         self._created: tuple[Source, _Target] | None = None
-        self._rows = RowRounds(context, ReplaceRows(context, self._gate), memory, saved_work)
+        self._rows = RowAttempts(context, ReplaceRows(context, self._gate), memory, saved_work)
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""

@@ -98,7 +98,7 @@ class ReplaceRows(ByCondition[_Prepared]):
                 gate.check_all_used()
                 context.saved_inputs.reads_target = source.reads_target
                 if source.reads_target:
-                    # Other rows in every round.
+                    # Other rows in every attempt.
                     tx.read_whole_table()
                     staged_as = f"version {snapshot.version}"
             metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
-from airflow_txlog.engine.commit.content.deletion_vectors import masked_adds, masks_rows, wide_statistics
+from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, deletes_by_vectors, wide_statistics
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.names import commit_name
@@ -49,7 +49,7 @@ def mask(table: Table, path: str, *rows: int) -> Transaction:
     files = files.filter(pa.array([each == path for each in files.column("path").to_pylist()]))
     tx.read_files(files)
     tx.remove(files)
-    tx.add(masked_adds(files, [inline(rows)], [10]))
+    tx.add(adds_with_vectors(files, [inline(rows)], [10]))
     return tx
 
 
@@ -120,7 +120,7 @@ def test_c76_of_two_who_mask_rows_of_one_file_the_second_must_look_again(table: 
     reading.read("id = 2")
     reading.add(path="c", partition_values={"day": "1"}, size=1, stats='{"numRecords":1}')
     mask(table, "a", 1, 2).commit("DELETE")
-    with pytest.raises(errors.ConcurrentAppend, match=r"masked other rows of a \(partition day=1\), which") as caught:
+    with pytest.raises(errors.ConcurrentAppend, match=r"deleted other rows of a \(partition day=1\), which") as caught:
         reading.commit("WRITE")
     assert caught.value.retryable
 
@@ -150,7 +150,7 @@ def test_one_who_masks_a_file_conflicts_with_one_who_compacts_it(table: Table) -
 
 
 @pytest.mark.parametrize("comes", ["nothing", "rows"])
-def test_masked_rows_keep_the_ids_of_the_others(memory_uri: str, clock: Any, comes: str) -> None:
+def test_deleted_rows_keep_the_ids_of_the_others(memory_uri: str, clock: Any, comes: str) -> None:
     tracked = {
         "delta.enableRowTracking": "true",
         "delta.feature.deletionVectors": "supported",
@@ -187,7 +187,7 @@ def test_rows_are_masked_where_the_table_has_it_switched_on(
 ) -> None:
     protocol = Protocol(min_reader_version=3, min_writer_version=7, reader_features=features, writer_features=features)
     metadata = Metadata(id="x", partition_columns=[], configuration=properties)
-    assert masks_rows(protocol, metadata, "t") is expected
+    assert deletes_by_vectors(protocol, metadata, "t") is expected
 
 
 def test_a_file_that_is_masked_again_leaves_with_the_vector_that_it_had(table: Table) -> None:

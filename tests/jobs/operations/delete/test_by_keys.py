@@ -173,7 +173,7 @@ def test_a2_a_keys_table_that_grows_between_rounds_changes_nothing(tmp_path: Pat
 
     source = {"table": keys.uri}
     result = committed(run(spark, "delete", table, **by_source("name", source), log=winning("staged", land)))
-    assert (result.rounds, key_counts(result)) == (2, (10, 10, 10))
+    assert (result.attempts, key_counts(result)) == (2, (10, 10, 10))
     # The subject who came later is in no part of it: neither in what was found before, nor in the winner's file.
     assert ids(table) == sorted([*(k for k in range(30) if k % 3), 1])
     assert result.metrics["numDeletedRows"] == 11

@@ -161,7 +161,7 @@ def test_only_files_with_a_match_are_rewritten_and_conditions_on_the_target_alon
     result = committed(
         merge(spark, table, "SELECT 3L AS id UNION ALL SELECT 103L", delete(), on=on, parameters=limit, log=log)
     )
-    assert (result.rounds, len(live_files(table) & before)) == (1, 2)
+    assert (result.attempts, len(live_files(table) & before)) == (1, 2)
     assert result.files == {"considered": 3, "pruned": 1, "rewritten": 1, "added": 1, "removed": 1}
     assert ids(table) == sorted({*range(10), *range(20, 30), *range(100, 110), 500} - {3})
 
@@ -213,7 +213,7 @@ def test_a2_the_source_and_the_values_are_evaluated_once_for_all_attempts(tmp_pa
     uuids = [name for name in found if len(name) == 36]
     assert len(found) == 201 + result.metrics["numTargetRowsInserted"]
     # A row that landed meanwhile may match a source row besides the one that was there.
-    assert (result.rounds, len(set(uuids)), len(uuids) - len(set(uuids)) <= 1) == (2, 50, True)
+    assert (result.attempts, len(set(uuids)), len(uuids) - len(set(uuids)) <= 1) == (2, 50, True)
     assert [step["name"] for step in result.steps].count("materialize") == 1
 
 
@@ -255,7 +255,7 @@ def test_a_source_that_reads_the_target_reads_the_whole_table(tmp_path: Path, sp
     clauses = [update({"name": "s.name"})]
     result = committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=clauses, log=log))
     # The second attempt saw the winner's row: a lost update would have named row 19.
-    assert (result.rounds, by_id(table)[500], by_id(table)[19]) == (2, "highest", "n19")
+    assert (result.attempts, by_id(table)[500], by_id(table)[19]) == (2, "highest", "n19")
 
 
 def test_without_a_source_row_or_without_a_target_row_there_is_no_match(tmp_path: Path, spark: SparkSession) -> None:
@@ -286,7 +286,7 @@ def test_a14_a_scope_bounds_what_is_read_and_matched_and_what_may_be_written(
     result = merge(
         spark, table, "SELECT id, 'new' AS name FROM range(30)", update({"name": "s.name"}), **scope, log=log
     )
-    assert (committed(result).files["pruned"], result.rounds) == (2, 1)
+    assert (committed(result).files["pruned"], result.attempts) == (2, 1)
     assert [number for number, name in by_id(table).items() if name == "new"] == list(range(10, 15))
     before = files_on_disk(table)
     source = "SELECT 77L AS id, date'2024-01-03' AS day, 'x' AS name, 1D AS amount"

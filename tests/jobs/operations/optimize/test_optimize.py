@@ -248,7 +248,7 @@ def test_a_bin_that_lost_an_input_is_redone_and_the_others_are_committed_as_they
     staged = staged_bins(monkeypatch)
     result = committed(run(spark, "optimize", table, log=winning("rewritten as", win)))
     assert staged == [3, 1]
-    assert (result.rounds, result.version) == (2, version + 4)
+    assert (result.attempts, result.version) == (2, version + 4)
     expected = {*(row["id"] for part in parts for row in part.to_pylist()), 50} - {111}
     assert ids(table) == sorted(expected)
     # Monday and the appended file, Tuesday of b1 and b3 and the winner's, Wednesday.
@@ -293,7 +293,7 @@ def test_a18_new_rules_drop_what_was_staged_and_a_compaction_that_won_leaves_not
     append(table, rows(4, start=20))
     other = winning("rewritten as", lambda: committed(run(spark, "optimize", table)))
     lost = run(spark, "optimize", table, log=other)
-    assert (lost.status, lost.rounds) == ("nothing_to_do", 1)
+    assert (lost.status, lost.attempts) == ("nothing_to_do", 1)
     assert staged[2:] == [1, 1]
     assert files_on_disk(table) >= live_files(table)
     assert len(live_files(table)) == 1

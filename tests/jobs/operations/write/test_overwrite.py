@@ -92,7 +92,7 @@ def test_an_overwrite_of_partitions_conflicts_with_their_rows_only(tmp_path: Pat
     for landed, start, attempts in ((other, 70, 1), (same, 71, 2)):
         log = winning("new file", lambda landed=landed: append(table, landed))
         result = run(spark, "write", table, source=numbers(1, 1, start), mode="overwrite_partitions", log=log)
-        assert committed(result).rounds == attempts
+        assert committed(result).attempts == attempts
     assert ids(table) == [*range(5), *range(20, 25), 71, 900]
 
 
@@ -177,7 +177,7 @@ def test_rows_staged_for_a_table_that_another_made_first_leave_with_it(tmp_path:
     arguments = {"mode": "overwrite", "replace_where": "id >= 8"}
     result = committed(run(spark, "write", tmp_path / "t", source=numbers(1, 0, 20), log=log, **arguments))
     table = Table.open(str(tmp_path / "t"))
-    assert (result.rounds, ids(table)) == (2, [*range(8), 20])
+    assert (result.attempts, ids(table)) == (2, [*range(8), 20])
     # The file that was rewritten is still there, for readers of the version before.
     assert len(files_on_disk(table)) == len(live_files(table)) + 1
 
@@ -206,9 +206,9 @@ def test_replace_where_scans_again_only_what_landed_and_stages_its_rows_once(
     source = {"sql": "SELECT CAST(9 AS BIGINT) AS id, date'2024-01-05' AS day, uuid() AS name, 0D AS amount"}
     arguments = {"mode": "overwrite", "replace_where": "id % 10 = 9", "log": log, "application": application()}
     result = committed(run(spark, "write", table, source=source, **arguments))
-    assert (result.rounds, ids(table)) == (2, [*range(10), *range(20, 29), *range(50, 59)])
+    assert (result.attempts, ids(table)) == (2, [*range(10), *range(20, 29), *range(50, 59)])
     assert "2 files remembered, 1 to look at" in log.lines
-    # Two copies and the new row in the first round, the copy of the file that landed in the second.
+    # Two copies and the new row in the first attempt, the copy of the file that landed in the second.
     assert [line.split(";")[0] for line in log.lines if line.startswith("staged")] == [
         "staged 3 files with 19 rows",
         "staged 1 files with 9 rows",
@@ -225,7 +225,7 @@ def test_replace_where_over_rows_of_the_table_itself_sees_each_version_whole(
     source: dict[str, Any] = {"views": {"me": {"table": table.uri}}}
     source["sql"] = "SELECT id, day, 'again' AS name, amount FROM me WHERE id >= 8"
     result = committed(run(spark, "write", table, source=source, mode="overwrite", replace_where="id >= 8", log=log))
-    assert (result.rounds, ids(table)) == (2, [*range(10), 20, 21])
+    assert (result.attempts, ids(table)) == (2, [*range(10), 20, 21])
     names = by_id(table)
     assert [names[k] for k in (7, 8, 9, 20, 21)] == ["n7", *["again"] * 4]
 
@@ -240,7 +240,7 @@ def test_b11_an_overwrite_also_removes_what_landed_meanwhile_and_stages_nothing_
     source = {"sql": "SELECT id, date'2024-01-01' AS day, uuid() AS name, 0D AS amount FROM range(3)"}
     log = winning("new file", lambda: append(table, rows(5, start=50)))
     result = committed(run(spark, "write", table, source=source, mode="overwrite", log=log))
-    assert (result.rounds, ids(table)) == (2, [0, 1, 2])
+    assert (result.attempts, ids(table)) == (2, [0, 1, 2])
     assert [step["name"] for step in result.steps].count("write") == 1
     assert any("staged before are kept" in line for line in log.lines)
 
@@ -251,7 +251,7 @@ def test_a_table_with_other_rules_gets_no_row_that_was_staged_under_the_old_ones
     table = make_table(tmp_path / "t", rows(10))
     log = winning("new file", lambda: set_property(table, "delta.targetFileSize", "64mb"))
     result = committed(run(spark, "write", table, source=numbers(3, 0), mode="append", log=log))
-    assert (result.rounds, len(ids(table))) == (2, 13)
+    assert (result.attempts, len(ids(table))) == (2, 13)
     assert [step["name"] for step in result.steps].count("write") == 2
     assert files_on_disk(table) == live_files(table)
 
@@ -282,5 +282,5 @@ def test_b11_on_conflict_fail_never_replaces_rows_that_its_author_never_saw(
     assert (error["type"], error["retryable"]) == ("ConcurrentAppend", False)
     assert "on_conflict" in error["message"]
     assert ids(table) == [*range(10), *range(50, 55)]
-    assert committed(run(spark, "write", table, **arguments)).rounds == 1
+    assert committed(run(spark, "write", table, **arguments)).attempts == 1
     assert ids(table) == [7, 8]

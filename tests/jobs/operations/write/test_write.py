@@ -49,7 +49,7 @@ def test_two_blind_appends_commit_and_the_second_is_rebased(tmp_path: Path, spar
 
     log = winning("new file", land)
     result = committed(run(spark, "write", table, source=numbers(5, start=100), log=log))
-    assert (result.rounds, result.version, result.read_version) == (1, 3, 1)
+    assert (result.attempts, result.version, result.read_version) == (1, 3, 1)
     assert ids(table) == [*range(10), *range(50, 55), *range(100, 105)]
     assert files_on_disk(table) == staged[0], "what was staged before the race is what was committed"
 
@@ -134,7 +134,7 @@ def test_the_loser_of_a_race_to_create_appends(tmp_path: Path, spark: SparkSessi
     log = winning("new file", lambda: make_table(tmp_path / "t", rows(3, start=50)))
     result = committed(run(spark, "write", tmp_path / "t", source=numbers(2), log=log))
     table = Table.open(str(tmp_path / "t"))
-    assert (result.rounds, result.version) == (2, 2)
+    assert (result.attempts, result.version) == (2, 2)
     assert ids(table) == [0, 1, 50, 51, 52]
     assert files_on_disk(table) == live_files(table)
 
@@ -209,7 +209,7 @@ def test_disjoint_scopes_never_collide(tmp_path: Path, spark: SparkSession) -> N
         return committed(run(spark, "write", table, source=numbers(1, day=day, start=start), **scope, **more))
 
     log = winning("new file", lambda: overwrite("2024-01-01", 900))
-    assert overwrite("2024-01-02", 800, log=log).rounds == 1
+    assert overwrite("2024-01-02", 800, log=log).attempts == 1
     assert ids(table) == [*range(20, 25), 800, 900]
 
 

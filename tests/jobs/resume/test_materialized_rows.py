@@ -40,7 +40,7 @@ def lenient(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(name)
 
 
-def test_pinned_rows_that_are_gone_are_an_error_whatever_the_session_ignores(
+def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignores(
     tmp_path: Path, spark: SparkSession, lenient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, given, real = (

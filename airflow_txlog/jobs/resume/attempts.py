@@ -1,9 +1,10 @@
-"""Rounds: a job that lost to another commit goes on with what still holds, until it lands or its time is over.
+"""Attempts: a job that lost to another commit goes on with what still holds, until it lands or its time is over.
 
-A round opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and commits.
-What earlier rounds found and staged is the job's memory; how much of it holds is for the plan to say. The invariant: a
-staged file is deleted only when no version of the table holds it, and none ever will: not before its commit's fate is
-known, and not while another try of the same work may know of it. Source: docs/decisions/retries.md; soundness A11, A17.
+An attempt opens a transaction on the newest snapshot, reads the application transaction first, plans, stages and
+commits. What earlier attempts found and staged is the job's memory; how much of it holds is for the plan to say. The
+invariant: a staged file is deleted only when no version of the table holds it, and none ever will: not before its
+commit's fate is known, and not while another try of the same work may know of it. Source: docs/decisions/retries.md;
+soundness A11, A17.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ _PROVES_UNCOMMITTED = (
     UnsupportedFeature,
     UnsupportedStore,
 )
-_WORTH_ANOTHER_ROUND = (CommitConflict, CommitContention, TableAlreadyExists)
+_WORTH_ANOTHER_ATTEMPT = (CommitConflict, CommitContention, TableAlreadyExists)
 
 Plan = Callable[[Transaction], Change]
 BeginAbsent = Callable[[], Transaction]
 
 
-def run_rounds(
+def run_attempts(
     context: LogContext,
     plan: Plan,
     *,
@@ -72,14 +73,14 @@ def run_rounds(
     it staged and had not yet put there. `saved_work`: where the memory is saved, if it is. `begin_absent` begins the
     transaction that creates the table where there is none; without it, TableNotFound.
     `final`: conflicts after which nothing is planned again, here or by a retry.
-    Raises the last round's conflict when the time is over, and every other error at once.
+    Raises the last attempt's conflict when the time is over, and every other error at once.
     """
-    rounds = _Rounds(context, plan, begin_absent, final, clock)
+    attempts = _Attempts(context, plan, begin_absent, final, clock)
     memory = memory or Memory()
     try:
-        result = rounds.run()
+        result = attempts.run()
     except BaseException:
-        if rounds.fate_is_known and not (saved_work and saved_work.is_published):
+        if attempts.fate_is_known and not (saved_work and saved_work.is_published):
             unstage(context.store, memory.staged_files())
         raise
     _delete_leftovers(context, result, memory, saved_work)
@@ -100,7 +101,7 @@ def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, sa
         unstage(context.store, memory.staged_files())
 
 
-class _Rounds:
+class _Attempts:
     def __init__(
         self,
         context: LogContext,
@@ -114,10 +115,10 @@ class _Rounds:
         self._plan = plan
         self._begin_absent = begin_absent
         self._clock = clock
-        # One table for all rounds: the next one reads only the commits that it lost to.
+        # One table for all attempts: the next one reads only the commits that it lost to.
         self._table = context.table
         self.fate_is_known = True
-        """Whether it is certain that no commit of these rounds is in the table."""
+        """Whether it is certain that no commit of these attempts is in the table."""
 
     def run(self) -> JobResult:
         context, clock = self._context, self._clock
@@ -127,7 +128,7 @@ class _Rounds:
         while True:
             try:
                 return self._round(number)
-            except _WORTH_ANOTHER_ROUND as error:
+            except _WORTH_ANOTHER_ATTEMPT as error:
                 # A source may have lost files too, which says nothing about the rows that the author meant.
                 if isinstance(error, self._final) and error.table == context.root:
                     message = f"{error.message} It is not planned again, because the job says on_conflict: fail."
@@ -136,7 +137,9 @@ class _Rounds:
                 deadline_ms = deadline_ms or clock.now_ms() + context.spec.conflict_deadline_s * 1000
                 if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:
                     raise
-                context.log(f"round {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s.")
+                context.log(
+                    f"attempt {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s."
+                )
                 clock.sleep(pause_s)
                 number += 1
 
@@ -163,7 +166,7 @@ class _Rounds:
             read_version=None if tx.snapshot is None else tx.read_version,
             metrics=change.metrics,
             files=change.files,
-            rounds=number,
+            attempts=number,
         )
 
     @contextlib.contextmanager

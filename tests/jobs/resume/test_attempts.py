@@ -12,8 +12,8 @@ from airflow_txlog.contract import JobResult, read_result
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
 from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.rounds import run_rounds
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.records import Delete
 from airflow_txlog.wording import job_lines
@@ -55,7 +55,7 @@ def test_attempts_pause_longer_and_longer_until_their_time_is_over(tmp_path: Pat
         raise ConcurrentAppend("lost", read_version=seen[-1] - 1, winning_version=seen[-1])
 
     with pytest.raises(ConcurrentAppend) as caught:
-        run_rounds(LogContext(spec=spec, table=table, log=lambda line: None), lose, clock=clock)
+        run_attempts(LogContext(spec=spec, table=table, log=lambda line: None), lose, clock=clock)
     assert caught.value.facts["winning_version"] == seen[-1], "the last conflict is the one that is raised"
     assert clock.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 10]
     assert 55 < sum(clock.slept) <= 60

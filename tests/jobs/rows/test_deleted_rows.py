@@ -178,7 +178,7 @@ def test_a1_rows_that_another_engine_masks_meanwhile_do_not_come_back(
     else:
         source = "SELECT * FROM VALUES (20L), (67L) AS v(id)"
         result = committed(merge(spark, table, source, update({"id": "t.id + 1000"}), log=log))
-    assert result.rounds == 2
+    assert result.attempts == 2
     assert set(ids(table)) - {1020} == LEFT - {7, 20, 67}
     assert (1020 in ids(table)) == (operation == "merge")
 
