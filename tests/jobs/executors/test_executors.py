@@ -123,7 +123,8 @@ def test_rows_are_exact_and_no_orphan_is_committed(outcomes: Any, name: str) -> 
     left = table.to_arrow(columns=["id", "name"]).to_pylist()
     assert Counter((row["id"], row["name"]) for row in left) == expected(operation)
     orphans = files_on_disk(table) - named_in_log(table)
-    if order.startswith("staged"):
+    if order == "staged.kill":
+        # A task that fails deletes what it wrote, where its process still can.
         assert orphans, "the attempt had written before it came to grief"
     assert not orphans & live_files(table)
 
