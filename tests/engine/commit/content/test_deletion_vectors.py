@@ -103,8 +103,8 @@ def test_a_path_is_never_live_twice(table: Table) -> None:
     assert table.snapshot().num_files == 2
 
 
-def test_a_vector_cannot_mask_more_rows_than_there_are(table: Table) -> None:
-    with pytest.raises(errors.InvalidCommit, match="masks 11 rows, and the file has 10"):
+def test_a_vector_cannot_delete_more_rows_than_there_are(table: Table) -> None:
+    with pytest.raises(errors.InvalidCommit, match="deletes 11 rows, and the file has 10"):
         mask(table, "a", *range(11)).commit("DELETE")
     mask(table, "a", *range(10)).commit("DELETE")
 
