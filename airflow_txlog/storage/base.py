@@ -82,7 +82,9 @@ class Store(Protocol):
         """
 
     def open_new(self, path: str) -> Output:
-        """The same for a data file, whose name no other writer uses: it may be seen before it is closed.
+        """The same for a data file, whose name no other writer uses, with two promises less.
+
+        It may be seen before it is closed, and on a local disk it is not synced.
 
         `Output.sink` is what pyarrow writes to. Where the block raises, or the file is dropped, nothing is left. In a
         folder named PRIVATE_PREFIX… a file can be read by this user alone. Raises FileExistsError, at the latest when

@@ -125,6 +125,7 @@ class RowGroupWriter:
         self._pending: list[pa.RecordBatch] = []
         self._store = store
         self._output: Output | None = None
+        self._is_finished = False
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
         self._statistics = statistics
@@ -175,6 +176,7 @@ class RowGroupWriter:
         self._writer.close()
         self._writer = None
         self._output.close()
+        self._is_finished = True
         found = self._store.stat(self.path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), readable(self._store.root, self.path))
@@ -193,5 +195,7 @@ class RowGroupWriter:
         with contextlib.suppress(Exception):
             if self._output is not None:
                 self._output.discard()
+            # A close that failed left nothing of ours: what bears the name then is another's.
+            if self._is_finished:
                 self._store.delete(self.path)
         self._writer = None

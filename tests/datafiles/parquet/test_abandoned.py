@@ -1,0 +1,42 @@
+"""What is left of a data file that is given up."""
+
+from __future__ import annotations
+
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.storage import PLAIN, MemoryStore
+
+ROWS = pa.RecordBatch.from_pydict({"id": [1, 2]})
+
+
+def begun(store: MemoryStore) -> RowGroupWriter:
+    """A writer of `part` that has written a row group."""
+    writer = RowGroupWriter(store, "part", ROWS.schema, options={}, statistics=StatisticsCollector(ROWS.schema))
+    writer.write(ROWS)
+    writer.end_row_group()
+    return writer
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_file_that_is_given_up_is_gone(finished: bool) -> None:
+    store = MemoryStore(f"memory://{uuid.uuid4().hex}/t", PLAIN)
+    writer = begun(store)
+    if finished:
+        writer.close()
+    writer.abandon()
+    assert list(store.walk()) == []
+
+
+def test_a_file_that_could_not_take_its_name_does_not_delete_the_one_that_has_it() -> None:
+    store = MemoryStore(f"memory://{uuid.uuid4().hex}/t", PLAIN)
+    writer = begun(store)
+    store.put("part", b"another's")
+    with pytest.raises(FileExistsError):
+        writer.close()
+    writer.abandon()
+    assert store.read("part") == b"another's"
