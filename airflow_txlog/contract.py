@@ -122,6 +122,7 @@ class JobSpec:
         want("conflict_deadline_s", valid_deadline, "a whole number of seconds from 0 on", self.conflict_deadline_s)
         want("storage_options", isinstance(self.storage_options, dict), "a mapping")
         plain("storage_options", self.storage_options)
+        _check_no_secret("storage_options", self.storage_options)
         for name in ("strict_writers", "allow_absolute_paths"):
             want(name, isinstance(getattr(self, name), bool), "true or false", getattr(self, name))
         key = self.saved_work_key
@@ -264,6 +265,23 @@ class JobResult:
         data = _object_of(cls, "result", text)
         known = {f.name for f in dataclasses.fields(cls)}
         return _build(cls, "", {name: value for name, value in data.items() if name in known})
+
+
+# What the clients of object stores call their secrets.
+_SECRET = re.compile(r"secret|password|token|credential|connection_string|(^|_)(key|sas)$", re.IGNORECASE)
+
+
+def _check_no_secret(name: str, options: Any) -> None:
+    """Raises InvalidJobSpec where an option is named as a secret is: a spec is written down, and sent to executors."""
+    if isinstance(options, dict):
+        for key, value in options.items():
+            is_secret = _SECRET.search(key) is not None
+            expected = "left out: name a profile, or let each process use its own identity"
+            want(f"{name}.{key}", not is_secret, expected, "")
+            _check_no_secret(f"{name}.{key}", value)
+    elif isinstance(options, list):
+        for index, value in enumerate(options):
+            _check_no_secret(f"{name}[{index}]", value)
 
 
 def _object_of(cls: type, what: str, text: str | bytes) -> dict[str, Any]:

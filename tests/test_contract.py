@@ -273,3 +273,23 @@ def test_a_missing_result_is_none_and_a_missing_spec_is_an_error(tmp_path: Path)
         read_spec(str(tmp_path / "spec.json"))
     with pytest.raises(UnsupportedStore, match="s3"):
         read_result("s3://bucket/result.json")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"secret": "hunter2"}, {"client_kwargs": {"aws_session_token": "hunter2"}}, {"a": [{"account_key": "hunter2"}]}],
+)
+def test_an_option_of_a_store_that_is_a_secret_is_refused_without_its_value(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJobSpec, match="must be left out: name a profile") as caught:
+        job_spec(operation="truncate", table_uri="/t", storage_options=options)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_option_of_a_store_that_is_no_secret_is_kept() -> None:
+    options = {
+        "profile": "lake",
+        "endpoint_url": "http://127.0.0.1",
+        "anon": True,
+        "client_kwargs": {"region_name": "x"},
+    }
+    assert job_spec(operation="truncate", table_uri="/t", storage_options=options).storage_options == options
