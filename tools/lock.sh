@@ -10,7 +10,7 @@ mkdir -p "$work"
 python=$(tools/find_python.sh)
 "$python" -m venv "$work/venv"
 # pyspark and pyspark-client install the same files, so one version for both, and one that exists for both. Spark warns
-# of pandas 3. The S3 client's botocore wants python-dateutil below 3, so that `[dev,s3]` installs with these pins too.
+# of pandas 3. The S3 client's botocore wants python-dateutil below 3.
 printf '%s\n' 'pyspark==4.2.0' 'pyspark-client==4.2.0' 'pandas<3' 'python-dateutil<3' > "$work/fixed.txt"
 if command -v uv >/dev/null 2>&1; then
     uv pip install --quiet --python "$work/venv/bin/python" -c "$work/fixed.txt" '.[dev]'

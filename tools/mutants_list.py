@@ -324,7 +324,7 @@ FAULTS = (
         name="int96-read-as-nanoseconds",
         breaks="9999-12-31 becomes 1816 in every file that is copied",
         file="airflow_txlog/datafiles/parquet/reading.py",
-        old='"coerce_int96_timestamp_unit": "us", ',
+        old='"coerce_int96_timestamp_unit": "us"',
         new="",
         tests=(f"{COPYING}::test_a7_far_timestamps_survive_a_copy",),
     ),

@@ -31,7 +31,7 @@ __all__ = [
     "open_store",
 ]
 
-_SUPPORTED = "a local path, file:///path and memory://name"
+_SUPPORTED = "a local path, file:///path, memory://name and s3://bucket/folder"
 
 
 def _open_local(uri: str, access: Access) -> Store:
@@ -41,7 +41,21 @@ def _open_local(uri: str, access: Access) -> Store:
     return LocalStore(path, access)
 
 
-STORES: dict[str, Callable[[str, Access], Store]] = {LOCAL: _open_local, "memory": MemoryStore}
+def _open_s3(uri: str, access: Access) -> Store:
+    try:
+        from airflow_txlog.storage.s3 import open_s3
+    except ModuleNotFoundError as error:
+        raise _not_installed(uri, "s3", error) from error
+    return open_s3(uri, access)
+
+
+STORES: dict[str, Callable[[str, Access], Store]] = {
+    LOCAL: _open_local,
+    "memory": MemoryStore,
+    "s3": _open_s3,
+    "s3a": _open_s3,
+    "s3n": _open_s3,
+}
 """What opens a URI of each scheme; that of a path is LOCAL."""
 
 
@@ -90,6 +104,15 @@ def open_named_file(uri: str, access: Access) -> Any:
     folder, slash, name = (local_path(uri) or uri).rpartition("/")
     linked = Access(storage_options=access.storage_options, allow_absolute_paths=True)
     return open_store((folder or slash) or ".", linked).open_input(name)
+
+
+def _not_installed(uri: str, extra: str, error: ModuleNotFoundError) -> UnsupportedStore:
+    return UnsupportedStore(
+        f"UnsupportedStore: {uri} needs the package {error.name}, which is not installed in this process. Install "
+        f"airflow-provider-txlog[{extra}] where tasks and executors run. Nothing was read or written.",
+        uri=uri,
+        filesystem=extra,
+    )
 
 
 def _refused(uri: str, filesystem: str, why: str) -> UnsupportedStore:

@@ -20,13 +20,13 @@ class HasAccess(Protocol):
 class Access:
     """How the store of a table is opened, the same in the task, in its job and on every executor.
 
-    `storage_options` name endpoints, profiles and the like; the stores of today need none. They hold references to
-    credentials, never a secret, as they are part of what is sent and shown: each process uses its own identity.
+    `storage_options` name endpoints, profiles and the like (docs/stores.md). In a job they hold no secret, as they are
+    part of what is sent and shown: each process finds its own credentials. They are not in the `repr`.
     `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind
     of store, can be read; also those behind a link inside it.
     """
 
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     allow_absolute_paths: bool = False
 
     @classmethod

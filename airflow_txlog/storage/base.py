@@ -7,7 +7,7 @@ calls the object. A data file or a deletion vector that a log names elsewhere is
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,8 @@ class FileInfo:
     path: str
     size_bytes: int
     modified_ms: int
+    etag: str | None = None
+    """What an object store calls the content: equal means unchanged. None on a local disk and in memory."""
 
 
 class Store(Protocol):
@@ -36,6 +38,14 @@ class Store(Protocol):
     @property
     def access(self) -> Access:
         """How the store was opened: `open_store(root, access)` opens the same in any process."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a read is a request over a network, so that few large ones are better than many small ones."""
+
+    @property
+    def deletes_at_once(self) -> int:
+        """How many files `delete_many` deletes in one request; 1 where each is a call of its own."""
 
     def read(self, path: str) -> bytes:
         """The whole content of a file of the log.
@@ -101,6 +111,12 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Delete one object. One that is already gone is no error. Raises ValueError, OutsideTable as for `put`."""
 
+    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
+        """Delete up to `deletes_at_once` objects, and say by path which could not be deleted, and why.
+
+        Raises what kept it from deleting any.
+        """
+
     def delete_empty_directory(self, path: str) -> bool:
         """Delete a directory if it is empty; False where the store has no directories or it is not empty."""
 
@@ -108,6 +124,12 @@ class Store(Protocol):
         """Every directory under the root that this user may read, deepest first.
 
         Empty where the store has no directories.
+        """
+
+    def abort_unfinished(self, before_ms: int) -> int:
+        """Drop the files that were begun in parts before this time and never finished; how many.
+
+        No listing shows them, and they are paid for. Other stores end them by themselves, or have none.
         """
 
     def now_ms(self) -> int:

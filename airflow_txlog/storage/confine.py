@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_txlog.errors import OutsideTable
-from airflow_txlog.locations import LOCAL, is_inside, scheme_of
+from airflow_txlog.locations import LOCAL, is_inside, store_kind
 from airflow_txlog.storage.access import Access
 
 
@@ -13,9 +13,9 @@ def check_may_read(root: str, path: str, access: Access) -> None:
     `path` is canonical: relative to the root, or an absolute URI. With `allow_absolute_paths` it may lie outside the
     root, in the same kind of store.
     """
-    inside, ours = is_inside(path), scheme_of(root)
+    inside, ours = is_inside(path), store_kind(root)
     # What opens a URL may take two colons in it for a chain of file systems, and open what follows in another one.
-    if (not inside and ("://" not in path or scheme_of(path) != ours)) or (ours != LOCAL and "::" in path):
+    if (not inside and ("://" not in path or store_kind(path) != ours)) or (ours != LOCAL and "::" in path):
         raise OutsideTable(
             f"OutsideTable: the log of {root} names a file in another kind of store than its own ({ours}), and no such "
             "file is ever opened. Nothing of it was read. Have the engine that wrote it remove it from the table.",

@@ -16,7 +16,7 @@ import builtins
 import errno
 import os
 import stat as stat_bits
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -41,6 +41,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 class LocalStore:
     """Files under one directory. The directory need not exist before something is put into it."""
+
+    is_remote = False
+    deletes_at_once = 1
 
     def __init__(self, directory: str, access: Access = PLAIN) -> None:
         """`directory` is a path of the file system, taken as it is; a relative one counts from where we are now."""
@@ -137,6 +140,11 @@ class LocalStore:
         with suppress(FileNotFoundError):
             local_files.delete(self._directory, path)
 
+    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
+        for path in paths:
+            self.delete(path)
+        return {}
+
     def delete_empty_directory(self, path: str) -> bool:
         try:
             with local_files.parent(self._directory, path) as (parent, name):
@@ -151,6 +159,9 @@ class LocalStore:
         directories = self._directories(with_files=False, on_unreadable=lambda path: None)
         found = [prefix.removesuffix("/") for prefix, _ in directories if prefix]
         return sorted(found, key=lambda path: (-path.count("/"), path))
+
+    def abort_unfinished(self, before_ms: int) -> int:
+        return 0
 
     def now_ms(self) -> int:
         """The modification time of a file written now: on a network mount the server's clock, not this machine's."""

@@ -11,7 +11,7 @@ import builtins
 import errno
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -33,6 +33,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class MemoryStore:
     """Files under one prefix of the process-wide memory filesystem. It has no directories."""
+
+    is_remote = False
+    deletes_at_once = 1
 
     def __init__(self, uri: str, access: Access = PLAIN, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """`uri` is `memory://name/table`; `clock` gives the files their times."""
@@ -121,12 +124,20 @@ class MemoryStore:
     def delete(self, path: str) -> None:
         self._files.pop(self._key(path), None)
 
+    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
+        for path in paths:
+            self.delete(path)
+        return {}
+
     def delete_empty_directory(self, path: str) -> bool:
         inner_parts(path)
         return False
 
     def list_directories(self) -> builtins.list[str]:
         return []
+
+    def abort_unfinished(self, before_ms: int) -> int:
+        return 0
 
     def now_ms(self) -> int:
         return self._clock.now_ms()

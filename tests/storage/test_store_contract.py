@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.storage import PLAIN, Store, StoreReference, open_named_file
+from airflow_txlog.storage import Store, StoreReference, open_named_file
 
 COMMIT = "_delta_log/00000000000000000000.json"
 
@@ -199,10 +199,10 @@ def test_a_store_is_opened_again_by_its_reference_in_another_process(store: Stor
 
 def test_a_file_that_is_named_by_its_own_uri_is_read(store: Store) -> None:
     store.put("reports/x", b"1")
-    with open_named_file(f"{store.root}/reports/x", PLAIN) as file:
+    with open_named_file(f"{store.root}/reports/x", store.access) as file:
         assert file.read() == b"1"
     with pytest.raises(FileNotFoundError):
-        open_named_file(f"{store.root}/reports/gone", PLAIN)
+        open_named_file(f"{store.root}/reports/gone", store.access)
 
 
 # --- what pyarrow does ----------------------------------------------------------------------------------------------

@@ -42,8 +42,6 @@ def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("uri", "filesystem"),
     [
-        ("s3://bucket/t", "s3"),
-        ("S3A://bucket/t", "s3a"),
         ("gs://bucket/t", "gs"),
         ("abfss://c@a.dfs.core.windows.net/t", "abfss"),
         ("hdfs://nn/t", "hdfs"),

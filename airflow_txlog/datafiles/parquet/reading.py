@@ -28,8 +28,7 @@ from airflow_txlog.storage import Store
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
 
-# A pre-buffer would hold a whole row group; the pages are read as they are needed.
-_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
+_OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 _ENCRYPTED_FOOTER = b"PARE"
 _NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTDIR)
@@ -80,12 +79,15 @@ def open_data_file(
             if source.read(4) == _ENCRYPTED_FOOTER:
                 raise _encrypted(file)
             source.seek(0)
+        # A pre-buffer holds the wanted columns of a whole row group, and reads neighbouring ones in one request. On a
+        # local disk the pages are read as they are needed.
+        options = {**_OPTIONS, "pre_buffer": file.store.is_remote}
         with _reading(file):
-            parquet = pq.ParquetFile(source, **_OPTIONS)
+            parquet = pq.ParquetFile(source, **options)
             check_footer(source, parquet)
             names = [] if dictionaries is None else dictionaries(parquet)
             if names:
-                parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **_OPTIONS)
+                parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **options)
         if file.num_records is not None and parquet.metadata.num_rows != file.num_records:
             raise _corrupt(
                 file, f"its statistics say {file.num_records} rows, and its footer {parquet.metadata.num_rows}"

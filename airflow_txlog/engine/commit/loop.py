@@ -233,6 +233,7 @@ _REFUSALS = frozenset(
         errno.ELOOP,
         errno.EISDIR,
         errno.EFBIG,
+        errno.EREMOTEIO,  # an object store's answer that is none of the others: the request was not what it takes
     }
 )
 

@@ -74,21 +74,20 @@ def delete_files(
     Failures are gathered; after MAX_FAILURES no further delete begins. `on_file` is called in this thread after every
     file. Where this thread is interrupted, the deletes under way are awaited and counted before it ends.
     """
-    queue = iter(files)
+    size = store.deletes_at_once
+    queue = iter([files[start : start + size] for start in range(0, len(files), size)])
     if parallelism == 1:
-        for info in queue:
+        for batch in queue:
+            outcome: Future[dict[str, Exception]] = Future()
             try:
-                store.delete(info.path)
+                outcome.set_result(_delete(store, batch))
             except Exception as error:
-                _fail(deletion, info, error)
-            else:
-                _count(deletion, info)
-            if on_file is not None:
-                on_file()
+                outcome.set_exception(error)
+            _settle(deletion, batch, outcome, on_file)
             if len(deletion.failures) >= MAX_FAILURES:
                 return
         return
-    pending: dict[Future[None], FileInfo] = {}
+    pending: dict[Future[dict[str, Exception]], Sequence[FileInfo]] = {}
     with ThreadPoolExecutor(parallelism, thread_name_prefix="txlog-delete") as pool:
         try:
             while True:
@@ -97,22 +96,24 @@ def delete_files(
                     following = next(queue, None)
                     if following is None:
                         break
-                    pending[pool.submit(store.delete, following.path)] = following
+                    pending[pool.submit(_delete, store, following)] = following
                 if not pending:
                     return
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
-                    _settle(deletion, pending.pop(future), future)
-                    if on_file is not None:
-                        on_file()
+                    _settle(deletion, pending.pop(future), future, on_file)
         finally:
             # Cancelled is what has not begun; the rest has, and its outcome belongs in the count.
             for future in pending:
                 future.cancel()
             wait(pending)
-            for future, info in pending.items():
+            for future, batch in pending.items():
                 if not future.cancelled():
-                    _settle(deletion, info, future)
+                    _settle(deletion, batch, future, None)
+
+
+def _delete(store: Store, batch: Sequence[FileInfo]) -> dict[str, Exception]:
+    return store.delete_many([info.path for info in batch])
 
 
 def progress_log(
@@ -146,14 +147,24 @@ def progress_log(
     return report
 
 
-def _settle(deletion: Deletion, info: FileInfo, future: Future[None]) -> None:
-    error = future.exception()
-    if error is None:
-        _count(deletion, info)
-    elif isinstance(error, Exception):
-        _fail(deletion, info, error)
-    else:
+def _settle(
+    deletion: Deletion,
+    batch: Sequence[FileInfo],
+    outcome: Future[dict[str, Exception]],
+    on_file: Callable[[], object] | None,
+) -> None:
+    """Count a batch: every file of it for which there is no error is gone."""
+    error = outcome.exception()
+    if error is not None and not isinstance(error, Exception):
         raise error
+    failures = outcome.result() if error is None else {info.path: error for info in batch}
+    for info in batch:
+        if info.path in failures:
+            _fail(deletion, info, failures[info.path])
+        else:
+            _count(deletion, info)
+        if on_file is not None:
+            on_file()
 
 
 def _fail(deletion: Deletion, info: FileInfo, error: Exception) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -524,8 +524,8 @@ def test_what_cannot_be_deleted_fails_no_commit(caplog: pytest.LogCaptureFixture
         def __getattr__(self, name: str) -> Any:
             return getattr(history.store, name)
 
-        def delete(self, path: str) -> None:
-            raise PermissionError(f"no delete of {path}")
+        def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
+            raise PermissionError(f"no delete of {paths}")
 
     store: Store = NoDelete()  # type: ignore[assignment]
     history.clock.time_ms += DAY_MS

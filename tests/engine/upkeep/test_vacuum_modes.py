@@ -385,7 +385,7 @@ def test_a_vacuum_that_dies_anywhere_keeps_what_is_needed_and_can_be_run_again(
 
 def test_the_counts_of_a_vacuum_that_is_interrupted_are_of_files_that_are_gone() -> None:
     table = many(50)
-    store = DyingStore(table.store, 20, only="delete")
+    store = DyingStore(table.store, 20, only="delete_many")
     with dying():
         table.vacuum(store=store, parallelism=4)
     (_, status, metrics) = table.said[-1]

@@ -1,0 +1,242 @@
+"""A store of objects under one prefix of a bucket: what is the same on S3, Google Cloud Storage and Azure.
+
+Here are paths, listings, and the repeating of requests; a `Bucket` of the cloud makes the requests.
+
+The invariants: a listing is never taken from a cache. A request that changes nothing more when it is sent twice is
+repeated while the store is busy or out of reach, within one deadline for all tries. A conditional put is sent once,
+and what is not known of it is raised: the caller reads the object back. Nothing here makes a bucket.
+Source: docs/decisions/put-if-absent.md.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.limits import LOG_FILE
+from airflow_txlog.locations import is_inside
+from airflow_txlog.storage.access import Access
+from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.bucket import Bucket, FoundObject, Listed, NameTaken, NotAnswered
+from airflow_txlog.storage.confine import check_may_read
+from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.object_files import RangeFile, Upload
+from airflow_txlog.storage.output import Output
+
+DEADLINE_S = 60.0
+"""For how long a request is repeated, the time of its tries included, but for the last one."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+# Folders that are listed at once: a page of a thousand names takes an object store some 50 ms.
+_LISTED_AT_ONCE = 8
+
+_Answer = TypeVar("_Answer")
+
+
+class ObjectStore:
+    """Objects under one prefix of a bucket. There are no directories."""
+
+    is_remote = True
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        folder: str,
+        access: Access,
+        *,
+        bucket_of: Callable[[str], tuple[Bucket, str]],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`folder` is a path in the bucket; `bucket_of` takes the URI of any object apart into its bucket and key.
+
+        Raises UnsupportedStore for a folder without a name.
+        """
+        self._folder = folder.strip("/")
+        if not self._folder:
+            raise UnsupportedStore(
+                f"UnsupportedStore: {bucket.uri} is a whole bucket, and a table is a folder in one: "
+                f"{bucket.uri}/folder. Nothing was read or written.",
+                uri=bucket.uri,
+            )
+        self._root = f"{bucket.uri}/{self._folder}"
+        self._prefix = f"{self._folder}/"
+        self._bucket = bucket
+        self._access = access
+        self._bucket_of = bucket_of
+        self._clock = clock
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def access(self) -> Access:
+        return self._access
+
+    @property
+    def deletes_at_once(self) -> int:
+        return self._bucket.deletes_at_once
+
+    def read(self, path: str) -> bytes:
+        def check(size_bytes: int) -> None:
+            LOG_FILE.check(size_bytes, path, self._root, path)
+
+        key = self._key(path)
+        return self._repeated(lambda: self._bucket.get(key, check=check)).data
+
+    def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
+        prefix = self._prefix + ("/".join(inner_parts(directory)) + "/" if directory else "")
+        first = prefix + (start_from or "")
+        pages = self._pages(prefix, start_from=first if start_from else None, is_deep=False)
+        found = [each for page in pages for each in page.objects if each.key >= first and each.key != prefix]
+        infos = (self._info(each) for each in sorted(found, key=lambda each: each.key))
+        return [info for info in infos if info is not None]
+
+    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
+        folders: builtins.list[str] = []
+        for page in self._pages(self._prefix, start_from=None, is_deep=False):
+            folders += page.prefixes
+            yield from self._infos(page)
+
+        def below(folder: str) -> builtins.list[FileInfo]:
+            pages = self._pages(folder, start_from=None, is_deep=True)
+            return [info for page in pages for info in self._infos(page)]
+
+        with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="txlog-list") as pool:
+            for infos in pool.map(below, folders):
+                yield from infos
+
+    def stat(self, path: str) -> FileInfo | None:
+        bucket, key = self._to_read(path)
+        found = self._repeated(lambda: bucket.head(key))
+        return None if found is None else _file_info(path, found)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        key = self._key(path)
+        self._bucket.check_conditions(key[: key.rfind("/") + 1])
+        try:
+            self._bucket.put(key, data, if_absent=True)
+        except NameTaken:
+            return False
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        self._repeated(lambda: self._bucket.put(key, data, if_absent=False))
+
+    def open_output(self, path: str) -> Output:
+        return self._output(path, if_absent=False)
+
+    def open_new(self, path: str) -> Output:
+        return self._output(path, if_absent=True)
+
+    def _output(self, path: str, *, if_absent: bool) -> Output:
+        upload = Upload(self._bucket, self._key(path), self._repeated, if_absent=if_absent)
+
+        def publish() -> None:
+            try:
+                upload.publish()
+            except NameTaken as error:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._root}/{path}") from error
+
+        return Output(upload, publish=publish, discard=upload.discard)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        bucket, key = self._to_read(path)
+        return pa.PythonFile(RangeFile(bucket, key, self._repeated), mode="r")
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        for error in self._repeated(lambda: self._bucket.delete([key])).values():
+            raise error
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, Exception]:
+        failures: dict[str, Exception] = {}
+        keys: dict[str, str] = {}
+        for path in paths:
+            try:
+                keys[self._key(path)] = path
+            except ValueError as error:
+                failures[path] = error
+        if keys:
+            failed = self._repeated(lambda: self._bucket.delete(builtins.list(keys)))
+            failures.update({keys[key]: error for key, error in failed.items()})
+        return failures
+
+    def delete_empty_directory(self, path: str) -> bool:
+        inner_parts(path)
+        return False
+
+    def list_directories(self) -> builtins.list[str]:
+        return []
+
+    def abort_unfinished(self, before_ms: int) -> int:
+        count = 0
+        for each in self._repeated(lambda: builtins.list(self._bucket.unfinished(self._prefix))):
+            if each.started_ms < before_ms:
+                self._repeated(lambda upload=each.upload: self._bucket.abort(upload))  # type: ignore[misc]
+                count += 1
+        return count
+
+    def now_ms(self) -> int:
+        return self._repeated(lambda: self._bucket.now_ms(self._prefix))
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def _key(self, path: str) -> str:
+        return self._prefix + "/".join(inner_parts(path.removeprefix(f"{self._root}/")))
+
+    def _to_read(self, path: str) -> tuple[Bucket, str]:
+        """Where an object is that a log may name in another bucket. Raises OutsideTable."""
+        if path.startswith(f"{self._root}/"):
+            return self._bucket, self._key(path)
+        check_may_read(self._root, path, self._access)
+        return (self._bucket, self._key(path)) if is_inside(path) else self._bucket_of(path)
+
+    def _infos(self, page: Listed) -> Iterator[FileInfo]:
+        return (info for info in map(self._info, page.objects) if info is not None)
+
+    def _info(self, found: FoundObject) -> FileInfo | None:
+        """None for a marker of a folder, and for a key that no path of ours can name."""
+        path = found.key[len(self._prefix) :]
+        try:
+            inner_parts(path)
+        except ValueError:
+            return None
+        return _file_info(path, found)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _pages(self, prefix: str, *, start_from: str | None, is_deep: bool) -> Iterator[Listed]:
+        token: Any = None
+        while True:
+            page, token = self._repeated(
+                lambda at=token: self._bucket.list_page(prefix, start_from=start_from, token=at, is_deep=is_deep)  # type: ignore[misc]
+            )
+            yield page
+            if token is None:
+                return
+
+    def _repeated(self, request: Callable[[], _Answer]) -> _Answer:
+        """The answer of a request, which is sent again while the store does not answer it."""
+        start_s, tries = self._clock.monotonic_s(), 0
+        while True:
+            try:
+                return request()
+            except NotAnswered:
+                wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**tries) * (1 + self._clock.random()) / 2
+                if self._clock.monotonic_s() + wait_s > start_s + DEADLINE_S:
+                    raise
+                tries += 1
+                self._clock.sleep(wait_s)
+
+
+def _file_info(path: str, found: FoundObject) -> FileInfo:
+    return FileInfo(path=path, size_bytes=found.size_bytes, modified_ms=found.modified_ms, etag=found.etag)

@@ -1,0 +1,54 @@
+"""The S3 server of a test run: TXLOG_TEST_S3 says where it is ("endpoint key secret"; tools/with_s3.sh starts one)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import uuid
+from typing import Any
+
+import pytest
+
+BUCKET = "txlog-tests"
+REGION = "us-east-1"
+
+
+@functools.cache
+def options() -> dict[str, Any]:
+    """`storage_options` of the server, its keys included. Skips the test where there is no server."""
+    given = os.environ.get("TXLOG_TEST_S3", "").split()
+    if len(given) != 3:
+        pytest.skip("no S3 server: run through tools/with_s3.sh, or set TXLOG_TEST_S3='endpoint key secret'")
+    endpoint, key, secret = given
+    return {"endpoint_url": endpoint, "key": key, "secret": secret, "region": REGION}
+
+
+@functools.cache
+def client() -> Any:
+    """A client beside the one under test. The tests' bucket is there from the first call on."""
+    from botocore.session import get_session
+
+    given = options()
+    made = get_session().create_client(
+        "s3",
+        endpoint_url=given["endpoint_url"],
+        aws_access_key_id=given["key"],
+        aws_secret_access_key=given["secret"],
+        region_name=REGION,
+    )
+    if BUCKET not in {each["Name"] for each in made.list_buckets()["Buckets"]}:
+        made.create_bucket(Bucket=BUCKET)
+    return made
+
+
+def new_folder() -> str:
+    """The URI of a folder in the tests' bucket that is new."""
+    client()
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}/t"
+
+
+def keys_under(uri: str) -> list[str]:
+    """The keys below a folder, without it."""
+    prefix = uri.removeprefix(f"s3://{BUCKET}/") + "/"
+    pages = client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+    return [each["Key"].removeprefix(prefix) for page in pages for each in page.get("Contents", ())]
