@@ -43,12 +43,14 @@ OPTIONS: dict[str, type] = {
     "anon": bool,
     "profile": str,
     "requester_pays": bool,
+    "timeout_s": int,
     "key": str,
     "secret": str,
     "token": str,
 }
-# One try a call, as ours are counted against one deadline; without an answer for so long the request is given up.
-_CLIENT = {"retries": {"total_max_attempts": 1}, "connect_timeout": 5, "read_timeout": 15}
+# How long a request waits for an answer. One try a call: ours are counted against one deadline.
+TIMEOUT_S = 15
+_CLIENT = {"retries": {"total_max_attempts": 1}, "connect_timeout": 5}
 _BUSY = frozenset({408, 409, 425, 429})
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -93,7 +95,7 @@ class _Connection:
 
     def _open(self) -> S3FileSystem:
         given = self._options
-        config: dict[str, Any] = dict(_CLIENT)
+        config: dict[str, Any] = {**_CLIENT, "read_timeout": given.get("timeout_s", TIMEOUT_S)}
         if "addressing_style" in given:
             config["s3"] = {"addressing_style": given["addressing_style"]}
         same = ("endpoint_url", "anon", "profile", "requester_pays", "key", "secret", "token")

@@ -1,0 +1,170 @@
+"""Each thing that a table does, with each harm done to each kind of request that it makes, on a real S3 server.
+
+What a table does is run once unharmed, which shows the kinds of its requests; then once for each kind and each fault,
+the harm done to the first request of the kind. Whatever came of it: the table can be read and is what it was or what it
+should be, the same work done again ends as if there had been no harm, once, and VACUUM sweeps what is left over.
+The number of cases is printed after the run; none is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.clock import SystemClock
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import CorruptTable, TxlogError
+from airflow_txlog.storage import Access, object_files, open_store
+from tests.conftest import REPORTED
+from tests.helpers import s3
+from tests.helpers.fault_proxy import FAULTS, FaultProxy
+from tests.helpers.rows import append, bag
+
+SCHEMA = pa.schema([("id", pa.int64())])
+DAY_MS = 24 * 3600 * 1000
+# As long as a request waits for an answer, and longer.
+PATIENCE_S, LATE_S = 1, 1.4
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[FaultProxy]:
+    with FaultProxy(s3.options()["endpoint_url"], late_s=LATE_S) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+def _small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a few kilobytes are read as large ones are: the end first, then what is wanted before it."""
+    monkeypatch.setattr(object_files, "TAIL_BYTES", 1024)
+
+
+def through(proxy: FaultProxy, uri: str) -> Table:
+    options = {**s3.options(), "endpoint_url": proxy.endpoint, "timeout_s": PATIENCE_S}
+    return Table(open_store(uri, Access(storage_options=options)))
+
+
+def rows(start: int, count: int = 300) -> pa.Table:
+    return pa.table({"id": pa.array(range(start, start + count), pa.int64())}, schema=SCHEMA)
+
+
+def made(uri: str) -> Table:
+    """Version 4: three appends, and a removed file that VACUUM may take; a checkpoint at 2. Not through the proxy."""
+    table = Table.create(
+        uri, SCHEMA, properties={"delta.deletedFileRetentionDuration": "interval 0 hours"}, storage_options=s3.options()
+    )
+    append(table, rows(0))
+    append(table, rows(1000))
+    table.checkpoint()
+    tx = table.begin()
+    tx.remove(tx.read("id < 1000"))
+    tx.commit("DELETE")
+    append(table, rows(2000))
+    return table
+
+
+def append_once(table: Table) -> None:
+    """As a job does it: nothing where an earlier try has landed."""
+    if table.snapshot().application_version("app") is None:
+        append(table, rows(3000), application=("app", 1))
+
+
+def large_append(table: Table) -> None:
+    """A file of several parts, however small."""
+    if table.snapshot().application_version("large") is None:
+        append(table, rows(5000, 5000), application=("large", 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is done to the table, and the ids that are in it afterwards where that differs from before."""
+
+    do: Callable[[Table], Any]
+    adds: pa.Table | None = None
+
+
+CASES = {
+    "append": Case(append_once, rows(3000)),
+    "large append": Case(large_append, rows(5000, 5000)),
+    "read": Case(lambda table: table.to_arrow()),
+    "history": Case(lambda table: table.history()),
+    "checkpoint": Case(lambda table: table.checkpoint()),
+    "vacuum": Case(lambda table: table.vacuum(check_retention=False)),
+    "lite vacuum": Case(lambda table: table.vacuum(check_retention=False, mode="lite")),
+    "clean": Case(lambda table: table.clean_log()),
+    "check": Case(lambda table: table.check()),
+    "restore": Case(lambda table: table.restore(version=table.latest_version())),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_fault_of_the_store_hurts_a_table(
+    name: str,
+    proxy: FaultProxy,
+    record_property: Callable[[str, object], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if name == "large append":
+        monkeypatch.setattr("airflow_txlog.storage.s3.S3Bucket.part_bytes", 5 * 1024)
+    case = CASES[name]
+    proxy.take()
+    case.do(through(proxy, made(s3.new_folder()).uri))
+    kinds = sorted(proxy.take())
+    failures, outcomes = [], 0
+    for kind in kinds:
+        for fault in FAULTS:
+            outcomes += 1
+            try:
+                harmed(proxy, case, kind, fault)
+            except AssertionError as error:
+                failures.append(f"{kind}, {fault}: {error}")
+    record_property(REPORTED, f"faults of a store: {name}: {outcomes} cases, {len(kinds)} kinds of request")
+    assert not failures, "\n".join(failures)
+
+
+def harmed(proxy: FaultProxy, case: Case, kind: str, fault: str) -> None:
+    straight = made(s3.new_folder())
+    before = bag(straight)
+    after = before if case.adds is None else before + bag(case.adds)
+    table = through(proxy, straight.uri)
+    proxy.harm(kind, fault)
+    try:
+        case.do(table)
+    except CorruptTable as error:
+        raise AssertionError(f"a fault of the store is called damage: {error!r}") from error
+    except (TxlogError, OSError) as error:
+        outcome = repr(error)
+    else:
+        outcome = "done"
+    assert proxy.is_done, "the request was not made"
+    found = bag(Table.open(straight.uri, storage_options=s3.options()))
+    assert found in (before, after), f"the rows are neither those before nor those after ({outcome})"
+    assert outcome != "done" or found == after, "done, and it is not there"
+    case.do(through(proxy, straight.uri))
+    again = Table.open(straight.uri, storage_options=s3.options())
+    assert bag(again) == after, f"done again, and the rows differ ({outcome})"
+    assert again.check() == []
+    assert left_over(again) == set(), outcome
+    assert bag(Table.open(straight.uri, storage_options=s3.options())) == after
+
+
+class Later(SystemClock):
+    """Three days from now."""
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000) + 3 * DAY_MS
+
+
+def left_over(table: Table) -> set[str]:
+    """The files beside the log that no version names after a VACUUM three days later."""
+    store = open_store(table.uri, table.store.access)
+    store.now_ms = Later().now_ms  # type: ignore[method-assign]
+    later = Table(store, clock=Later())
+    later.vacuum(timedelta(0), check_retention=False)
+    live = set(later.snapshot().files().column("path").to_pylist())
+    return {key for key in s3.keys_under(table.uri) if not key.startswith("_delta_log/")} - live
