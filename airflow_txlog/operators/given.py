@@ -27,10 +27,10 @@ def has_template(value: Any) -> bool:
         return any(map(has_template, value.values()))
     if isinstance(value, list | tuple | set):
         return any(map(has_template, value))
-    return _is_output(value)
+    return is_output(value)
 
 
-def _is_output(value: Any) -> bool:
+def is_output(value: Any) -> bool:
     """Whether the value is another task's output, which Airflow resolves when the task runs (XComArg)."""
     return not isinstance(value, PurePath) and hasattr(value, "resolve")
 
@@ -57,7 +57,7 @@ def text_map(name: str, value: Any) -> Any:
     """Settings as texts: `True` is "true", and a number is its text. Another task's output stays as it is."""
     if value is None:
         return {}
-    if _is_output(value):
+    if is_output(value):
         return value
     if not isinstance(value, Mapping):
         raise _refused(name, f"{_kind(value)}; write a mapping of names to values")
@@ -65,7 +65,7 @@ def text_map(name: str, value: Any) -> Any:
 
 
 def _setting(name: str, value: Any) -> Any:
-    if isinstance(value, str) or _is_output(value):
+    if isinstance(value, str) or is_output(value):
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
@@ -74,12 +74,12 @@ def _setting(name: str, value: Any) -> Any:
 
 def expression_map(name: str, value: Any) -> Any:
     """SQL expressions by column. A template or another task's output stays as it is."""
-    if _is_output(value) or (isinstance(value, str) and has_template(value)):
+    if is_output(value) or (isinstance(value, str) and has_template(value)):
         return value
     if not isinstance(value, Mapping):
         raise _refused(name, f'{_kind(value)}; write a mapping of columns to SQL, such as {{"email": "NULL"}}')
     for column, expression in value.items():
-        if not isinstance(expression, str) and not _is_output(expression):
+        if not isinstance(expression, str) and not is_output(expression):
             raise _refused(
                 f"{name}.{column}",
                 f'{_kind(expression)}; write SQL as a text, such as "NULL" or "1", or ":name" with the value in '

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from airflow_txlog.operators.given import has_template, path_text, text_map
+from airflow_txlog.operators.given import has_template, is_output, path_text, text_map
 
 
 def files(
@@ -26,9 +26,10 @@ def files(
 
     `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark finds the schema out.
     """
+    paths = path if isinstance(path, str | PurePath) or is_output(path) else [path_text(item) for item in path]
     return {
         "format": format,
-        "path": path_text(path) if isinstance(path, str | PurePath) else [path_text(item) for item in path],
+        "path": path_text(paths),
         "options": text_map("options", options),
         "schema": schema,
     }

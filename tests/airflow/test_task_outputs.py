@@ -11,11 +11,15 @@ pytestmark = pytest.mark.airflow
 
 
 def test_a_part_of_any_argument_may_be_another_tasks_output(dag_of: Callable[[str, str], Any]) -> None:
-    run = dag_of("task_outputs", "task_outputs").test()
+    dag = dag_of("task_outputs", "task_outputs")
+    givers = {"sep", "view", "path", "expression", "set", "conf"}
+    assert dag.get_task("merge").upstream_task_ids == givers
+    run = dag.test()
     given = {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
     merge = given["merge"]
     late = {"format": "csv", "path": "/in", "options": {"sep": ";"}, "schema": None}
-    assert merge["source"]["views"] == {"late": late, "early": {"table": "/early"}}
+    found = {"format": "parquet", "path": ["/a", "/b"], "options": {}, "schema": None}
+    assert merge["source"]["views"] == {"late": late, "early": {"table": "/early"}, "found": found}
     assert [clause.get("set") or clause.get("values") for clause in merge["clauses"]] == [
         {"a": "s.a + 1"},
         {"b": "s.b"},

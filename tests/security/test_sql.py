@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
+from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, UnsupportedPredicate
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql import functions
@@ -475,5 +475,8 @@ def test_a_parameter_in_a_literal_is_an_error_that_shows_what_to_write(gate: tup
         with pytest.raises(InvalidPredicate) as caught:
             judge.value(text, relation)
         assert advice in caught.value.message
+        with pytest.raises(InvalidJobSpec) as refused:
+            judge.query(f"SELECT * FROM {relation} WHERE {text}")
+        assert advice in refused.value.message
     for right in ("day = CAST(:p AS DATE)", "day = :p", "at > now() - int(:p) * INTERVAL 1 DAY"):
         judge.value(right, relation)

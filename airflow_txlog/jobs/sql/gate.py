@@ -165,7 +165,8 @@ class SqlGate:
         except PySparkException as error:
             refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
             raise refusal(
-                f"The source's SQL is not a query that Spark can run: {self._reason(error)}. Nothing was read.",
+                f"The source's SQL is not a query that Spark can run: {self._reason(error)}.{_advice(text)} "
+                "Nothing was read.",
                 argument="source",
             ) from error
         return frame

@@ -34,6 +34,7 @@ with DAG("task_outputs", schedule=None, catchup=False, render_template_as_native
             "SELECT * FROM late",
             late=files("/in", format="csv", options={"sep": give.override(task_id="sep")(";")}),
             early=give.override(task_id="view")({"table": "/early"}),
+            found=files(give.override(task_id="path")(["/a", "/b"])),
         ),
         on="t.id = s.id",
         clauses=[

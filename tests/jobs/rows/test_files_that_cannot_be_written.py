@@ -44,6 +44,10 @@ def test_rows_go_where_no_parquet_file_is_needed(tmp_path: Path, spark: SparkSes
     committed(run(spark, "delete", table, predicate="id = 1"))
     committed(run(spark, "delete", table, predicate=None, keys={"column": "id", "values": [encode_parameter(2)]}))
     assert ids(table) == [0, 3]
+    source = {"sql": "SELECT 3 AS id"}
+    only_deletes = [{"when": "matched", "then": "delete"}]
+    committed(run(spark, "merge", table, source=source, on="t.id = s.id", clauses=only_deletes))
+    assert ids(table) == [0]
 
 
 @pytest.mark.spark

@@ -69,6 +69,7 @@ class MergeRows(RowOperation[PreparedMerge]):
     def __init__(self, context: JobContext, merge: Merge) -> None:
         self._context = context
         self._merge = merge
+        self.writes_rows = any(clause.then != "delete" for clause in merge.clauses)
         self._gate = SqlGate(context)
         self._materialized: MaterializedSource | None = None
         self._auto = AutoScope(context=context, gate=self._gate)
