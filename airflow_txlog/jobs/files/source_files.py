@@ -23,12 +23,12 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.locations import local_path, split, store_kind
-from airflow_txlog.storage.local_files import real_path
+from airflow_txlog.storage.local_files import real_path, stat_linked
 
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.
 _DELTA = "org.apache.spark.sql.delta."
-# Folders that are asked for a log at the same time.
+# Folders of another store that are asked for a log at the same time.
 _PARALLELISM = 16
 
 
@@ -59,7 +59,7 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
             "hold the table. Nothing was read.",
             argument=argument,
         )
-    return any(_lies_in(root, target) for read in reads for root in read.roots)
+    return any(_lies_in(_place(root), canonical(target)) for read in reads for root in read.roots)
 
 
 def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
@@ -74,15 +74,19 @@ def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Whether a path is the folder, or something in it."""
-    path, folder = canonical(path), canonical(folder)
+    """Whether a path is the folder, or something in it; both are canonical."""
     return path == folder or path.startswith(f"{folder}/")
 
 
 def canonical(uri: str) -> str:
     """A URI such that two names of one folder are equal, symbolic links of this machine included (soundness C7)."""
-    scheme, authority, path = split(_resolved(uri))
-    return path if scheme is None else f"{store_kind(uri)}://{authority}{path}"
+    return _place(_resolved(uri))
+
+
+def _place(resolved: str) -> str:
+    """The canonical form of what `_resolved` gave, without another look at the file system."""
+    scheme, authority, path = split(resolved)
+    return path if scheme is None else f"{store_kind(resolved)}://{authority}{path}"
 
 
 def _resolved(uri: str) -> str:
@@ -129,26 +133,41 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
     reads = list(reads)
     paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
     # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
-    if any(_lies_in(path, target) for path in paths) or any(_lies_in(target, root) for r in reads for root in r.roots):
+    place, roots = canonical(target), frozenset[str]().union(*(read.roots for read in reads))
+    if any(_lies_in(_place(path), place) for path in paths) or any(_lies_in(place, _place(root)) for root in roots):
         return target
     folders = sorted({folder for path in paths for folder in _and_above(path)})
-    if not folders or not is_classic(spark):
+    if not is_classic(spark):
         return None
+    # A source may have tens of thousands of folders. Those of this machine are asked without the JVM, where each
+    # question takes most of a millisecond.
+    here = next((folder for folder in folders if folder.startswith("/") and _has_log(folder)), None)
+    elsewhere = [folder for folder in folders if not folder.startswith("/")]
+    if here is not None or not elsewhere:
+        return here
     session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
     settings, java_path = session.sessionState().newHadoopConf(), jvm.org.apache.hadoop.fs.Path
 
     def has_log(folder: str) -> bool:
         # As Spark reads the files themselves, with its own connection to their store.
-        path = java_path(f"{folder if '://' in folder else f'file://{folder}'}/{LOG_DIRECTORY}")
+        path = java_path(f"{folder}/{LOG_DIRECTORY}")
         try:
             return bool(path.getFileSystem(settings).exists(path))
         except Py4JError:
             return False  # above what Spark has read, a folder may be closed to this job
 
-    with ThreadPoolExecutor(min(_PARALLELISM, len(folders)), thread_name_prefix="txlog-source") as pool:
-        answers = list(pool.map(has_log, folders))
-    return next((folder for folder, answer in zip(folders, answers, strict=True) if answer), None)
+    with ThreadPoolExecutor(min(_PARALLELISM, len(elsewhere)), thread_name_prefix="txlog-source") as pool:
+        answers = list(pool.map(has_log, elsewhere))
+    return next((folder for folder, answer in zip(elsewhere, answers, strict=True) if answer), None)
+
+
+def _has_log(folder: str) -> bool:
+    """Whether a folder of this machine is a Delta table's, as far as this job may look."""
+    try:
+        return stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
+    except OSError:
+        return False
 
 
 def _and_above(path: str) -> Iterator[str]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.java_gateway import GatewayClient
 
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files.source_files import reads_table
 from tests.helpers.jobs import SCHEMA, committed, error_of, ids, rows, run
 from tests.helpers.rows import make_table
 
@@ -111,3 +113,28 @@ def test_a2_other_files_and_tables_by_their_log_are_sources(places: Path, spark:
     committed(run(spark, "merge", table, source=plain, **MERGE))
     committed(run(spark, "merge", table, source={"table": str(lake / "other")}, **MERGE))
     assert ids(table) == [0, 1, 2, 3, 4, 7, 8, 9]
+
+
+@pytest.mark.spark
+def test_the_folders_of_this_machine_are_looked_at_without_a_question_to_spark_for_each(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    send = GatewayClient.send_command
+
+    def counted(client: Any, command: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(command)
+        return send(client, command, *args, **kwargs)
+
+    def questions(name: str, folders: int) -> int:
+        for number in range(folders):
+            (tmp_path / name / f"part={number}").mkdir(parents=True)
+            pq.write_table(rows(1), tmp_path / name / f"part={number}" / "f.parquet")
+        frame = spark.read.parquet(str(tmp_path / name))
+        asked.clear()
+        assert not reads_table(spark, frame, str(tmp_path / "target"), "source")
+        # A command that begins so frees an object of an earlier question, whenever Python comes to it.
+        return sum(not command.startswith("m\n") for command in asked)
+
+    monkeypatch.setattr(GatewayClient, "send_command", counted)
+    assert questions("many", 12) == questions("few", 2)
