@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.parameters import encode_parameter
@@ -55,5 +56,12 @@ def test_a_file_without_rows_is_no_match(tmp_path: Path, spark: SparkSession) ->
     table = make_table(tmp_path / "t", rows(2), partition_by=["day"])
     allow_vectors(table)
     mask(table, {0: [0, 1]})
+    # Beside it one without any row, and without a count of its rows.
+    tx = table.begin()
+    pq.write_table(rows(0).drop_columns(["day"]), tmp_path / "t" / "empty.parquet")
+    size = (tmp_path / "t" / "empty.parquet").stat().st_size
+    tx.add(path="empty.parquet", size=size, partition_values={"day": "2024-01-01"})
+    tx.commit("WRITE")
+    assert table.snapshot().num_files == 2
     result = run(spark, "delete", table, predicate="day = DATE'2024-01-01'", require_match=True)
     assert error_of(result)["type"] == "MatchNotFound"

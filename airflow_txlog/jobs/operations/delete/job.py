@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
@@ -56,15 +59,19 @@ class _Delete(ByCondition[PreparedByCondition]):
             may_be = named is not None and named <= set(scope.partitions.columns)
             if may_be and scope.partitions.speaks_of_partitions_only(condition):
                 files, whole = whole, scope.files_accepted(condition, files)
+                if context.record(Delete).require_match:
+                    # Whether a file without a count holds a row is known once it is read.
+                    counted = pa.array([count is not None for count in live_row_counts(whole)], pa.bool_())
+                    files, whole = whole.filter(pc.invert(counted)), whole.filter(counted)
             return PreparedByCondition(
                 snapshot=snapshot, scope=scope, candidates=files, whole=whole, condition=condition_read
             )
 
     def check(self, prepared: PreparedByCondition, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""
-        # A file whose rows are not counted may hold one; a file of which all are deleted already holds none.
-        whole = sum(count is None or count > 0 for count in live_row_counts(prepared.whole))
-        self._check_matched(prepared, found.removed.num_rows + whole, self._context.record(Delete).require_match)
+        # A file of which all rows are deleted already holds none.
+        rows = found.removed.num_rows + sum(count or 0 for count in live_row_counts(prepared.whole))
+        self._check_matched(prepared, rows, self._context.record(Delete).require_match)
 
     def parameters(self, prepared: PreparedByCondition) -> dict[str, Any]:
         return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
