@@ -186,7 +186,8 @@ class TxlogHook(BaseHook):
         ever, in every run and every task: put the run id and a word for the write into it. A task that writes twice
         needs two keys, which is why there is no default. The same key with other arguments raises IdempotencyKeyReused.
 
-        Raises the job's typed error.
+        Raises the job's typed error. Whether another call with the key follows is not known here: what a failed job has
+        saved for one stays beside the table until a VACUUM.
         """
         application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
