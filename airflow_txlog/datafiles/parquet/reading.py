@@ -9,7 +9,6 @@ believed. Source: soundness A7, A8, A19.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from airflow_txlog.datafiles.parquet.physical import FileFields, find_name, has_
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
+from airflow_txlog.storage.faults import is_about_bytes, is_about_name
 
 # Below 32k rows a batch costs up to 60 % more on the way to the JVM; above 128k it only costs memory.
 BATCH_ROWS = 131_072
@@ -31,7 +31,6 @@ BATCH_ROWS = 131_072
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 _ENCRYPTED_FOOTER = b"PARE"
-_NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ def open_data_file(
         raise _missing(file) from error
     except (OSError, ValueError) as error:
         # What no file can be called: a name that is too long, or with a NUL in it, or of an unknown scheme.
-        if isinstance(error, OSError) and error.errno not in (None, *_NO_FILE):
+        if not is_about_name(error):
             raise
         raise _corrupt(file, f"it cannot be opened: {error}") from error
     with source:
@@ -183,12 +182,12 @@ def _reading(file: DataFile) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if "crypt" in str(error).lower():
-            raise _encrypted(file) from error
         if isinstance(error, FileNotFoundError):
             raise _missing(file) from error  # an object store opens a file by reading of it
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the machine failed, not the file
+        if not is_about_bytes(error):
+            raise
+        if "crypt" in str(error).lower():
+            raise _encrypted(file) from error
         raise _corrupt(file, f"it cannot be read as Parquet: {error}") from error
 
 

@@ -9,7 +9,6 @@ Source: protocol, "Deletion Vectors", "Deletion Vector Descriptor Schema" and "D
 from __future__ import annotations
 
 import base64
-import errno
 import re
 import uuid
 import zlib
@@ -23,6 +22,7 @@ from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import CorruptTable
 from airflow_txlog.limits import VECTOR
 from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.faults import is_about_name
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -40,7 +40,6 @@ _GAP_BYTES = 1024 * 1024
 # Of so much at most, so that the memory of a read is bounded.
 _SPAN_BYTES = 64 * 1024 * 1024
 _FILES_AT_ONCE = 16
-_NO_FILE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 
 _Range = tuple[int, int]
 
@@ -199,7 +198,7 @@ def _open(store: Store, path: str, source: str) -> Any:
         raise corrupt_vector(source, what, path=path, is_missing=True) from error
     except (OSError, ValueError) as error:
         # What no file can be called: a folder, a name that is too long or leaves the table.
-        if isinstance(error, OSError) and error.errno not in (None, *_NO_FILE):
+        if not is_about_name(error):
             raise
         raise corrupt_vector(source, f"its file cannot be opened: {error}") from error
 

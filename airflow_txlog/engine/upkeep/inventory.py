@@ -21,6 +21,7 @@ from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import InvalidInput, SourceNotFound
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage import Access, FileInfo, open_named_file
+from airflow_txlog.storage.faults import is_about_bytes, is_about_name
 
 # Column names by what they mean, the first being ours and the others those of delta-spark and of store reports.
 _COLUMNS = {
@@ -88,6 +89,8 @@ def _read(path: str, access: Access) -> pa.Table:
             f"The inventory {path} does not exist (yet). Nothing was deleted.", argument="inventory"
         ) from error
     except (OSError, pa.ArrowException, ValueError, ImportError) as error:
+        if not (is_about_bytes(error) or is_about_name(error)):
+            raise
         raise InvalidInput(
             f"InvalidInput: the inventory {path} cannot be read: {text_of(error)}. Nothing was deleted."
         ) from error

@@ -27,6 +27,7 @@ import pyarrow as pa
 import airflow_txlog
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
+from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
@@ -157,8 +158,8 @@ class SavedWork:
         try:
             with self._store.open_new(f"{self._folder}/{name}") as output:
                 output.write(data)
-        except OSError as error:
-            self._context.log(f"what was staged could not be written down ({error}): a retry would start over")
+        except Exception as error:  # the clients of stores raise classes of their own
+            self._context.log(f"what was staged could not be written down ({text_of(error)}): a retry would start over")
             return
         earlier, self._saved = self._saved, [f"{self._folder}/{name}"]
         for path in earlier:

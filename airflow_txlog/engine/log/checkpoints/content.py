@@ -21,6 +21,7 @@ from airflow_txlog.engine.log.listing import CheckpointFiles
 from airflow_txlog.engine.log.names import LogKind, parse_name
 from airflow_txlog.errors import CorruptCheckpoint
 from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.faults import is_about_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +133,7 @@ def corrupt_where_unreadable(store: Store, path: str) -> Iterator[None]:
     except CorruptCheckpoint:
         raise
     except OSError as error:
-        # Arrow reports damaged bytes as OSError too, itself and without a number. A store that does not answer must
-        # never pass for a corrupt checkpoint: the message would advise people to delete it.
-        if type(error) is not OSError or error.errno is not None:
+        if not is_about_bytes(error):
             raise
         raise corrupt(store, path, str(error)) from error
     # Arrow's and msgspec's errors, and Python's where a column has another shape than an action.
