@@ -118,6 +118,23 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     return FilePlan(table=table, schema=snapshot.schema, store=snapshot.store)
 
 
+def plan_of(
+    store: Store,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    sizes: Sequence[int],
+    constants: Mapping[str, Sequence[str | None]] | None = None,
+) -> FilePlan:
+    """The plan of Parquet files that no log names. `constants`: of columns of text, each file's one value."""
+    columns = {"index": list(range(len(paths))), "path": paths, "size_bytes": sizes}
+    arrays = [pa.array(columns.get(field.name, [None] * len(paths)), field.type) for field in PLAN_FIELDS]
+    fields = list(PLAN_FIELDS)
+    for name, values in (constants or {}).items():
+        arrays.append(pa.array(values, pa.string()))
+        fields.append(pa.field(CONSTANT_PREFIX + name, pa.string()))
+    return FilePlan(table=pa.table(arrays, schema=pa.schema(fields)), schema=schema, store=store)
+
+
 def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -> str:
     """Where a copy of a file goes; "" where column mapping leaves the choice to the writer."""
     if any(map(is_mapped, snapshot.schema)):

@@ -7,8 +7,7 @@ rows. The invariant: nothing after `materialize` evaluates the author's query ag
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -24,16 +23,17 @@ from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
 from airflow_txlog.datafiles.parquet.physical import may_be_inside
 from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, plan_of, scan_frame
 from airflow_txlog.jobs.files.source_files import canonical, reads_table
 from airflow_txlog.jobs.files.stage import collect_records, records_of
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, spark_schema
+from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json
 from airflow_txlog.records import AnySource, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.storage import Store, StoreReference
 
@@ -42,9 +42,6 @@ BUCKET_BYTES = 128 * 1024 * 1024
 
 # A slot in a table that is half full, and the head of the row in its page.
 _HASHED_ROW_BYTES = 48
-
-# Hadoop expands these in a path; a backslash before one takes it as it is.
-_GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,14 +156,11 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     names = source.frame.schema.names
     check_distinct(names, "The source")
     check_names_are_free(names, "The source")
-    # A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
-    untyped = [field.name for field in source.frame.schema if isinstance(field.dataType, NullType)]
-    typed = StructType([field for field in source.frame.schema if field.name not in untyped])
-    schema = _arrow_schema(typed)
+    schema = _stored(source.frame.schema)
     layout = Layout(
         store=StoreReference.of(context.store),
         folder=context.inputs_folder,
-        schema=pa.schema([*schema, pa.field(ROW_ID_COLUMN, pa.int64())]),
+        schema=schema,
         partition_columns=(),
         job_id=context.job_id,
         indexed_columns=(),
@@ -175,7 +169,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
         parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,
     )
-    rows = source.frame.select(*(source.frame[quoted(field.name)] for field in typed))
+    rows = source.frame.select(*(source.frame[quoted(name)] for name in schema.names if name != ROW_ID_COLUMN))
     # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
     # its rows' numbers, so it is taken after that.
     rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
@@ -185,7 +179,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     )
     context.saved_inputs.reads_target = source.reads_target
     return MaterializedSource(
-        frame=_read_back(context, staged, layout.schema, source.frame.schema),
+        frame=_read_back(context, staged, source.frame.schema),
         files=tuple(staged),
         store=context.store,
         reads_target=source.reads_target,
@@ -198,12 +192,13 @@ def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSourc
     if saved is None or context.saved_inputs.reads_target:
         return None
     gate.used.update(saved.parameters)
-    files = list(saved.files)
-    schema = schema_of_json(saved.schema)
-    typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
-    stored = pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
-    frame = _read_back(context, files, stored, schema)
-    return MaterializedSource(frame=frame, files=tuple(files), store=context.store, reads_target=False)
+    frame = _read_back(context, saved.files, schema_of_json(saved.schema))
+    return MaterializedSource(frame=frame, files=saved.files, store=context.store, reads_target=False)
+
+
+def columns_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None) -> DataFrame:
+    """The rows of a materialized source with these of its columns, None for all, and ROW_ID_COLUMN."""
+    return source.frame if names is None else _read_back(context, source.files, source.schema, names)
 
 
 def _view(context: JobContext, view: View, argument: str, target: Snapshot | None) -> Source:
@@ -271,22 +266,26 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         ) from error
 
 
-def _read_back(context: JobContext, staged: list[StagedFile], schema: pa.Schema, wanted: StructType) -> DataFrame:
-    """The materialized rows by Spark's own reader, which knows their size and skips columns."""
-    stored = spark_schema(schema)
-    if staged:
-        # Our files count days as the calendar of today does, whatever the session would make of a file without a mark.
-        reader = context.spark.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
-        # Nor whatever it would pass over in silence: rows that are gone are no rows less, they are an error.
-        reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-        frame = reader.parquet(*(_spark_path(context.root, file.store_path) for file in staged))
-    else:
-        frame = context.spark.createDataFrame([], stored)
-    have = set(stored.names)
-    columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in wanted]
+def _read_back(
+    context: JobContext, staged: Sequence[StagedFile], wanted: StructType, names: Collection[str] | None = None
+) -> DataFrame:
+    """The materialized rows, read as the table's own are: by Arrow, from the store that they were staged in.
+
+    `names`: the columns that are wanted, None for all.
+    """
+    chosen = StructType([field for field in wanted if names is None or field.name in names])
+    schema = _stored(chosen)
+    plan = plan_of(context.store, schema, [file.store_path for file in staged], [file.size_bytes for file in staged])
+    frame = scan_frame(context, plan, MaterializedTask(bins=bins_for(context, plan), schema=schema))
+    have = set(schema.names)
+    columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in chosen]
     return frame.select(*columns, frame[ROW_ID_COLUMN])
 
 
-def _spark_path(root: str, path: str) -> str:
-    """A file as Spark's reader takes it: with its scheme, whatever Hadoop's default is, and literally."""
-    return _GLOB.sub(r"\\\1", f"{root}/{path}")
+def _stored(schema: StructType) -> pa.Schema:
+    """The columns that are written down of a source with this schema.
+
+    A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
+    """
+    typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
+    return pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])

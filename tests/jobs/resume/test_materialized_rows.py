@@ -57,7 +57,7 @@ def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignor
 
     monkeypatch.setattr(merge_job, "inserted_rows", swept)
     error = error_of(run(spark, "merge", table, application=application(), **given))
-    assert "FILE_NOT_EXIST" in error["message"]
+    assert "keeps its source's rows, is gone" in error["message"]
     assert table.snapshot().version == 1
 
 

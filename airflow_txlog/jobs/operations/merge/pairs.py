@@ -20,7 +20,7 @@ from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.source import MaterializedSource
+from airflow_txlog.jobs.files.source import MaterializedSource, columns_of
 from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.rows.find import scan_columns
@@ -57,8 +57,8 @@ def find_pairs(
     scan_columns(context, plan, _named(texts, schema, sides.source_alias), row_filter).createOrReplaceTempView(
         target_view
     )
-    source.frame.createOrReplaceTempView(source_view)
     named = _named(texts, parse_schema(without_metadata(source.schema).json()), sides.target_alias)
+    columns_of(context, source, named).createOrReplaceTempView(source_view)
     size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
     source_row = f"{s}.{ROW_ID_COLUMN}"
