@@ -17,14 +17,14 @@ from airflow_txlog.application import remove_saved_work
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedStore
+from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
+from airflow_txlog.jobs.files.source_listing import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.current_time import fix_current_time
-from airflow_txlog.locations import scheme_of
 from airflow_txlog.storage import Access
 from airflow_txlog.wording import job_lines
 
@@ -55,7 +55,7 @@ def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None
             if spark is None:
                 raise InvalidJobSpec(f"{spec.operation.name} needs a Spark session.", argument="operation")
             check_meaning(spec.spark_conf, spec.time_zone)
-            _check_reachable(table.uri)
+            check_reachable(table.uri)
             with job_settings(spark, spec.time_zone):
                 job = context = begin_job(spec, spark, table, say)
                 result = _run_rows(job)
@@ -132,16 +132,6 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
         steps=[] if context is None else context.steps,
         error=failure.to_dict(),
     )
-
-
-def _check_reachable(root: str) -> None:
-    """Raises UnsupportedStore for a table that lives in this process's memory: executors could not see it."""
-    if scheme_of(root) == "memory":
-        raise UnsupportedStore(
-            f"{root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
-            uri=root,
-            filesystem="memory",
-        )
 
 
 def _remove_inputs(context: JobContext) -> None:

@@ -20,9 +20,10 @@ def files(
     options: Mapping[str, Any] | None = None,
     schema: str | None = None,
 ) -> dict[str, Any]:
-    """Rows of files that Spark reads: "parquet", "csv", "json" or "orc", with Spark's own options.
+    """Rows of files as Spark reads them: "parquet", "csv", "json" or "orc", with Spark's own options.
 
-    `path` is absolute, or a URI: a file, a folder, or a list of them.
+    `path` is absolute, or a URI: a file, a folder, a glob, or a list of them. Files in an object store need no jars;
+    docs/operators.md says what is read how.
 
     `schema` is a DDL text such as "id BIGINT, day DATE"; without it Spark finds the schema out.
     """

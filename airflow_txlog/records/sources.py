@@ -36,7 +36,7 @@ class TableView(Part, frozen=True, kw_only=True):
 
 
 class FileView(Part, frozen=True, kw_only=True):
-    """Files that Spark reads. `schema` is a DDL text; without it Spark finds the schema out."""
+    """Files as Spark reads them. `schema` is a DDL text; without it Spark finds the schema out."""
 
     format: FileFormat
     path: Paths

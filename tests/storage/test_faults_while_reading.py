@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import encode_bitmap
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
+from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, planned_files
+from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask, OrcSourceTask, ParquetSourceTask
+from airflow_txlog.datafiles.text_lines import TextFormat
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.upkeep import inventory
-from airflow_txlog.storage import PLAIN, LocalStore
+from airflow_txlog.storage import PLAIN, LocalStore, StoreReference
 from tests.helpers.faults import FAULTS, FailingStore
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
@@ -55,6 +60,29 @@ def test_reading_a_checkpoint(tmp_path: Path, fault: Exception, reads: int | Non
     assert segment.checkpoint is not None
     with raises(fault):
         read_checkpoint(FailingStore(tmp_path, fault, reads), segment.checkpoint)
+
+
+@pytest.mark.parametrize("kind", ["Parquet", "ORC", "CSV", "gz"])
+def test_reading_a_source(tmp_path: Path, fault: Exception, reads: int | None, kind: str) -> None:
+    """No table is damaged, nor the source: what failed is the store."""
+    path = tmp_path / ("f.gz" if kind == "gz" else "f")
+    rows = pa.table({"k": [1]})
+    if kind == "Parquet":
+        pq.write_table(rows, path)
+    elif kind == "ORC":
+        orc.write_table(rows, path)
+    else:
+        path.write_bytes(gzip.compress(b"1\n") if kind == "gz" else b"1\n")
+    reads = reads and (0 if kind == "ORC" else 1)  # a small file is read at once
+    bins = Bins(store=StoreReference(root="", access=PLAIN))
+    table = pa.Table.from_pylist([{"index": 0, "path": path.name}], pa.schema(PLAN_FIELDS))
+    (planned,) = planned_files(table, FailingStore(tmp_path, fault, reads))
+    with raises(fault):
+        if kind in ("Parquet", "ORC"):
+            task = ParquetSourceTask if kind == "Parquet" else OrcSourceTask
+            list(task(bins=bins, schema=rows.schema).rows_of(planned))
+        else:
+            list(LinesTask(bins=bins, text=TextFormat(), kind="CSV").lines_of(planned))
 
 
 def test_reading_an_inventory(

@@ -6,14 +6,30 @@ wrong with a table, and no engine could repair one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.orc
 
-from airflow_txlog.datafiles.tasks.plans import PlannedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
-from airflow_txlog.errors import CorruptDataFile, JobError
+from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.datafiles.parquet.calendars import FIRST_SAFE_DAY
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
+from airflow_txlog.datafiles.parquet.physical import find_name
+from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
+from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask, task_numbers, use_one_thread, without_values
+from airflow_txlog.datafiles.text_lines import TextFormat, codec_of, lines_of
+from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
+from airflow_txlog.storage.faults import is_about_bytes, is_about_name
+
+LINE_SCHEMA = pa.schema([pa.field("value", pa.string())])
+
+# What ORC keeps beside a column that Spark wrote: the type that it has in Spark.
+ORC_TYPE_KEY = b"spark.sql.catalyst.type"
+# An ORC file up to this size is read in one request: its chunks are small and many.
+_WHOLE_ORC_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +48,139 @@ class MaterializedTask(ScanTask):
                 "table's folder.",
                 retryable=True,
             ) from error
+
+
+@contextlib.contextmanager
+def reading_source(name: str, kind: str) -> Iterator[None]:
+    """What reading a source's file raises, in the words of a source.
+
+    Raises JobError, retryable, for a file that is gone; InvalidInput for one whose bytes are not of its kind; a fault
+    of the store stays what it is.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _gone(name) from error
+    except CorruptDataFile as error:
+        if error.is_missing:
+            raise _gone(name) from error
+        reason = error.message.removeprefix(f"Data file {name}: ").partition(". Nothing was changed")[0]
+        raise _unreadable(name, kind, reason) from error
+    except ColumnMismatch as error:
+        raise _unreadable(name, kind, str(error)) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if not (is_about_bytes(error) or is_about_name(error)):
+            raise
+        # Of a text that cannot be decoded the exception quotes the bytes.
+        raise _unreadable(name, kind, text_of(error)) from error
+
+
+def _gone(name: str) -> JobError:
+    return JobError(
+        f"The source's file {name} was there when the job listed the files, and is gone. Nothing was committed. Run "
+        "the job again when the source stands still.",
+        retryable=True,
+    )
+
+
+def _unreadable(name: str, kind: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        f"The source's file {name} cannot be read as {kind}: {reason}. Nothing was committed. Mend the file or the "
+        "source's format, schema and options."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetSourceTask(ScanTask):
+    """A scan of a source's Parquet files; columns are found by name, and one that a file lacks is null."""
+
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file. Raises InvalidInput, JobError."""
+        with reading_source(planned.file.name, "Parquet"):
+            yield from super().rows_of(planned)
+
+    def _output(
+        self,
+        planned: PlannedFile,
+        batch: pa.RecordBatch,
+        numbers: pa.Array | None,
+        chosen: tuple[int, int] | None,
+        keep: pa.BooleanArray | None = None,
+    ) -> pa.RecordBatch:
+        for field in self.schema:
+            found = find_name(batch.schema.names, field.name)
+            if found is not None and _takes_instant_for_wall(batch.schema.field(found).type, field.type):
+                raise ColumnMismatch(field.name, batch.schema.field(found).type, field.type, "an instant has a zone")
+        return super()._output(planned, batch, numbers, chosen, keep)
+
+
+def _takes_instant_for_wall(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a timestamp of a zone would be read as one of none, which Spark refuses."""
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        return found.tz is not None and wanted.tz is None
+    if pa.types.is_nested(found) and found.num_fields == wanted.num_fields:
+        pairs = zip(range(found.num_fields), range(found.num_fields), strict=True)
+        return any(_takes_instant_for_wall(found.field(one).type, wanted.field(other).type) for one, other in pairs)
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrcSourceTask(ScanTask):
+    """A scan of a source's ORC files; columns are found by name, and one that a file lacks is null."""
+
+    def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, or of its part. Raises InvalidInput, JobError."""
+        file = planned.file
+        with reading_source(file.name, "ORC"), file.store.open_input(file.path) as source:
+            small = source.size() <= _WHOLE_ORC_BYTES
+            orc = pyarrow.orc.ORCFile(pa.BufferReader(source.read()) if small else source)
+            found = (find_name(orc.schema.names, field.name) for field in self.schema)
+            wanted = [orc.schema.names[index] for index in found if index is not None]
+            for stripe in planned.row_groups(orc.nstripes):
+                batch = orc.read_stripe(stripe, columns=wanted or orc.schema.names[:1])
+                yield self._output(planned, _orc_values(batch, orc.schema), None, None)
+
+
+def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The values as Spark reads them. Raises ColumnMismatch where Arrow does not show them."""
+    columns, names = [], batch.schema.names
+    for name, column in zip(names, batch.columns, strict=True):
+        metadata = schema.field(name).metadata or {}
+        if metadata.get(ORC_TYPE_KEY) == b"timestamp_ntz":
+            column = column.cast(pa.int64()).cast(pa.timestamp("us"))
+        elif pa.types.is_timestamp(column.type):
+            raise ColumnMismatch(name, column.type, pa.timestamp("us"), "the zone of its writer is not known")
+        elif pa.types.is_date(column.type) and len(column):
+            first = pc.min(column.cast(pa.int32())).as_py()
+            if first is not None and first < FIRST_SAFE_DAY:
+                raise ColumnMismatch(name, column.type, pa.date32(), "a date before 1582-10-15 may be of two calendars")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesTask:
+    """Lines of text files, as one column `value`, for `spark.range(0, len(bins), 1, len(bins))`."""
+
+    bins: Bins
+    text: TextFormat
+    kind: str
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of lines, in the order of the bin's files; raises TaskFailed."""
+        use_one_thread()
+        store = self.bins.store.open()
+        for number in task_numbers(batches):
+            for planned in self.bins.files(number, store):
+                yield from self.lines_of(planned)
+
+    def lines_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The lines of one file, or of its part. Raises InvalidInput, JobError."""
+        file = planned.file
+        kind = f"{self.kind} in {self.text.encoding.upper()}"
+        with reading_source(file.name, kind), file.store.open_input(file.path) as source:
+            ends = [number * source.size() // planned.parts for number in (planned.part, planned.part + 1)]
+            end = ends[1] if planned.part + 1 < planned.parts else None
+            for lines in lines_of(source, codec_of(file.path), self.text, ends[0], end):
+                yield pa.RecordBatch.from_arrays([lines], schema=LINE_SCHEMA)

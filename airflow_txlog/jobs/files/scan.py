@@ -20,6 +20,7 @@ from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
+from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA, RewriteTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
@@ -145,29 +146,30 @@ def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -
 
 def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:
     """The rows that `task` (made with `bins_for` of the same plan) reads, as a frame."""
-    frame = _over_bins(context, len(task.bins), task, spark_schema(task.output_schema))
+    frame = over_bins(context, len(task.bins), task, spark_schema(task.output_schema))
     marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in task.schema}
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
 def copies_frame(context: JobContext, task: RewriteTask) -> DataFrame:
     """Records of the copies that `task` makes, as a frame. To be collected once, and nothing else."""
-    return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+    return over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
 
 
 def changes_frame(context: JobContext, task: ChangeTask) -> DataFrame:
     """Records of the change files that `task` writes, as a frame. To be collected once, and nothing else."""
-    return _over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+    return over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
 
 
-def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False) -> Bins:
+def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
     """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder.
 
-    `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups.
+    `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups, and
+    at least `piece_bytes` of it.
     """
     sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
     if in_pieces:
-        parts = parts_of(context.parallelism, sizes)
+        parts = parts_of(context.parallelism, sizes, piece_bytes)
         if max(parts, default=1) > 1:
             plan = replace(plan, table=in_parts(plan.table, parts))
             sizes = [size // count for size, count in zip(sizes, parts, strict=True) for _ in range(count)]
@@ -210,20 +212,22 @@ def task_count(parallelism: int, sizes: Sequence[int]) -> int:
     return max(1, min(len(sizes), waves * parallelism, 1 + total // SMALLEST_BIN_BYTES))
 
 
-def parts_of(parallelism: int, sizes: Sequence[int]) -> list[int]:
+def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BYTES) -> list[int]:
     """Into how many parts each file goes, so that none of them is more than the work of one task.
 
-    A part is at least PIECE_BYTES: it is a row group or two of most writers, and a copy of it a file of good size.
+    A part has at least `piece_bytes`: PIECE_BYTES is a row group or two of most writers, and a copy of it a file of
+    good size.
     """
-    pieces = [max(1, size // PIECE_BYTES) for size in sizes]
+    pieces = [max(1, size // piece_bytes) for size in sizes]
     most = [size // count for size, count in zip(sizes, pieces, strict=True) for _ in range(count)]
     share = max(1, sum(sizes) // task_count(parallelism, most))
     return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
-def _over_bins(
-    context: JobContext, count: int, task: ScanTask | RewriteTask | ChangeTask, schema: StructType
+def over_bins(
+    context: JobContext, count: int, task: ScanTask | RewriteTask | ChangeTask | LinesTask, schema: StructType
 ) -> DataFrame:
+    """What a task makes of its bins, one Spark task each, as a frame."""
     if count == 0:
         return context.spark.createDataFrame([], schema)
     return context.spark.range(0, count, 1, count).mapInArrow(task, schema)

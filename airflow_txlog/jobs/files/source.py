@@ -28,13 +28,15 @@ from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COL
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
+from airflow_txlog.jobs.files.own_readers import check_no_file_functions, find_files, read_files
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, plan_of, scan_frame
-from airflow_txlog.jobs.files.source_files import canonical, reads_table
+from airflow_txlog.jobs.files.source_files import canonical, check_no_table, reads_table
+from airflow_txlog.jobs.files.source_listing import is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, records_of
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json
-from airflow_txlog.records import AnySource, QuerySource, SourceOperation, TableView, View
+from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.storage import Store, StoreReference
 
 # About what one bucket of a materialized source takes.
@@ -137,6 +139,10 @@ def build_source(
     described = context.record(SourceOperation).source if described is None else described
     if isinstance(described, QuerySource):
         reads_target = False
+        if any(
+            isinstance(view, FileView) and is_listed_here(view.paths, argument) for view in described.views.values()
+        ):
+            check_no_file_functions(described.sql, argument)
         for name, view in described.views.items():
             source = _view(context, view, f"{argument}.views.{name}", target)
             reads_target |= source.reads_target
@@ -204,8 +210,12 @@ def columns_of(context: JobContext, source: MaterializedSource, names: Collectio
 def _view(context: JobContext, view: View, argument: str, target: Snapshot | None) -> Source:
     if isinstance(view, TableView):
         return _table_view(context, view, target)
-    reader = context.spark.read.format(view.format).options(**view.options)
     try:
+        if is_listed_here(view.paths, argument):
+            found = find_files(context, view, argument)
+            check_no_table(found, context.root, argument)
+            return Source(frame=read_files(context, view, found, argument), reads_target=False)
+        reader = context.spark.read.format(view.format).options(**view.options)
         if view.schema is not None:
             reader = reader.schema(view.schema)
         frame = reader.load(list(view.paths))

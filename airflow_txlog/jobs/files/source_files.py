@@ -9,7 +9,7 @@ folder hold deleted rows, and what this job has staged. Source: soundness A2, C7
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.files.source_listing import SourceFiles
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.locations import local_path, split, store_kind
 from airflow_txlog.storage.local_files import real_path, stat_linked
@@ -52,14 +53,27 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
     reads = list(files_read(spark, frame))
     table = _raw_table(spark, [read for read in reads if not read.by_log], target)
     if table is not None:
-        raise InvalidJobSpec(
-            f"{argument} reads raw files in the folder of the Delta table {table}. Such a read brings deleted rows "
-            "back, and shows files that no version of the table names, those of this job among them. Read the table "
-            f'as table("{table}"), in SQL through a view of that kind; or name other files by a path that does not '
-            "hold the table. Nothing was read.",
-            argument=argument,
-        )
+        raise _is_raw(table, argument)
     return any(_lies_in(_place(root), canonical(target)) for read in reads for root in read.roots)
+
+
+def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for files listed here that are those of a Delta table, this or another."""
+    table = (
+        target if _overlaps([FilesRead(roots=frozenset(found.roots), folders=found.folders)], target) else found.table
+    )
+    if table is not None:
+        raise _is_raw(table, argument)
+
+
+def _is_raw(table: str, argument: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"{argument} reads raw files in the folder of the Delta table {table}. Such a read brings deleted rows "
+        "back, and shows files that no version of the table names, those of this job among them. Read the table "
+        f'as table("{table}"), in SQL through a view of that kind; or name other files by a path that does not '
+        "hold the table. Nothing was read.",
+        argument=argument,
+    )
 
 
 def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
@@ -131,11 +145,9 @@ def _folders(files: Iterable[str]) -> frozenset[str]:
 def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
     """The Delta table, by its folder, that these reads of raw files overlap; None where there is none."""
     reads = list(reads)
-    paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
-    # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
-    place, roots = canonical(target), frozenset[str]().union(*(read.roots for read in reads))
-    if any(_lies_in(_place(path), place) for path in paths) or any(_lies_in(place, _place(root)) for root in roots):
+    if _overlaps(reads, target):
         return target
+    paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
     folders = sorted({folder for path in paths for folder in _and_above(path)})
     if not is_classic(spark):
         return None
@@ -168,6 +180,14 @@ def _has_log(folder: str) -> bool:
         return stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
     except OSError:
         return False
+
+
+def _overlaps(reads: Sequence[FilesRead], target: str) -> bool:
+    """Whether files are read in the target's folder, or what is read may come to hold it."""
+    place, roots = canonical(target), frozenset[str]().union(*(read.roots for read in reads))
+    paths = roots.union(*(read.folders for read in reads))
+    # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
+    return any(_lies_in(_place(path), place) for path in paths) or any(_lies_in(place, _place(root)) for root in roots)
 
 
 def _and_above(path: str) -> Iterator[str]:

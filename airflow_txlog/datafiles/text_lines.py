@@ -1,0 +1,163 @@
+"""Lines of text files, as Spark's own readers of CSV and JSON cut them.
+
+A line ends with a line feed, a carriage return or both, or with the text that the author names; what follows the last
+of them is a line where it is not empty. The mark of UTF-8 at the start of a file is no part of its first line. The
+invariant: what is not text in the given encoding is an error, and never replaced by other characters.
+Source: Hadoop, LineReader; Spark, CSVExprUtils.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+BLOCK_BYTES = 4 * 1024 * 1024
+
+CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
+"""Compressed files, by how their names end."""
+OTHER_CODECS = frozenset({"deflate", "lz4", "lzo", "snappy", "xz"})
+"""How the names of files end whose compression is not read here."""
+ENCODINGS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
+"""Encodings in which a line end is one byte, by Python's name of them."""
+
+_ANY_END = re.compile(rb"\r\n|\n|\r")
+# What Java's `trim` takes away.
+_BLANK = "".join(map(chr, range(33)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFormat:
+    """How a file is cut into lines.
+
+    `line_end`: None for any of the three. `drops_blank`: lines of blanks and those that begin with `comment` are no
+    lines. `drops_header`: nor is the first line that is left of a file. `is_whole`: a file is one line.
+    """
+
+    encoding: str = "utf-8"
+    line_end: str | None = None
+    drops_blank: bool = False
+    comment: str | None = None
+    drops_header: bool = False
+    is_whole: bool = False
+
+
+def encoding_named(name: str) -> str | None:
+    """The encoding of this name, as `TextFormat` has it; None for one that is not read here."""
+    try:
+        return ENCODINGS.get(codecs.lookup(name).name)
+    except LookupError:
+        return None
+
+
+def codec_of(path: str) -> str | None:
+    """Arrow's name of the compression of a file; None where it has none."""
+    return CODECS.get(path.rpartition("/")[2].rpartition(".")[2])
+
+
+def lines_of(
+    source: Any, codec: str | None, text: TextFormat, start: int = 0, end: int | None = None
+) -> Iterator[pa.Array]:
+    """The lines of an open file that begin at its bytes from `start` up to `end`, exclusive.
+
+    A compressed file, and one that is a line as a whole, belongs to the part that begins at 0. Raises
+    pa.ArrowException, OSError and UnicodeDecodeError for what is no such text.
+    """
+    if start and (text.is_whole or codec is not None):
+        return
+    if codec is not None:
+        # Arrow would ask for 64 KiB at a time.
+        source, end = pa.CompressedInputStream(pa.BufferedInputStream(source, BLOCK_BYTES), codec), None
+    if text.is_whole:
+        yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
+        return
+    is_first = not start
+    for block in _blocks(source, text, start, end):
+        lines = _split(_without_mark(block, text) if is_first and not start else block, text)
+        if text.drops_blank:
+            lines = lines.filter(_is_filled(lines, text.comment))
+        if is_first and not start and text.drops_header:
+            lines, is_first = lines[1:], not len(lines)
+        else:
+            is_first = False
+        if len(lines):
+            yield lines
+
+
+def _blocks(source: Any, text: TextFormat, start: int, end: int | None) -> Iterator[bytes]:
+    """Blocks of whole lines: those that begin at `start` or behind it, and before `end`."""
+    at, data, is_done = max(start - 1, 0), b"", False
+    if at:
+        source.seek(at)
+    is_inside = start > 0  # in a line that belongs to the part before
+    while not is_done:
+        more = source.read(BLOCK_BYTES)
+        is_done = not more
+        data += more
+        if is_inside:
+            cut = _line_end(data, 0, text, is_last=is_done)
+            if cut is None:
+                continue
+            at, data, is_inside = at + cut, data[cut:], False
+        if end is not None and at + len(data) >= end:
+            cut = _line_end(data, end - 1 - at, text, is_last=is_done) if at < end else 0
+            if cut is not None:
+                if cut:
+                    yield data[:cut]
+                return
+        elif not is_done:
+            cut = _last_line_end(data, text)
+            if cut:
+                yield data[:cut]
+                at, data = at + cut, data[cut:]
+    if data and not is_inside:
+        yield data
+
+
+def _line_end(data: bytes, start: int, text: TextFormat, *, is_last: bool) -> int | None:
+    """Where the line ends that has the byte `start`, its end included; None where the data do not say."""
+    if text.line_end is not None:
+        found = data.find(text.line_end.encode(), start)
+        return None if found < 0 else found + len(text.line_end)
+    match = _ANY_END.search(data, start)
+    # Behind the data a line feed may follow.
+    if match is None or (match[0] == b"\r" and match.end() == len(data) and not is_last):
+        return None
+    return match.end()
+
+
+def _last_line_end(data: bytes, text: TextFormat) -> int:
+    """Where the last line ends that is known to be whole; 0 for none."""
+    if text.line_end is not None:
+        found = data.rfind(text.line_end.encode())
+        return 0 if found < 0 else found + len(text.line_end)
+    limit = len(data) - data.endswith(b"\r")
+    return max(data.rfind(b"\n", 0, limit), data.rfind(b"\r", 0, limit)) + 1
+
+
+def _split(block: bytes, text: TextFormat) -> pa.Array:
+    line_end = text.line_end or "\n"
+    if text.line_end is None and b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    found = _decoded(block.removesuffix(line_end.encode()), text)
+    return pc.split_pattern(pa.array([found], pa.large_string()), line_end).flatten().cast(pa.string())
+
+
+def _decoded(data: bytes, text: TextFormat) -> str:
+    if text.is_whole and b"\0" in data[:4]:
+        raise pa.ArrowInvalid("the text is of an encoding with several bytes a character")
+    return data.decode(text.encoding)
+
+
+def _without_mark(data: bytes, text: TextFormat) -> bytes:
+    return data.removeprefix(codecs.BOM_UTF8) if text.encoding == "utf-8" else data
+
+
+def _is_filled(lines: pa.Array, comment: str | None) -> pa.Array:
+    filled = pc.not_equal(pc.ascii_trim(lines, characters=_BLANK), "")
+    return filled if comment is None else pc.and_(filled, pc.invert(pc.starts_with(lines, comment)))

@@ -1,0 +1,325 @@
+"""Files of a source that Spark cannot open by itself, read in its Python workers: no connector of Hadoop's is needed.
+
+Parquet and ORC are read by Arrow. Of CSV and JSON the workers cut the lines, and Spark's own readers parse them, with
+their options, modes and inference. The invariant: the rows and the schema are those that Spark would read from the same
+files on a local disk; where that cannot be had, the source is refused by the name of what is in the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+import pyspark
+from pyspark.sql import Column, DataFrame, DataFrameReader
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
+
+from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesTask, OrcSourceTask, ParquetSourceTask
+from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.footer_schemas import orc_schema, parquet_schema
+from airflow_txlog.jobs.files.partition_folders import Values, partition_types
+from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
+from airflow_txlog.jobs.files.source_listing import Lookup, SourceFile, SourceFiles, list_source
+from airflow_txlog.jobs.sql.gate import quoted
+from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
+from airflow_txlog.records import FileView
+
+# Each partition of a CSV or JSON source is a part of Spark's plan.
+MAX_TEXT_PARTITIONS = 200
+# Text takes long to parse, and is cut anywhere: a task is worth it for less than a row group has.
+TEXT_PIECE_BYTES = 16 * 1024 * 1024
+# The first whose readers take a frame of lines.
+FIRST_SPARK_FOR_TEXT = (4, 2)
+LINES = spark_schema(LINE_SCHEMA)
+
+# Options by their names in small letters. Those that look for files are ours, those of the parsers Spark's.
+_LOOKUP = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
+_TEXT = """mode columnnameofcorruptrecord dateformat timestampformat timestampntzformat locale timezone
+    enabledatetimeparsingfallback multiline linesep encoding charset"""
+_CSV = """sep delimiter quote escape chartoescapequoteescaping comment header inferschema preferdate emptyvalue
+    nullvalue nanvalue positiveinf negativeinf ignoreleadingwhitespace ignoretrailingwhitespace maxcolumns
+    maxcharspercolumn inputbuffersize unescapedquotehandling"""
+_JSON = """primitivesasstring prefersdecimal allowcomments allowunquotedfieldnames allowsinglequotes
+    allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter allowunquotedcontrolchars
+    dropfieldifallnull infertimestamp"""
+_PARSED: dict[str, frozenset[str]] = {
+    "csv": frozenset(f"{_TEXT} {_CSV}".split()),
+    "json": frozenset(f"{_TEXT} {_JSON}".split()),
+    "parquet": frozenset(),
+    "orc": frozenset(),
+}
+# Options of which these values change nothing here.
+_WITHOUT_EFFECT = {
+    "mergeschema": ("false",),
+    "ignorecorruptfiles": ("false",),
+    "ignoremissingfiles": ("false",),
+    "enforceschema": ("true",),
+    "samplingratio": ("1", "1.0"),
+    "datetimerebasemode": ("exception", "corrected"),
+    "int96rebasemode": ("exception", "corrected"),
+}
+# Settings of a session of which another value changes what Spark reads.
+_SETTINGS = {
+    "parquet": {
+        "spark.sql.parquet.mergeSchema": "false",
+        "spark.sql.parquet.binaryAsString": "false",
+        "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+        "spark.sql.legacy.parquet.nanosAsLong": "false",
+        "spark.sql.files.ignoreCorruptFiles": "false",
+    },
+    "orc": {"spark.sql.orc.mergeSchema": "false", "spark.sql.files.ignoreCorruptFiles": "false"},
+    "csv": {"spark.sql.files.ignoreCorruptFiles": "false"},
+    "json": {"spark.sql.files.ignoreCorruptFiles": "false"},
+}
+_FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b", re.IGNORECASE)
+
+
+def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles:
+    """The files of a view; nothing of them is read yet.
+
+    Raises InvalidJobSpec (`argument`) for options that cannot be honoured, and as `list_source`.
+    """
+    options = _options_of(view)
+    _check_options(context, view, options, argument)
+    lookup = Lookup(
+        name_glob=options.get("pathglobfilter"),
+        recurses=_is_true(options, "recursivefilelookup"),
+        base=options.get("basepath"),
+    )
+    return list_source(view.paths, context.store.access, lookup, argument)
+
+
+def read_files(context: JobContext, view: FileView, found: SourceFiles, argument: str) -> DataFrame:
+    """The rows of a view's files, as a frame that was not evaluated yet.
+
+    Raises InvalidJobSpec (`argument`) for what cannot be read as Spark would read it, SourceNotFound where there is no
+    file to infer a schema from, and PySparkException where Spark refuses an option or the schema.
+    """
+    given = None if view.schema is None else _given(context, view.schema)
+    infers = context.spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled", "true") == "true"
+    names = {} if given is None else {field.name.lower(): field.dataType for field in given}
+    types = partition_types((file.values for file in found.files), names, argument, infers=infers)
+    if not found.files and given is None:
+        raise SourceNotFound(
+            f"{argument}: there are no files at {', '.join(view.paths)} (yet) from which a schema could be inferred. "
+            "Nothing was changed.",
+            argument=argument,
+        )
+    source = _Read(context=context, view=view, options=_options_of(view), argument=argument, found=found, types=types)
+    return source.columns(given) if view.format in ("parquet", "orc") else source.texts(given)
+
+
+def check_no_file_functions(sql: str, argument: str) -> None:
+    """Raises InvalidJobSpec for a query that asks Spark which file a row is of, where some files are read here."""
+    found = _FILE_FUNCTIONS.search(sql)
+    if found is not None:
+        raise InvalidJobSpec(
+            f"{argument}: the query asks for {found[0]}(), and Spark does not know the files of a view in an object "
+            "store, which this package reads. Read the folders of interest as views of their own. Nothing was read.",
+            argument=argument,
+        )
+
+
+def _check_options(context: JobContext, view: FileView, options: Mapping[str, str], argument: str) -> None:
+    for name, value in options.items():
+        if name in ("compression", "codec"):
+            continue  # of writers
+        if name not in _PARSED[view.format] | _LOOKUP and value.lower() not in _WITHOUT_EFFECT.get(name, ()):
+            raise _refused(argument, f"the option {name}={value}", "Leave it out")
+    if view.format == "csv" and _is_true(options, "multiline"):
+        raise _refused(argument, "CSV with multiLine", "Have the files written without line ends inside of values")
+    for name, value in _SETTINGS[view.format].items():
+        if str(context.spark.conf.get(name, value)).lower() != value:
+            raise _refused(argument, f"the setting {name}", f"Set it to {value}")
+
+
+def _refused(argument: str, what: str, advice: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"{argument}: files in an object store are read by this package and not by Spark, and {what} cannot be "
+        f"honoured. {advice}, or copy the files to a disk that Spark's workers share. Nothing was read.",
+        argument=argument,
+    )
+
+
+def _options_of(view: FileView) -> dict[str, str]:
+    """The options by their names in small letters: Spark goes by no case."""
+    return {name.lower(): value for name, value in view.options.items()}
+
+
+def _given(context: JobContext, ddl: str) -> StructType:
+    frame = context.spark.createDataFrame([], ddl)
+    return without_metadata(frame.schema, nullable=True)
+
+
+def _as_partition(text: Column, field: StructField) -> Column:
+    """The value of a folder, as its column's type."""
+    return (F.lit(None) if isinstance(field.dataType, NullType) else text.cast(field.dataType)).alias(field.name)
+
+
+def _nullable(text: str | None) -> Column:
+    """A constant that Spark takes for one that may be null, as it does with what folders say."""
+    return F.nullif(F.lit(text), F.lit(None).cast("string"))
+
+
+def _is_true(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name, "false").lower() == "true"
+
+
+class _Read:
+    """One view being read: its options by their names in small letters, its files and the types of its partitions."""
+
+    def __init__(
+        self,
+        *,
+        context: JobContext,
+        view: FileView,
+        options: Mapping[str, str],
+        argument: str,
+        found: SourceFiles,
+        types: Mapping[str, DataType],
+    ) -> None:
+        self._context, self._view, self._options, self._argument = context, view, options, argument
+        self._found, self._types = found, types
+        # Spark passes over files without a byte.
+        self._files = [file for file in found.files if file.size_bytes]
+
+    # --- Parquet and ORC --------------------------------------------------------------------------------------------
+
+    def columns(self, given: StructType | None) -> DataFrame:
+        """Rows of Parquet or ORC files."""
+        columns = self._with_partitions(self._in_footer() if given is None else given, is_given=given is not None)
+        # A partition's value is brought as the folder has it, and becomes its type by Spark's own cast.
+        stored = to_arrow_schema(
+            StructType(
+                [field if folder is None else StructField(field.name, StringType()) for field, folder in columns]
+            ),
+            timezone="UTC",
+        )
+        plan = plan_of(
+            self._found.store,
+            stored,
+            [file.path for file in self._files],
+            [file.size_bytes for file in self._files],
+            {
+                field.name: [dict(file.values)[folder] for file in self._files]
+                for field, folder in columns
+                if folder is not None
+            },
+        )
+        task = ParquetSourceTask if self._view.format == "parquet" else OrcSourceTask
+        frame = scan_frame(self._context, plan, task(bins=bins_for(self._context, plan, in_pieces=True), schema=stored))
+        return frame.select(
+            *(
+                frame[quoted(field.name)] if folder is None else _as_partition(frame[quoted(field.name)], field)
+                for field, folder in columns
+            )
+        )
+
+    def _in_footer(self) -> StructType:
+        if not self._files:
+            raise SourceNotFound(
+                f"{self._argument}: the files at {', '.join(self._view.paths)} are empty (yet). Nothing was changed.",
+                argument=self._argument,
+            )
+        if self._view.format == "orc":
+            return orc_schema(self._found.store, self._files[0].path, self._argument)
+        return parquet_schema(self._found.store, min(file.path for file in self._files), self._argument)
+
+    def _with_partitions(self, schema: StructType, *, is_given: bool) -> list[tuple[StructField, str | None]]:
+        """The columns of the files and those of their folders, in Spark's order; beside these their folders' name."""
+        folders = {name.lower(): name for name in self._types}
+        of_folders = {name: StructField(folder, self._types[folder]) for name, folder in folders.items()}
+        columns: list[tuple[StructField, str | None]] = []
+        for field in schema:
+            found = of_folders.get(field.name.lower())
+            if found is None:
+                columns.append((field, None))
+            elif is_given:
+                # Spark takes it out of what was given, and puts it behind that.
+                of_folders[field.name.lower()] = field
+            else:
+                columns.append((of_folders.pop(field.name.lower()), folders[field.name.lower()]))
+        return [*columns, *((field, folders[name]) for name, field in of_folders.items())]
+
+    # --- CSV and JSON -----------------------------------------------------------------------------------------------
+
+    def texts(self, given: StructType | None) -> DataFrame:
+        """Rows of CSV or JSON files, whose lines Spark parses."""
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) < FIRST_SPARK_FOR_TEXT:
+            what = f"{self._view.format} by PySpark {pyspark.__version__}"
+            raise _refused(self._argument, what, "Install PySpark 4.2 or later")
+        by_values: dict[Values, list[SourceFile]] = {}
+        # Spark names the columns by the first line of its first task, which begins with the largest file.
+        files = sorted(self._files, key=lambda file: -file.size_bytes)
+        for file in files:
+            by_values.setdefault(file.values, []).append(file)
+        if len(by_values) > MAX_TEXT_PARTITIONS:
+            what = f"{self._view.format} in {len(by_values)} partition folders (at most {MAX_TEXT_PARTITIONS})"
+            raise _refused(self._argument, what, "Name fewer folders, or set recursiveFileLookup=true")
+        text = self._text_format()
+        schema = given
+        if schema is None:
+            schema = self._parsed(self._reader(), self._lines(files, text)).schema
+        # The header of each file is taken away with its lines: Spark would look for the first one's in all of them.
+        has_header = self._view.format == "csv" and _is_true(self._options, "header")
+        text = replace(text, drops_header=has_header)
+        columns = self._with_partitions(schema, is_given=given is not None)
+        in_files = StructType([f for f, folder in columns if folder is None]) if given is not None else schema
+        frames = []
+        for values, members in (by_values or {(): []}).items():
+            rows = self._parsed(self._reader(header="false").schema(in_files), self._lines(members, text))
+            texts = dict(values)
+            frames.append(
+                rows.select(
+                    *(
+                        rows[quoted(field.name)]
+                        if folder is None
+                        else _as_partition(_nullable(texts.get(folder)), field)
+                        for field, folder in columns
+                    )
+                )
+            )
+        return reduce(DataFrame.union, frames)
+
+    def _reader(self, **more: str) -> DataFrameReader:
+        left_out = _LOOKUP | {"encoding", "charset", "multiline", *_WITHOUT_EFFECT, *more}
+        own = {name: value for name, value in self._options.items() if name not in left_out}
+        return self._context.spark.read.options(**own, **(more if self._view.format == "csv" else {}))
+
+    def _parsed(self, reader: DataFrameReader, lines: DataFrame) -> DataFrame:
+        return reader.csv(lines) if self._view.format == "csv" else reader.json(lines)
+
+    def _lines(self, files: Sequence[SourceFile], text: TextFormat) -> DataFrame:
+        paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
+        plan = plan_of(self._found.store, LINE_SCHEMA, paths, sizes)
+        bins = bins_for(self._context, plan, in_pieces=True, piece_bytes=TEXT_PIECE_BYTES)
+        return over_bins(
+            self._context, len(bins), LinesTask(bins=bins, text=text, kind=self._view.format.upper()), LINES
+        )
+
+    def _text_format(self) -> TextFormat:
+        """How the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""
+        options = self._options
+        asked = options.get("encoding", options.get("charset", "UTF-8"))
+        encoding, line_end = encoding_named(asked), options.get("linesep")
+        if encoding is None:
+            raise _refused(self._argument, f"the encoding {asked}", "Have the files written in UTF-8")
+        if line_end is not None and line_end != "\r\n" and not (len(line_end) == 1 and line_end.isascii()):
+            raise _refused(self._argument, "a lineSep of several characters", "Leave it out")
+        for file in self._files:
+            if file.path.rpartition(".")[2] in OTHER_CODECS:
+                raise _refused(self._argument, f"the compression of {file.path}", "Have it compressed with gzip")
+        is_csv = self._view.format == "csv"
+        return TextFormat(
+            encoding=encoding,
+            line_end=line_end,
+            drops_blank=is_csv,
+            comment=(options.get("comment") or None) if is_csv else None,
+            is_whole=_is_true(options, "multiline"),
+        )

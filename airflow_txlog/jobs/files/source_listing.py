@@ -1,0 +1,264 @@
+"""The files of a source in a store that Spark cannot read: found by the source's paths as Spark finds its own.
+
+A path is a file, a folder or a glob. Of a folder the files directly in it are read, and those in folders named
+`column=value` below it; names that begin with "_" or "." are hidden. The invariant: the files are listed once, and
+every step of the source reads exactly those.
+Source: Spark, InMemoryFileIndex and HadoopFSUtils; Hadoop, GlobPattern and GlobExpander.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_txlog.engine.log.names import LOG_DIRECTORY
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore
+from airflow_txlog.jobs.files.partition_folders import Values, values_in
+from airflow_txlog.locations import LOCAL, scheme_of, split
+from airflow_txlog.storage import STORES, Access, Store, open_store
+
+_GLOB = re.compile(r"[*?\[\]{}\\]")
+# In a class of characters everything but a range is taken as it stands.
+_IN_CLASS, _ESCAPE = re.compile(r"([\[\]\\^&~|])"), r"\\\1"
+# As Spark's own check of names.
+_HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """How files are looked for, from the options of the source.
+
+    `name_glob`: of files' names. `recurses`: every file below a root, without partition columns. `base`: the folder
+    below which folders name partition values; by default each root itself.
+    """
+
+    name_glob: str | None = None
+    recurses: bool = False
+    base: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One file. `path` is an absolute URI; `values` are those of its folders."""
+
+    path: str
+    size_bytes: int
+    values: Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFiles:
+    """The files of a source by path, and a store that opens each of them.
+
+    `roots`: what was named, globs expanded. `table`: the folder of a Delta table that one of the files lies in.
+    """
+
+    store: Store
+    roots: tuple[str, ...]
+    files: tuple[SourceFile, ...]
+    table: str | None
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """The folders that the files lie in."""
+        return frozenset(file.path.rpartition("/")[0] for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What is in and below a folder, sizes by absolute URI, and which of it one path names."""
+
+    store: Store
+    sizes: Mapping[str, int]
+    roots: Sequence[str]
+
+
+def is_listed_here(paths: Sequence[str], argument: str) -> bool:
+    """Whether the paths lie in stores that this package reads by itself, and not in Spark's.
+
+    Raises InvalidJobSpec (`argument`) for a list of both kinds, UnsupportedStore for what lies in a process's memory.
+    """
+    ours = [path for path in paths if scheme_of(path) in STORES and scheme_of(path) != LOCAL]
+    if ours and len(ours) < len(paths):
+        raise InvalidJobSpec(
+            f"{argument}: the paths lie in different kinds of stores. Give each kind its own view in a query. Nothing "
+            "was read.",
+            argument=argument,
+        )
+    for path in ours:
+        check_reachable(path)
+    return bool(ours)
+
+
+def check_reachable(root: str) -> None:
+    """Raises UnsupportedStore for what lives in this process's memory: executors could not see it."""
+    if scheme_of(root) == "memory":
+        raise UnsupportedStore(
+            f"{root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
+            uri=root,
+            filesystem="memory",
+        )
+
+
+def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: str) -> SourceFiles:
+    """The files that the paths name.
+
+    Raises SourceNotFound (`argument`) where there is nothing at a path, InvalidJobSpec for a base that does not hold
+    them, and what the store raises.
+    """
+    # As data files that a log names by their URI: a source may lie in several folders or buckets.
+    anywhere = replace(access, allow_absolute_paths=True)
+    base = None if lookup.base is None else open_store(lookup.base, anywhere).root
+    pattern = None if lookup.name_glob is None else _pattern(lookup.name_glob)
+    listed = [_listed(path, anywhere, argument) for path in paths]
+    found: list[tuple[SourceFile, bool]] = []
+    for path, each in zip(paths, listed, strict=True):
+        if not each.roots:
+            raise SourceNotFound(
+                f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument
+            )
+        for root in each.roots:
+            found += _files_of(root, each.sizes, lookup, base, argument)
+    # Without partition columns Spark reads no folders below the ones that are named.
+    is_deep = lookup.recurses or any(file.values for file, _ in found)
+    files = [file for file, is_direct in found if is_deep or is_direct]
+    if pattern is not None:
+        files = [file for file in files if pattern.fullmatch(file.path.rpartition("/")[2])]
+    return SourceFiles(
+        store=listed[0].store,
+        roots=tuple(root for each in listed for root in each.roots),
+        files=tuple(files),
+        table=_table_of(files, listed),
+    )
+
+
+def _listed(path: str, access: Access, argument: str) -> _Listed:
+    parts = path.rstrip("/").split("/")
+    first = next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))
+    fixed, pattern = "/".join(parts[:first]), "/".join(parts[first:])
+    folder, _, name = fixed.rpartition("/")
+    if not pattern and split(folder).path.strip("/"):
+        store = open_store(folder, access)
+        file = store.stat(name)
+        if file is not None:
+            found = f"{store.root}/{name}"
+            return _Listed(store=store, sizes={found: file.size_bytes}, roots=[found])
+    if not split(fixed).path.strip("/"):
+        raise InvalidJobSpec(
+            f"{argument}: {path} looks through a whole bucket. Name a folder in it. Nothing was read.",
+            argument=argument,
+        )
+    store = open_store(fixed, access)
+    sizes = {f"{store.root}/{info.path}": info.size_bytes for info in store.walk()}
+    if not pattern:
+        return _Listed(store=store, sizes=sizes, roots=[store.root] if sizes else [])
+    matched = set()
+    for alternative in _alternatives(pattern):
+        components = [_pattern(part) for part in alternative.split("/")]
+        for file_path in sizes:
+            names = file_path[len(store.root) + 1 :].split("/")[: len(components)]
+            if len(names) == len(components) and all(
+                component.fullmatch(each) for component, each in zip(components, names, strict=True)
+            ):
+                matched.add("/".join([store.root, *names]))
+    return _Listed(store=store, sizes=sizes, roots=sorted(matched))
+
+
+def _files_of(
+    root: str, sizes: Mapping[str, int], lookup: Lookup, base: str | None, argument: str
+) -> Iterator[tuple[SourceFile, bool]]:
+    """The files that a root stands for, each with whether it lies directly in it or is it."""
+    folder = root.rpartition("/")[0] if root in sizes else root
+    if base is not None and not f"{folder}/".startswith(f"{base}/"):
+        raise InvalidJobSpec(
+            f"{argument}: the option basePath names {base}, which does not hold {root}. Nothing was read.",
+            argument=argument,
+        )
+    above = "" if base is None else folder[len(base) + 1 :]
+    paths = [root] if root in sizes else sorted(path for path in sizes if path.startswith(f"{root}/"))
+    for path in paths:
+        parts = path[len(folder) + 1 :].split("/")
+        if any(_HIDDEN.fullmatch(part) for part in parts):
+            continue
+        inner = "/".join(filter(None, [above, *parts[:-1]]))
+        values = () if lookup.recurses else values_in(inner)
+        yield SourceFile(path=path, size_bytes=sizes[path], values=values), len(parts) == 1
+
+
+def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | None:
+    mark = f"/{LOG_DIRECTORY}/"
+    tables = {path.partition(mark)[0] for each in listed for path in each.sizes if mark in path}
+    for file in files:
+        for table in tables:
+            if file.path.startswith(f"{table}/"):
+                return table
+    above = {folder for each in listed for folder in _and_above(each.store.root)}
+    for folder in sorted(above):
+        # A folder above may be closed to this job.
+        with contextlib.suppress(Exception):
+            if open_store(folder, listed[0].store.access).list(LOG_DIRECTORY):
+                return folder
+    return None
+
+
+def _and_above(uri: str) -> Iterator[str]:
+    """A URI and every folder above it, up to the top of its store."""
+    scheme, separator, rest = uri.partition("://")
+    parts = rest.split("/")
+    for end in range(len(parts), 0, -1):
+        yield scheme + separator + "/".join(parts[:end])
+
+
+# --- globs ----------------------------------------------------------------------------------------------------------
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The patterns without braces that one with braces stands for: `{a,b/c}/*` is `a/*` and `b/c/*`."""
+    opened = None
+    depth = number = 0
+    commas: list[int] = []
+    while number < len(pattern):
+        char = pattern[number]
+        if char == "\\":
+            number += 1
+        elif char == "{":
+            opened, depth = (number if depth == 0 else opened), depth + 1
+        elif char == "," and depth == 1:
+            commas.append(number)
+        elif char == "}" and depth:
+            depth -= 1
+            if depth == 0 and opened is not None:
+                ends = [opened, *commas, number]
+                choices = [pattern[start + 1 : end] for start, end in itertools.pairwise(ends)]
+                rest = _alternatives(pattern[number + 1 :])
+                return [pattern[:opened] + each + tail for c in choices for each in _alternatives(c) for tail in rest]
+        number += 1
+    return [pattern]
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """A name's glob, without braces, as an expression: `*`, `?`, `[a-z]`, `[^a]`; a backslash takes what follows."""
+    text = ""
+    number = 0
+    while number < len(glob):
+        char = glob[number]
+        end = glob.find("]", number + 2) if char == "[" else -1
+        if char == "\\" and number + 1 < len(glob):
+            number += 1
+            text += re.escape(glob[number])
+        elif char == "*":
+            text += ".*"
+        elif char == "?":
+            text += "."
+        elif end > 0:
+            inside = glob[number + 1 : end]
+            is_not = inside[0] in "^!"
+            text += f"[{'^' * is_not}{_IN_CLASS.sub(_ESCAPE, inside[is_not:])}]"
+            number = end
+        else:
+            text += re.escape(char)
+        number += 1
+    return re.compile(text, re.DOTALL)
