@@ -10,6 +10,7 @@ Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional r
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import os
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from botocore.exceptions import HTTPClientError, NoCredentialsError, PartialCredentialsError
+from botocore.handlers import add_expect_header
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
@@ -48,8 +50,8 @@ OPTIONS: dict[str, type] = {
     "secret": str,
     "token": str,
 }
-# How long a request waits for an answer. One try a call: ours are counted against one deadline.
-TIMEOUT_S = 15
+# How long a request waits for the next bytes, and for the last. One try a call: ours are counted against one deadline.
+TIMEOUT_S, LONGEST_S = 15, 300
 _CLIENT = {"retries": {"total_max_attempts": 1}, "connect_timeout": 5}
 _BUSY = frozenset({408, 409, 425, 429})
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
@@ -278,18 +280,24 @@ class S3Bucket:
         # The session's credentials and, where no region is given, the bucket's region are asked for here.
         filesystem = self._connection.filesystem()
         await filesystem.set_session()
-        return await filesystem.get_s3(self._name)
+        client = await filesystem.get_s3(self._name)
+        # A put would first ask whether it may go on: one way more, and a server that is silent is waited for for ever.
+        client.meta.events.unregister("before-call.s3", add_expect_header)
+        return client
 
     async def _endpoint(self) -> str:
         client = await self._client()
         return str(client.meta.endpoint_url)
 
     def _run(self, coroutine: Any) -> Any:
-        return sync(self._connection.filesystem().loop, _returned, coroutine)
+        return sync(self._connection.filesystem().loop, _within_limit, coroutine)
 
 
-async def _returned(coroutine: Any) -> Any:
-    return await coroutine
+async def _within_limit(coroutine: Any) -> Any:
+    try:
+        return await asyncio.wait_for(coroutine, LONGEST_S)
+    except TimeoutError as error:
+        raise NotAnswered(errno.EAGAIN, f"a request took more than {LONGEST_S} seconds") from error
 
 
 class _EmptyRange(OSError):

@@ -134,6 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
 
+    def handle_expect_100(self) -> bool:
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def log_message(self, *args: Any) -> None:
         """Nothing: the proxy's counts are what a test looks at."""
 
