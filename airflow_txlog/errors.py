@@ -29,6 +29,7 @@
     │   └── AppendOnlyViolation · IdempotencyKeyReused · TransactionExpired
     ├── SourceNotFound                 what the job reads is not there, or not yet
     └── JobError                       a job that failed outside our rules
+        ├── CredentialsUnavailable     the connection of its store gives none
         └── JobLost                    it ended without an answer: whether it committed is unknown
 
 A caller branches on the class or on an attribute, never on the text. Every keyword argument becomes an attribute and
@@ -57,9 +58,7 @@ class TxlogError(Exception):
         self.message = message
         self.facts: dict[str, Any] = facts
         # Facts are set on the instance so that an attribute such as `retryable` may be overridden for one error.
-        for name in self.fact_names:
-            setattr(self, name, None)
-        for name, value in facts.items():
+        for name, value in (dict.fromkeys(self.fact_names) | facts).items():
             setattr(self, name, value)
         if "has_application_transaction" in self.fact_names:
             # The outcome is unknown: only work that carries one can find out by running again.
@@ -70,12 +69,8 @@ class TxlogError(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """`{"type", "message", "retryable", "facts"}`: what a JobResult carries."""
-        return {
-            "type": type(self).__name__,
-            "message": self.message,
-            "retryable": self.retryable,
-            "facts": dict(self.facts),
-        }
+        facts = dict(self.facts)
+        return {"type": type(self).__name__, "message": self.message, "retryable": self.retryable, "facts": facts}
 
 
 def from_dict(data: dict[str, Any]) -> TxlogError:
@@ -439,11 +434,17 @@ class JobError(TxlogError):
     fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail")
 
 
+class CredentialsUnavailable(JobError, PermissionError):
+    """A store's connection (`storage_conn_id`) gives no credentials: the request was not sent. Never holds a secret."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("connection",)
+    errno = 13  # EACCES
+
+
 class JobLost(JobError):
     """The job ended without an answer: its process, its JVM or a Python worker died. Its commit was not found.
 
-    Retryable exactly when the work carries an application transaction, because then a repeated run finds out whether
-    a commit landed all the same.
+    Retryable exactly when the work carries an application transaction: a repeated run then finds what has landed.
     """
 
     fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail", "exit_code", "has_application_transaction")

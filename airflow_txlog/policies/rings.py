@@ -63,6 +63,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
         Ring.AIRFLOW,
         "Spark or the machine: a full disk, a permission, a store that does not answer, Spark that does not start",
     ),
+    errors.CredentialsUnavailable: (Ring.AIRFLOW, "a secrets backend or a token service may answer again"),
     errors.SourceNotFound: (Ring.AIRFLOW, "the file or the table may arrive"),
     errors.CommitOverwritten: (Ring.NONE, "the same writer would overwrite the next commit too"),
     errors.OverwritingWriter: (Ring.NONE, "the same writer would overwrite our commits"),

@@ -32,6 +32,7 @@ from airflow_txlog.errors import (
     CommitContention,
     CommitStateUnknown,
     ConcurrentLogCleanup,
+    CredentialsUnavailable,
     OutsideTable,
     TableNotFound,
     TableReplaced,
@@ -274,7 +275,7 @@ def put_and_read_back(
                     return None
                 is_taken = True
         except Exception as error:
-            if isinstance(error, OutsideTable) and is_refused:
+            if isinstance(error, OutsideTable | CredentialsUnavailable) and is_refused:
                 raise  # before anything was made
             failure = error
             # One put that was not answered may land later, whatever the next one returns.

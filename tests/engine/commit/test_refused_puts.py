@@ -105,6 +105,17 @@ def test_a_refusal_that_cannot_be_borne_out_by_reading_is_unknown_and_not_waited
     assert clock.slept == []
 
 
+def test_a_put_that_was_not_sent_for_want_of_credentials_is_no_unknown_commit(
+    table: Table, store: RefusingStore, clock: Any
+) -> None:
+    """Nothing can be read back either; but nothing was sent."""
+    tx, store.refuses_reads = begun(table), True
+    store.script = [errors.CredentialsUnavailable("no credentials", connection="lake")]
+    with pytest.raises(errors.CredentialsUnavailable):
+        tx.commit("WRITE")
+    assert clock.slept == []
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written_is_a_permission_error(table: Table, tmp_path: Path, clock: Any) -> None:
     tx, log = begun(table), tmp_path / "t" / "_delta_log"
