@@ -84,6 +84,8 @@ class JobSpec:
     `strict_writers` refuses a table whose last commits name an engine that would replace ours (docs/writers.md).
     `storage_options` say how the stores of the job's tables are opened, in every process. They hold references to
     credentials, never a secret: they are written down with the rest of the spec.
+    `storage_conn_id` names the Airflow connection whose credentials open them; each process asks for those when it
+    needs them (docs/credentials.md). Null: each process has an identity of its own.
     `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
     `unrestricted` names what is the DAG author's own text: "query", "options", "spark_conf" (docs/operators.md). What
     it does not name is restricted to what cannot load code, here and in the job.
@@ -105,6 +107,7 @@ class JobSpec:
     conflict_deadline_s: int = 3600
     strict_writers: bool = False
     storage_options: dict[str, Any] = field(default_factory=dict)
+    storage_conn_id: str | None = None
     allow_absolute_paths: bool = False
     unrestricted: tuple[str, ...] = ()
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
@@ -123,6 +126,8 @@ class JobSpec:
         want("storage_options", isinstance(self.storage_options, dict), "a mapping")
         plain("storage_options", self.storage_options)
         _check_no_secret("storage_options", self.storage_options)
+        named = self.storage_conn_id is None or is_text(self.storage_conn_id)
+        want("storage_conn_id", named, "the name of a connection, or null", self.storage_conn_id)
         for name in ("strict_writers", "allow_absolute_paths"):
             want(name, isinstance(getattr(self, name), bool), "true or false", getattr(self, name))
         key = self.saved_work_key

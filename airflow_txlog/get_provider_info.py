@@ -83,9 +83,15 @@ def _connection_type() -> dict[str, Any]:
             },
             "storage_options": {
                 "label": "Storage options",
-                "description": "A JSON object: how the tables' stores are opened. References to credentials, no "
-                "secrets: each process uses its own identity. The stores of today need none.",
+                "description": "A JSON object: how the tables' stores are opened (endpoint, region and the like). "
+                "No secrets: those belong in the connection that the next field names.",
                 "schema": {"type": ["string", "null"], "format": "json"},
+            },
+            "storage_conn_id": {
+                "label": "Storage connection",
+                "description": "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the "
+                "tables' store. Empty: each process uses its own identity.",
+                "schema": {"type": ["string", "null"]},
             },
             "allow_absolute_paths": {
                 "label": "Allow absolute paths",

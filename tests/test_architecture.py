@@ -34,7 +34,8 @@ OURS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(BASE, ()),
     **dict.fromkeys(CONTRACT, ("errors", "locations", *CONTRACT)),
     "limits": ("errors",),
-    "storage": (*BASE, "limits", "storage"),
+    "credentials": ("clock", "errors"),
+    "storage": (*BASE, "limits", "credentials", "storage"),
     "datafiles": (*BASE, "limits", "storage", "datafiles"),
     "engine": ("", *BASE, "limits", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already: asked on both sides of the process boundary.
@@ -57,7 +58,19 @@ OURS: dict[str, tuple[str, ...]] = {
         "jobs",
     ),
     **dict.fromkeys(
-        AIRFLOW_SIDE, ("", *BASE, *CONTRACT, "application", "saved_work", "wording", "storage", "engine", *AIRFLOW_SIDE)
+        AIRFLOW_SIDE,
+        (
+            "",
+            *BASE,
+            *CONTRACT,
+            "credentials",
+            "application",
+            "saved_work",
+            "wording",
+            "storage",
+            "engine",
+            *AIRFLOW_SIDE,
+        ),
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
     "cli": ("errors", "locations", *CONTRACT, "wording", "engine", "hooks", "cli"),
@@ -73,6 +86,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "records": ("msgspec",),
     "application": (),
     "limits": (),
+    # With the client of the cloud, where there is one.
+    "credentials": ("google",),
     "storage": ("pyarrow", "fsspec", *CLIENTS),
     "saved_work": (),
     "wording": (),
@@ -81,6 +96,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow",)),
     "operators": ("airflow", "jinja2"),
+    # Tokens of an identity, by the packages that the cloud's own client brings.
+    "hooks": ("airflow", "google", "azure"),
     "cli": ("airflow", "rich"),
     "get_provider_info": (),
 }

@@ -2,9 +2,9 @@
 
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
 to, and in `extra` `spark_conf` (settings of every job), `storage_options` (how stores are opened: references, no
-secrets), `runner`, `strict_writers` (see docs/writers.md) and `allow_absolute_paths`. It holds no secret: credentials
-belong to the process that runs the job. Invariant: nothing is read, neither a connection nor a table, before a method
-is called.
+secrets), `storage_conn_id` (the connection whose credentials open them, see docs/credentials.md), `runner`,
+`strict_writers` (see docs/writers.md) and `allow_absolute_paths`. It holds no secret. Invariant: nothing is read,
+neither a connection nor a table, before a method is called.
 A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
@@ -34,6 +34,9 @@ class TxlogHook(BaseHook):
 
     :param txlog_conn_id: a connection of type `txlog`, or None for none: then every table is named by its full URI.
         A connection that is named and does not exist is an error when it is first needed.
+    :param storage_conn_id: the connection of the cloud (type aws, google_cloud_platform, wasb or adls) whose
+        credentials open the tables' store, instead of the one that the extra of `txlog_conn_id` names. Without either,
+        each process uses its own identity.
     """
 
     conn_name_attr = "txlog_conn_id"
@@ -41,9 +44,10 @@ class TxlogHook(BaseHook):
     conn_type = "txlog"
     hook_name = "Delta tables (txlog)"
 
-    def __init__(self, txlog_conn_id: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, txlog_conn_id: str | None = None, storage_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.txlog_conn_id = txlog_conn_id
+        self._storage_conn_id = storage_conn_id
         self._tables: dict[str, Table] = {}
 
     @cached_property
@@ -67,9 +71,31 @@ class TxlogHook(BaseHook):
         return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in conf.items()}
 
     @property
+    def storage_conn_id(self) -> str | None:
+        """The connection whose credentials open the tables' store; None where each process has its own identity."""
+        return self._storage_conn_id or self._extra.get("storage_conn_id") or None
+
+    @cached_property
     def storage_options(self) -> dict[str, Any]:
-        """How the connection's tables are opened. Raises InvalidJobSpec where that is no JSON object."""
-        return self._json_object("storage_options", "a JSON object")
+        """How tables are opened: the connection's options, over what `storage_conn_id` holds beside its secrets.
+
+        From here on this process can use the credentials of `storage_conn_id`, and hand them to its jobs.
+
+        Raises InvalidJobSpec where the options are no JSON object, or ask for another identity than that connection's.
+        """
+        given = self._json_object("storage_options", "a JSON object")
+        if self.storage_conn_id is None:
+            return given
+        from airflow_txlog.hooks.storage_connection import open_storage_connection
+
+        for name in ("anon", "profile"):
+            if given.get(name):
+                raise InvalidJobSpec(
+                    f"Connection {self.txlog_conn_id}: storage_options has {name}, and storage_conn_id is "
+                    f"{self.storage_conn_id!r}: a store is opened with one identity. Leave one of them out.",
+                    argument="storage_options",
+                )
+        return {**open_storage_connection(self.storage_conn_id), **given}
 
     def _json_object(self, name: str, expected: str) -> dict[str, Any]:
         # The connection form keeps a JSON field as a text.
@@ -200,6 +226,7 @@ class TxlogHook(BaseHook):
             strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),
             storage_options=self.storage_options,
+            storage_conn_id=self.storage_conn_id,
             allow_absolute_paths=self.allow_absolute_paths,
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner

@@ -35,6 +35,9 @@ class TxlogOperator(BaseOperator):
     :param table_uri: the table: an absolute path, a URI, or with a connection that has a base folder a name under it.
         (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
+    :param storage_conn_id: a connection of type `aws`, `google_cloud_platform`, `wasb` or `adls`, whose credentials
+        open the table's store; None takes the one that the extra of `txlog_conn_id` names, else each process uses its
+        own identity. It is read when the task runs (docs/credentials.md).
     :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), or a
         `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
     :param spark_conf: Spark settings of this job, over those of the connection. No secrets: they are shown in the UI.
@@ -62,6 +65,7 @@ class TxlogOperator(BaseOperator):
         *,
         table_uri: str,
         txlog_conn_id: str | None = None,
+        storage_conn_id: str | None = None,
         runner: str | Runner | None = None,
         spark_conf: Mapping[str, Any] | None = None,
         unrestricted: str | Collection[str] = (),
@@ -72,6 +76,7 @@ class TxlogOperator(BaseOperator):
         super().__init__(**kwargs)
         self.table_uri = path_text(table_uri)
         self.txlog_conn_id = txlog_conn_id
+        self.storage_conn_id = storage_conn_id
         self.runner = runner
         self.spark_conf = spark_conf
         self.unrestricted = (unrestricted,) if isinstance(unrestricted, str) else tuple(unrestricted)
@@ -88,7 +93,7 @@ class TxlogOperator(BaseOperator):
         """The hook of this operator's connection."""
         from airflow_txlog.hooks.txlog import TxlogHook
 
-        return TxlogHook(self.txlog_conn_id)
+        return TxlogHook(self.txlog_conn_id, self.storage_conn_id)
 
     def job_arguments(self) -> dict[str, Any]:
         """The fields of the operation's record, from the rendered fields of this operator."""
@@ -194,6 +199,7 @@ class TxlogOperator(BaseOperator):
             annotations=annotations_of(context),
             strict_writers=hook.strict_writers,
             storage_options=hook.storage_options,
+            storage_conn_id=hook.storage_conn_id,
             allow_absolute_paths=hook.allow_absolute_paths,
         )
         application = self.application(context, table_uri)

@@ -3,7 +3,8 @@
 The same way in and out as a remote submit: the spec goes in as a file, the result comes back as a file, and the exit
 code decides nothing. Invariants: the child never outlives the call (it stays in the task's process group, ends when
 its standard input does, and is stopped in a `finally`). Nothing of the spec stands in the command line, and neither
-file has a name: both are gone with the two processes, however they end.
+file has a name: both are gone with the two processes, however they end. Credentials of a store are in neither: the
+child asks this process for them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,7 @@ from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost
 from airflow_txlog.jobs.spark.installation import DISK_FULL
 from airflow_txlog.runners.base import Log, result_of_lost, result_or_error
+from airflow_txlog.runners.credentials_endpoint import credentials_environment
 from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 
 TERMINATION_GRACE_S = 5.0
@@ -56,7 +58,8 @@ class ChildProcessRunner:
                 _take_room(result_file)
             except OSError as error:
                 raise _not_started(spec, error) from error
-            exit_code, tail = self._run_child(spec_file, result_file, log)
+            credentials = files.enter_context(credentials_environment(spec.storage_conn_id))
+            exit_code, tail = self._run_child(spec_file, result_file, log, credentials)
             result = read_result(result_uri)
         if result is not None:
             return result_or_error(spec, result)
@@ -72,7 +75,9 @@ class ChildProcessRunner:
         if process is not None:
             _stop(process)
 
-    def _run_child(self, spec_file: IO[bytes], result_file: IO[bytes], log: Log) -> tuple[int, str]:
+    def _run_child(
+        self, spec_file: IO[bytes], result_file: IO[bytes], log: Log, credentials: Mapping[str, str]
+    ) -> tuple[int, str]:
         tail = Tail()
         # No start_new_session: Airflow kills a task by its process group, and the child must be in it.
         process = subprocess.Popen(
@@ -81,7 +86,7 @@ class ChildProcessRunner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env={**_environment(), **credentials},
         )
         self._process, self._killed = process, False
         try:

@@ -3,20 +3,27 @@
 For tests, demos and `airflow dags test`, where one warm session saves about ten seconds a task. A Spark that dies
 takes the task with it, so the child process is the default everywhere else. Invariant: a session that this runner did
 not start is never stopped by it.
+
+A Spark that is started here finds this process's credentials endpoint in its environment, and so do its Python workers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import os
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.credentials import URL
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.runners.base import Log, result_or_error
+from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +51,9 @@ class InProcessRunner:
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
             py4j.setLevel(logging.WARNING)
-        spark = local_session(spec.spark_conf)
-        with self._killable(spark):
+        with _in_environment(_endpoint().environment):
+            spark = local_session(spec.spark_conf)
+        with _credentials(spec, spark), self._killable(spark):
             return result_or_error(spec, run_job(spec, spark, log=log))
 
     @contextlib.contextmanager
@@ -85,6 +93,52 @@ class InProcessRunner:
         # Not until the job has ended: the thread that it runs in may be this one.
         interrupted.wait(INTERRUPT_TIMEOUT_S)
 
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _endpoint() -> CredentialsEndpoint:
+    """One for as long as the process lives, as its Spark does."""
+    return CredentialsEndpoint()
+
+
+@contextlib.contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """A JVM that is started inside has these variables; this process has them not before and not after."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
+    """Inside, Spark's Python workers get the credentials of the job's connection, if it has one.
+
+    Raises InvalidJobSpec where the session was not started here: its workers do not know whom to ask.
+    """
+    if spec.storage_conn_id is None:
+        yield
+        return
+    url = None
+    if _is_classic(spark):
+        jvm: Any = spark.sparkContext._jvm
+        url = jvm.java.lang.System.getenv(URL)
+    if url != _endpoint().url:
+        raise InvalidJobSpec(
+            f"The Spark session of this process has no way to the credentials of the connection "
+            f"{spec.storage_conn_id!r} (storage_conn_id), as it was started by others: its Python workers could not "
+            'open the table. Take runner="child", or let the first txlog task of the process start Spark.',
+            argument="runner",
+        )
+    with _endpoint().answering(spec.storage_conn_id):
+        yield
+
+
+# --- killing --------------------------------------------------------------------------------------------------------
 
 # A classic session knows its own tags only in the thread that has set them, and its `interruptTag` would find nothing
 # from another: there the tags are those of the Spark context, which all threads share.

@@ -32,6 +32,7 @@ class TableVersionSensor(BaseSensorOperator):
     :param since: wait until the table was last changed at or after this time: a datetime, or an ISO 8601 text; without
         a zone it is UTC. (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
+    :param storage_conn_id: the connection whose credentials open the table's store, as of the operators.
 
     Returns `{"table_uri", "version", "timestamp_ms"}` of the latest version as it was found; `timestamp_ms` is null
     unless `since` was asked. Poke and reschedule modes are Airflow's own; in poke mode every look after the first is
@@ -51,6 +52,7 @@ class TableVersionSensor(BaseSensorOperator):
         newer_than: int | str | None = None,
         since: dt.datetime | str | None = None,
         txlog_conn_id: str | None = None,
+        storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -59,6 +61,7 @@ class TableVersionSensor(BaseSensorOperator):
         self.newer_than = newer_than
         self.since = since
         self.txlog_conn_id = txlog_conn_id
+        self.storage_conn_id = storage_conn_id
         self._hook: TxlogHook | None = None
         # What needs no rendering is refused when the DAG is parsed.
         self._check_one_condition()
@@ -78,7 +81,7 @@ class TableVersionSensor(BaseSensorOperator):
         from airflow_txlog.hooks.txlog import TxlogHook
 
         if self._hook is None:
-            self._hook = TxlogHook(self.txlog_conn_id)
+            self._hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
         return self._hook
 
     def poke(self, context: Context) -> PokeReturnValue:

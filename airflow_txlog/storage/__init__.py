@@ -7,6 +7,7 @@ lost without a word. A new kind of store is one module and one line in `STORES`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def open_named_file(uri: str, access: Access) -> Any:
     Raises FileNotFoundError, UnsupportedStore, OSError.
     """
     folder, slash, name = (local_path(uri) or uri).rpartition("/")
-    linked = Access(storage_options=access.storage_options, allow_absolute_paths=True)
+    linked = dataclasses.replace(access, allow_absolute_paths=True)
     return open_store((folder or slash) or ".", linked).open_input(name)
 
 

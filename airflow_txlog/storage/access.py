@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from airflow_txlog.credentials import KeptCredentials, kept
+
 
 class HasAccess(Protocol):
     """What a job's description and a connection have in common."""
 
     @property
     def storage_options(self) -> Mapping[str, Any]: ...
+    @property
+    def storage_conn_id(self) -> str | None: ...
     @property
     def allow_absolute_paths(self) -> bool: ...
 
@@ -21,19 +25,29 @@ class Access:
     """How the store of a table is opened, the same in the task, in its job and on every executor.
 
     `storage_options` name endpoints, profiles and the like (docs/stores.md). In a job they hold no secret, as they are
-    part of what is sent and shown: each process finds its own credentials. They are not in the `repr`.
+    part of what is sent and shown. They are not in the `repr`.
+    `storage_conn_id`: the Airflow connection whose credentials open the store, by name alone: each process asks for
+    them itself (`credentials`). None: the process's own identity.
     `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind
     of store, can be read; also those behind a link inside it.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    storage_conn_id: str | None = None
     allow_absolute_paths: bool = False
+
+    def credentials(self, kind: str) -> KeptCredentials | None:
+        """What a store of this kind is opened with; None where each process has an identity of its own."""
+        return None if self.storage_conn_id is None else kept(self.storage_conn_id, kind)
 
     @classmethod
     def of(cls, settings: HasAccess) -> Access:
         """The access that a job's description or a connection asks for."""
-        options = dict(settings.storage_options)
-        return cls(storage_options=options, allow_absolute_paths=settings.allow_absolute_paths)
+        return cls(
+            storage_options=dict(settings.storage_options),
+            storage_conn_id=settings.storage_conn_id,
+            allow_absolute_paths=settings.allow_absolute_paths,
+        )
 
 
 PLAIN = Access()

@@ -23,13 +23,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiobotocore.credentials import AioCredentials
+from aiobotocore.session import AioSession
+from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import HTTPClientError, NoCredentialsError, PartialCredentialsError
 from botocore.handlers import add_expect_header
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.credentials import AWS, KeptCredentials
+from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access
 from airflow_txlog.storage.base import Store
@@ -59,7 +63,8 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 def open_s3(uri: str, access: Access) -> Store:
     """The store at `s3://bucket/folder`, or `s3a:` and `s3n:`. Raises UnsupportedStore, InvalidInput."""
-    connection = _connection(tuple(sorted(read_options("S3", access.storage_options, OPTIONS).items())))
+    options = read_options("S3", access.storage_options, OPTIONS)
+    connection = _connection(tuple(sorted(options.items())), access.credentials(AWS))
 
     def bucket_of(text: str) -> tuple[S3Bucket, str]:
         _, name, path = split(text)
@@ -72,16 +77,17 @@ def open_s3(uri: str, access: Access) -> Store:
 
 
 @functools.lru_cache(maxsize=16)
-def _connection(options: tuple[tuple[str, Any], ...]) -> _Connection:
-    """One for all stores with the same options: a client takes half a second to make."""
-    return _Connection(dict(options))
+def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None) -> _Connection:
+    """One for all stores with the same options and credentials: a client takes half a second to make."""
+    return _Connection(dict(options), credentials)
 
 
 class _Connection:
     """The client of this process: a client is of no use in a process that was forked from its own."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], credentials: KeptCredentials | None) -> None:
         self._options = options
+        self._credentials = credentials
         self._lock = threading.Lock()
         self._opened: tuple[int, Any] = (-1, None)
         self.request_arguments = {"RequestPayer": "requester"} if options.get("requester_pays") else {}
@@ -104,7 +110,32 @@ class _Connection:
         arguments = {name: given[name] for name in same if name in given}
         if "region" in given:
             arguments["client_kwargs"] = {"region_name": given["region"]}
+        if self._credentials is not None:
+            arguments["session"] = _Session(self._credentials)
         return S3FileSystem(**arguments, config_kwargs=config, skip_instance_cache=True, use_listings_cache=False)
+
+
+class _Session(AioSession):  # type: ignore[misc]
+    """A client's session that has the credentials of a connection, and no others. It cannot be pickled."""
+
+    def __init__(self, credentials: KeptCredentials) -> None:
+        super().__init__()
+        self._kept = credentials
+
+    async def get_credentials(self) -> AioCredentials:
+        return _SigningCredentials(self._kept)
+
+
+class _SigningCredentials(AioCredentials):  # type: ignore[misc]
+    """Asked for at every request, when it is signed. Those of botocore fetch each time below ten minutes of life."""
+
+    def __init__(self, credentials: KeptCredentials) -> None:
+        super().__init__("", "", method="txlog")
+        self._kept = credentials
+
+    async def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        values = (await self._kept.current_async()).values
+        return ReadOnlyCredentials(values["access_key"], values["secret_key"], values.get("token"))
 
 
 class S3Bucket:
@@ -306,6 +337,8 @@ class _EmptyRange(OSError):
 
 def _as_os_error(error: Exception, method: str, where: str) -> Exception:
     """What a request met, by its HTTP status: never by the class, which differs between servers and versions."""
+    if isinstance(error, CredentialsUnavailable):
+        return error
     answer = getattr(error, "response", None) or {}
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = str(answer.get("Error", {}).get("Code", ""))

@@ -1,0 +1,250 @@
+"""The credentials of a store's connection: where a process gets them, and how long it keeps them.
+
+An `Access` names a connection of Airflow (`storage_conn_id`). The process that can read that connection says here how
+(`offer`). A job's process and Spark's Python workers below it ask that process, over an endpoint on loopback whose URL
+and token they inherit in their environment (`runners.credentials_endpoint`).
+
+The invariant: credentials are in memory alone. They are in no description, no pickle, no file and no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import http.client
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import quote, urlsplit
+
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
+from airflow_txlog.errors import CredentialsUnavailable
+
+URL, TOKEN = "TXLOG_CREDENTIALS_URL", "TXLOG_CREDENTIALS_TOKEN"
+"""The variables of the environment in which a job and its workers find the endpoint, and what they show it."""
+
+AWS, GOOGLE, AZURE = "aws", "google", "azure"
+"""The kinds. The values of each:
+
+- AWS: `access_key`, `secret_key`, and `token` for temporary ones;
+- GOOGLE: `token`, an access token;
+- AZURE: one of `connection_string`, `account_key`, `sas_token`, and `token`, an access token.
+"""
+
+# What never expires is asked for again all the same, so that a changed connection is noticed.
+_KEPT_MS = 15 * 60_000
+# What expires is renewed when a quarter of its life is left, and five minutes before its end at the earliest.
+_MARGIN_MS = 5 * 60_000
+# How soon a renewal that failed is tried again, while what is kept is still good.
+_AGAIN_MS = 1_000
+# The holder of the connection may have to ask a secrets backend and a token service in turn.
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What opens a store, until `expires_ms`; None: it does not expire."""
+
+    kind: str
+    values: Mapping[str, str] = field(repr=False)
+    expires_ms: int | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("credentials are not pickled: name their connection instead")
+
+
+Source = Callable[[], Credentials]
+_sources: dict[str, Source] = {}
+
+
+def offer(connection: str, fetch: Source) -> None:
+    """From here on this process gets the credentials of a connection by `fetch`, which any thread may call.
+
+    It raises CredentialsUnavailable; what else it raises is reported as that, by its class alone.
+    """
+    _sources[connection] = fetch
+
+
+@functools.cache
+def kept(connection: str, kind: str | None = None) -> KeptCredentials:
+    """The credentials of a connection, the same object for all of this process. Nothing is asked for yet."""
+    return KeptCredentials(connection, kind)
+
+
+class KeptCredentials:
+    """Credentials of one connection, renewed before they expire. From any thread."""
+
+    def __init__(self, connection: str, kind: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.connection = connection
+        self._kind = kind
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: Credentials | None = None
+        self._renew_ms = 0
+
+    def at_hand(self) -> Credentials | None:
+        """Those that are kept, if they need no renewal; never waits."""
+        return self._held if self._clock.now_ms() < self._renew_ms else None
+
+    def current(self) -> Credentials:
+        """Credentials that are good now. Raises CredentialsUnavailable."""
+        with self._lock:
+            return self.at_hand() or self._renewed()
+
+    async def current_async(self) -> Credentials:
+        """`current`, for an event loop, which goes on meanwhile."""
+        held = self.at_hand()
+        return await asyncio.to_thread(self.current) if held is None else held
+
+    def _renewed(self) -> Credentials:
+        now_ms = self._clock.now_ms()
+        try:
+            found = _fetched(self.connection)
+            self._check(found, now_ms)
+        except CredentialsUnavailable:
+            held = self._held
+            if held is None or (held.expires_ms is not None and held.expires_ms <= now_ms):
+                raise
+            self._renew_ms = now_ms + _AGAIN_MS
+            return held
+        lasts_ms = _KEPT_MS
+        if found.expires_ms is not None:
+            life_ms = found.expires_ms - now_ms
+            lasts_ms = min(_KEPT_MS, life_ms - min(life_ms // 4, _MARGIN_MS))
+        self._held, self._renew_ms = found, now_ms + lasts_ms
+        return found
+
+    def _check(self, found: Credentials, now_ms: int) -> None:
+        if self._kind not in (None, found.kind):
+            raise unavailable(self.connection, f"it is of {found.kind}, and the table's store is of {self._kind}")
+        if found.expires_ms is not None and found.expires_ms <= now_ms:
+            raise unavailable(self.connection, "what it gives has expired already; are the clocks right?")
+
+
+def unavailable(connection: str, why: str) -> CredentialsUnavailable:
+    """The error for a connection that gives no credentials."""
+    return CredentialsUnavailable(
+        f"The connection {connection!r} (storage_conn_id) gives no credentials: {why}. Nothing was sent to the store.",
+        connection=connection,
+    )
+
+
+def _fetched(connection: str) -> Credentials:
+    source = _sources.get(connection)
+    try:
+        return _asked(connection) if source is None else source()
+    except CredentialsUnavailable:
+        raise
+    except Exception as error:
+        # Not its text, which may quote what it was given.
+        raise unavailable(connection, f"asking for them raised {_named(error)}") from None
+
+
+def _named(error: Exception) -> str:
+    """`ClientError (AccessDenied)`: the class, and the code of a service's answer."""
+    answer = getattr(error, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return f"{type(error).__name__} ({code})" if isinstance(code, str) and code.isalnum() else type(error).__name__
+
+
+# --- as clients take them -------------------------------------------------------------------------------------------
+
+
+def google_token(credentials: KeptCredentials) -> Any:
+    """What `GCSFileSystem(token=…)` takes: credentials of google-auth that are renewed here. Not to be pickled."""
+    from google.auth.credentials import Credentials as Base  # noqa: PLC0415 - there with gcsfs alone
+
+    class Renewed(Base):
+        @property
+        def valid(self) -> bool:
+            held = credentials.at_hand()
+            return held is not None and held.values["token"] == self.token
+
+        def refresh(self, request: Any) -> None:
+            self.token = credentials.current().values["token"]
+
+        def __reduce__(self) -> NoReturn:
+            raise TypeError("credentials are not pickled: name their connection instead")
+
+    return Renewed()  # type: ignore[no-untyped-call]
+
+
+def azure_arguments(credentials: KeptCredentials) -> dict[str, Any]:
+    """What `AzureBlobFileSystem(…)` takes. An access token is renewed; a key or a SAS is good as long as it is."""
+    values = dict(credentials.current().values)
+    return {"credential": _AzureToken(credentials)} if "token" in values else values
+
+
+class _AccessToken(NamedTuple):
+    """As `azure.core.credentials.AccessToken`."""
+
+    token: str
+    expires_on: int
+
+
+class _AzureToken:
+    """The `AsyncTokenCredential` that Azure's clients ask at their requests."""
+
+    def __init__(self, credentials: KeptCredentials) -> None:
+        self._kept = credentials
+
+    async def get_token(self, *scopes: str, **given: Any) -> _AccessToken:
+        found = await self._kept.current_async()
+        return _AccessToken(found.values["token"], (found.expires_ms or 0) // 1000)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def __aenter__(self) -> _AzureToken:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Nothing is open."""
+
+
+# --- the endpoint ---------------------------------------------------------------------------------------------------
+
+
+def path_of(connection: str) -> str:
+    """The path of a connection's credentials in the endpoint."""
+    return f"/{quote(connection, safe='')}"
+
+
+def body_of(credentials: Credentials) -> bytes:
+    """What the endpoint answers."""
+    answer = {"kind": credentials.kind, "credentials": dict(credentials.values), "expires_ms": credentials.expires_ms}
+    return json.dumps(answer).encode()
+
+
+def _asked(connection: str) -> Credentials:
+    url, token = os.environ.get(URL), os.environ.get(TOKEN)
+    if not url or not token:
+        raise unavailable(
+            connection,
+            f"this process ({os.uname().nodename}) is not below the task that holds it, as {URL} is not in its "
+            "environment. Executors on other machines need an identity of their own",
+        )
+    place = urlsplit(url)
+    # Not urllib, which would send the token to a proxy that the environment names.
+    client = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)
+    try:
+        client.request("GET", path_of(connection), headers={"Authorization": token})
+        answer = client.getresponse()
+        status, body = answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise unavailable(
+            connection,
+            f"the process that holds it did not answer at {url} ({type(error).__name__}). Either that task has ended, "
+            "or this process is on another machine and needs an identity of its own",
+        ) from error
+    finally:
+        client.close()
+    found: Any = json.loads(body or b"{}")
+    if status != http.client.OK:
+        raise CredentialsUnavailable(
+            found.get("error") or unavailable(connection, f"{url} answered {status}").message, connection=connection
+        )
+    return Credentials(kind=found["kind"], values=found["credentials"], expires_ms=found["expires_ms"])

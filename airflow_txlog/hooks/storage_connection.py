@@ -1,0 +1,183 @@
+"""The connection that `storage_conn_id` names: its options, and its credentials as often as they are needed.
+
+It is the user's own, of the type that the cloud's provider package defines. It is read when a task runs, and again at
+each renewal, so that what rotates is followed. What the connection holds beside its secrets (endpoint, region, account)
+becomes `storage_options`. The invariant: a secret goes into `Credentials` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_txlog.credentials import AWS, AZURE, GOOGLE, Credentials, offer, unavailable
+from airflow_txlog.errors import InvalidJobSpec
+
+# What of an aws connection this module understands by itself; any other way to an identity is the provider's.
+_PLAIN_AWS = frozenset(
+    {
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "aws_session_token",
+        "region_name",
+        "endpoint_url",
+        "service_config",
+        "verify",
+        "config_kwargs",
+    }
+)
+_AZURE_SCOPE = "https://storage.azure.com/.default"
+
+
+def open_storage_connection(conn_id: str) -> dict[str, Any]:
+    """The options that the connection holds. From here on this process gives its credentials to the stores.
+
+    Raises InvalidJobSpec for a connection of another type, and what Airflow raises for one that does not exist.
+    """
+    connection = BaseHook.get_connection(conn_id)
+    kind = _KINDS.get(connection.conn_type or "")
+    if kind is None:
+        raise InvalidJobSpec(
+            f"storage_conn_id: the connection {conn_id!r} is of type {connection.conn_type!r}; a store takes one of "
+            f"{', '.join(_KINDS)}.",
+            argument="storage_conn_id",
+        )
+    offer(conn_id, partial(kind.fetch, conn_id))
+    return {name: value for name, value in kind.options(connection).items() if value}
+
+
+# --- aws ------------------------------------------------------------------------------------------------------------
+
+
+def _aws_options(connection: Any) -> dict[str, Any]:
+    extra = connection.extra_dejson
+    endpoint = (extra.get("service_config") or {}).get("s3", {}).get("endpoint_url") or extra.get("endpoint_url")
+    return {"endpoint_url": endpoint, "region": extra.get("region_name")}
+
+
+def _aws_credentials(conn_id: str) -> Credentials:
+    try:
+        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+    except ImportError:
+        return _plain_aws_credentials(conn_id)
+    # Of a new hook each time: one keeps the session that it has made.
+    found = AwsBaseHook(aws_conn_id=conn_id, client_type="s3").get_session().get_credentials()
+    if found is None:
+        raise unavailable(conn_id, "neither the connection nor the machine has any; for a public bucket give anon=true")
+    frozen = found.get_frozen_credentials()
+    expires = getattr(found, "_expiry_time", None)
+    return _aws(frozen.access_key, frozen.secret_key, frozen.token, expires and int(expires.timestamp() * 1000))
+
+
+def _plain_aws_credentials(conn_id: str) -> Credentials:
+    """Those of a connection that holds keys, for which the provider package is not needed."""
+    connection = BaseHook.get_connection(conn_id)
+    extra = connection.extra_dejson
+    key = connection.login or extra.get("aws_access_key_id")
+    secret = connection.password or extra.get("aws_secret_access_key")
+    others = sorted(name for name, value in extra.items() if value and name not in _PLAIN_AWS)
+    if not (key and secret) or others:
+        named = f" ({', '.join(others)})" if others else ""
+        raise unavailable(conn_id, f"what it asks for{named} {_not_installed('apache-airflow-providers-amazon')}")
+    return _aws(key, secret, extra.get("aws_session_token"), None)
+
+
+def _aws(key: str, secret: str, token: str | None, expires_ms: int | None) -> Credentials:
+    values = {"access_key": key, "secret_key": secret} | ({"token": token} if token else {})
+    return Credentials(kind=AWS, values=values, expires_ms=expires_ms)
+
+
+# --- google ---------------------------------------------------------------------------------------------------------
+
+
+def _google_credentials(conn_id: str) -> Credentials:
+    try:
+        from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
+        from google.auth.transport.requests import Request
+    except ImportError:
+        raise unavailable(conn_id, f"it {_not_installed('apache-airflow-providers-google')}") from None
+    found = GoogleBaseHook(gcp_conn_id=conn_id).get_credentials()
+    found.refresh(Request())
+    # In UTC, without a zone.
+    expires = found.expiry
+    return Credentials(
+        kind=GOOGLE,
+        values={"token": found.token},
+        expires_ms=None if expires is None else calendar.timegm(expires.utctimetuple()) * 1000,
+    )
+
+
+# --- azure ----------------------------------------------------------------------------------------------------------
+
+
+def _azure_options(connection: Any) -> dict[str, Any]:
+    if _azure_field(connection, "connection_string"):
+        return {}
+    named = _azure_field(connection, "account_name")
+    # The host is the account's URL or its name; without one the login is the name, unless it is an application's id.
+    host = urlsplit(connection.host or "").netloc or connection.host
+    return {"account_name": named or (host or connection.login or "").split(".")[0]}
+
+
+def _azure_credentials(conn_id: str) -> Credentials:
+    connection = BaseHook.get_connection(conn_id)
+    field = partial(_azure_field, connection)
+    tenant = field("tenant_id")
+    sas = field("sas_token")
+    given = {
+        "connection_string": field("connection_string"),
+        # Airflow takes the URL of a container with its signature, too.
+        "sas_token": sas and (urlsplit(sas).query if sas.startswith("https:") else sas.removeprefix("?")),
+        "account_key": field("account_key") or field("shared_access_key") or (None if tenant else connection.password),
+    }
+    for name, value in given.items():
+        if value:
+            return Credentials(kind=AZURE, values={name: value})
+    try:
+        from azure.identity import ClientSecretCredential, DefaultAzureCredential
+    except ImportError:
+        raise unavailable(conn_id, f"it {_not_installed('azure-identity')}") from None
+    if tenant and connection.login and connection.password:
+        more = field("client_secret_auth_config") or {}
+        source: Any = ClientSecretCredential(tenant, connection.login, connection.password, **cast("Any", more))
+    else:
+        names = ("managed_identity_client_id", "workload_identity_tenant_id", "workload_identity_client_id")
+        source = DefaultAzureCredential(**{name: field(name) for name in names if field(name)})
+    with source:
+        token = source.get_token(_AZURE_SCOPE)
+    return Credentials(kind=AZURE, values={"token": token.token}, expires_ms=token.expires_on * 1000)
+
+
+def _azure_field(connection: Any, name: str) -> Any:
+    extra = connection.extra_dejson
+    return extra.get(name) or extra.get(f"extra__{connection.conn_type}__{name}")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _not_installed(package: str) -> str:
+    return f"needs the package {package}, which is not installed where the task runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A type of connection: the options that it holds, and its credentials, read anew."""
+
+    options: Callable[[Any], Mapping[str, Any]]
+    fetch: Callable[[str], Credentials]
+
+
+_AZURE = _Kind(options=_azure_options, fetch=_azure_credentials)
+_KINDS = {
+    "aws": _Kind(options=_aws_options, fetch=_aws_credentials),
+    "google_cloud_platform": _Kind(options=lambda connection: {}, fetch=_google_credentials),
+    "wasb": _AZURE,
+    "adls": _AZURE,
+}

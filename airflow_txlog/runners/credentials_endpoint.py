@@ -1,0 +1,119 @@
+"""An endpoint on loopback that hands the credentials of a connection to the processes of a job.
+
+It asks what this process was offered (`credentials.offer`) and knows nothing of Airflow. The invariants: only
+who shows the token is answered, only for a connection of a job that runs, and nothing is logged. URL and token are in
+the environment of those processes, which the same user alone can read, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import socketserver
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from airflow_txlog.credentials import TOKEN, URL, body_of, kept, path_of
+from airflow_txlog.errors import CredentialsUnavailable
+
+_TOKEN_BYTES = 32
+
+
+class CredentialsEndpoint:
+    """Answers for the connections of the jobs that run, until it is closed."""
+
+    def __init__(self) -> None:
+        self._token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._connections: list[str] = []
+        handler = type("Handler", (_Handler,), {"token": self._token, "connections": self._connections})
+        self._server = _Server(("127.0.0.1", 0), handler)
+        # An interval of its own: closing waits for it.
+        serve = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="txlog-credentials", daemon=True)
+        serve.start()
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:PORT`."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the processes of a job need in their environment."""
+        return {URL: self.url, TOKEN: self._token}
+
+    @contextlib.contextmanager
+    def answering(self, connection: str) -> Iterator[None]:
+        """Inside, the connection's credentials are handed out."""
+        self._connections.append(connection)
+        try:
+            yield
+        finally:
+            self._connections.remove(connection)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def credentials_environment(connection: str | None) -> Iterator[dict[str, str]]:
+    """What a job's process needs in its environment to get a connection's credentials inside; empty without one."""
+    if connection is None:
+        yield {}
+        return
+    endpoint = CredentialsEndpoint()
+    try:
+        with endpoint.answering(connection):
+            yield endpoint.environment
+    finally:
+        endpoint.close()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no event of the task, and a traceback is not for its log."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    token: str
+    connections: list[str]
+    timeout = 10
+
+    def do_GET(self) -> None:
+        shown = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(shown.encode(), self.token.encode()):
+            self._answer(HTTPStatus.FORBIDDEN)
+            return
+        connection = next((each for each in list(self.connections) if path_of(each) == self.path), None)
+        if connection is None:
+            self._answer(HTTPStatus.NOT_FOUND)
+            return
+        try:
+            body = body_of(kept(connection).current())
+        except CredentialsUnavailable as error:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps({"error": error.message}).encode())
+            return
+        self._answer(HTTPStatus.OK, body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        # Any other method, or what is no request at all.
+        self._answer(HTTPStatus.NOT_FOUND)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged."""
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
