@@ -19,6 +19,7 @@ RULES = "tests/engine/commit/conflicts/test_rules.py"
 REFINEMENTS = "tests/engine/commit/conflicts/test_refinements.py"
 MATRIX = "tests/engine/commit/conflicts/test_matrix.py"
 LOOP = "tests/engine/commit/test_loop.py"
+CREDENTIALS = "tests/storage/test_credentials.py"
 ROW_TRACKING = "tests/engine/commit/content/test_row_tracking.py"
 STAGED_UNDER_OTHER_RULES = "tests/engine/test_soundness.py"
 REPLAY = "tests/engine/table/snapshot/test_replay.py"
@@ -516,5 +517,30 @@ FAULTS = (
         old="    return found.hexdigest() == digest\n",
         new="    return True\n",
         tests=("tests/datafiles/test_digests.py",),
+    ),
+    # --- credentials ------------------------------------------------------------------------------------------------
+    Fault(
+        name="endpoint-without-a-token",
+        breaks="any user of the machine gets the credentials of a connection",
+        file="airflow_txlog/runners/credentials_endpoint.py",
+        old="if not hmac.compare_digest(shown.encode(), self.token.encode()):",
+        new="if not shown:",
+        tests=(CREDENTIALS,),
+    ),
+    Fault(
+        name="credentials-of-a-connection-that-no-job-names",
+        breaks="a job gets the credentials of any connection that its task has used",
+        file="airflow_txlog/runners/credentials_endpoint.py",
+        old="            self._connections.remove(connection)\n",
+        new="            pass\n",
+        tests=(CREDENTIALS,),
+    ),
+    Fault(
+        name="credentials-kept-to-their-end",
+        breaks="requests are signed with credentials that expire on their way",
+        file="airflow_txlog/credentials.py",
+        old="life_ms - min(life_ms // 4, _MARGIN_MS)",
+        new="life_ms + 1",
+        tests=(CREDENTIALS,),
     ),
 )

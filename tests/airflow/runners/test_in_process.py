@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +15,8 @@ from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.runners.in_process import InProcessRunner
+from tests.helpers import s3
+from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
@@ -70,3 +74,38 @@ def test_a_setting_that_only_a_start_can_change_is_refused_and_not_ignored(spark
 
 def test_kill_without_a_running_job_does_nothing() -> None:
     InProcessRunner().kill()
+
+
+def test_a_session_of_others_whose_workers_could_not_get_the_credentials_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spec = write(tmp_path, "SELECT 1 AS a").replace(storage_conn_id="lake")
+    with pytest.raises(InvalidJobSpec, match=r"credentials of the connection 'lake'.*Take runner="):
+        InProcessRunner().run(spec, log=lambda line: None)
+    assert not Table.exists(str(tmp_path / "t"))
+
+
+_APPENDS = """
+import os, sys
+from airflow_txlog.runners.in_process import InProcessRunner
+from airflow_txlog.credentials import TOKEN, URL, Credentials, offer
+from tests.helpers import s3
+from tests.helpers.specs import job_spec
+
+options = s3.options()
+keys = {"access_key": options.pop("key"), "secret_key": options.pop("secret")}
+offer("lake", lambda: Credentials(kind="aws", values=keys))
+source = {"sql": "SELECT id AS user_id FROM range(10)", "views": {}}
+spec = job_spec(operation="write", table_uri=sys.argv[1], arguments={"source": source})
+result = InProcessRunner().run(spec.replace(storage_options=options, storage_conn_id="lake"), log=print)
+assert result.status == "committed", result
+assert not {URL, TOKEN} & set(os.environ)
+"""
+
+
+@pytest.mark.long("a process of its own with a Spark of its own; test_on_an_object_store shows the same of a child")
+def test_the_workers_of_a_session_that_is_started_here_get_the_credentials() -> None:
+    uri = s3.new_folder()
+    subprocess.run([sys.executable, "-c", _APPENDS, uri], cwd=ROOT, check=True)
+    table = Table.open(uri, storage_options=s3.options())
+    assert sorted(table.to_arrow()["user_id"].to_pylist()) == list(range(10))

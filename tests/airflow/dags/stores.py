@@ -1,0 +1,67 @@
+"""A DAG whose one task changes a table in a store of objects, with the connection that TXLOG_TEST_STORAGE names.
+
+What the task hands to its job, what the job prints, and the command lines of its processes are kept in WATCHED.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import psutil
+from airflow.sdk import DAG
+
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.child_process import ChildProcessRunner
+from airflow_txlog.storage import Access, StoreReference
+
+WATCHED: list[str] = []
+
+
+class Watched(ChildProcessRunner):
+    def run(self, spec: JobSpec, *, log: Log) -> JobResult:
+        store = Table.at(spec.table_uri, Access.of(spec)).store
+        WATCHED.extend((spec.to_json(with_key=True), repr(spec), repr(pickle.dumps(StoreReference.of(store)))))
+        ended = threading.Event()
+        watcher = threading.Thread(target=_watch, args=(ended,))
+        watcher.start()
+
+        def keep(line: str) -> None:
+            WATCHED.append(line)
+            log(line)
+
+        try:
+            result = super().run(spec, log=keep)
+            WATCHED.append(result.to_json())
+            return result
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _watch(ended: threading.Event) -> None:
+    seen: set[str] = set()
+    while not ended.wait(0.5):
+        for process in psutil.Process().children(recursive=True):
+            try:
+                seen.add(Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").replace("\0", " "))
+            except OSError:
+                continue  # it has ended
+    WATCHED.extend(seen)
+
+
+with DAG("on_an_object_store", schedule=None):
+    DeltaDeleteOperator(
+        task_id="forget",
+        table_uri=os.environ.get("TXLOG_TEST_TABLE", "/nowhere"),
+        predicate="user_id = 42",
+        storage_conn_id=os.environ.get("TXLOG_TEST_STORAGE"),
+        spark_conf={"spark.eventLog.enabled": "true", "spark.eventLog.dir": os.environ.get("TXLOG_TEST_EVENTS", "")},
+        unrestricted="spark_conf",
+        runner=Watched(),
+    )

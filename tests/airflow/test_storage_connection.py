@@ -1,0 +1,224 @@
+"""`storage_conn_id`: what of a connection is an option, what is a secret, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_txlog.credentials import AWS, AZURE, GOOGLE, Credentials, KeptCredentials
+from airflow_txlog.errors import CredentialsUnavailable, InvalidJobSpec
+from airflow_txlog.hooks import storage_connection
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.operators import identity
+from airflow_txlog.operators.checkpoint import CheckpointOperator
+from airflow_txlog.sensors.table_version import TableVersionSensor
+from airflow_txlog.storage import Access, StoreReference
+
+pytestmark = pytest.mark.airflow
+
+SECRET = "canary-77fe"
+UNINSTALLED = ("airflow.providers.amazon", "airflow.providers.google")
+
+
+@pytest.fixture(autouse=True)
+def _without_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As here, where only the packages of Airflow itself are installed."""
+    for name in UNINSTALLED:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, conn_type: str, **fields: Any) -> str:
+    """The name of a connection that Airflow finds."""
+    name = f"of_{conn_type}"
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": conn_type, **fields}))
+    return name
+
+
+def opened(name: str) -> tuple[dict[str, Any], Credentials]:
+    return storage_connection.open_storage_connection(name), KeptCredentials(name).current()
+
+
+def test_an_aws_connection_gives_its_keys_its_region_and_its_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"region_name": "eu-west-1", "endpoint_url": "http://e", "aws_session_token": f"{SECRET}-t"}
+    name = connect(monkeypatch, "aws", login="AK", password=SECRET, extra=extra)
+    options, found = opened(name)
+    assert options == {"region": "eu-west-1", "endpoint_url": "http://e"}
+    assert found.values == {"access_key": "AK", "secret_key": SECRET, "token": f"{SECRET}-t"}
+    assert (found.kind, found.expires_ms) == (AWS, None)
+    # A change of the connection is followed.
+    connect(monkeypatch, "aws", extra={"aws_access_key_id": "AK2", "aws_secret_access_key": f"{SECRET}2"})
+    assert KeptCredentials(name).current().values == {"access_key": "AK2", "secret_key": f"{SECRET}2"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [({"role_arn": f"arn:aws:iam::1:role/{SECRET}"}, "(role_arn)"), ({"profile_name": "p"}, "(profile_name)")],
+)
+def test_what_needs_the_provider_of_amazon_names_it(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(CredentialsUnavailable) as raised:
+        opened(connect(monkeypatch, "aws", login="AK", password=SECRET, extra=extra))
+    assert f"'of_aws' (storage_conn_id) gives no credentials: what it asks for {named}" in raised.value.message
+    assert "apache-airflow-providers-amazon, which is not installed" in raised.value.message
+    assert SECRET not in raised.value.message
+
+
+def provide(monkeypatch: pytest.MonkeyPatch, module: str, **content: Any) -> None:
+    """A module of a provider package, as far as it is asked for."""
+    made = ModuleType(module)
+    made.__dict__.update(content)
+    for name in UNINSTALLED:
+        monkeypatch.delitem(sys.modules, name)
+    parts = module.split(".")
+    for end in range(3, len(parts)):
+        parent = ModuleType(".".join(parts[:end]))
+        parent.__path__ = []
+        monkeypatch.setitem(sys.modules, parent.__name__, parent)
+    monkeypatch.setitem(sys.modules, module, made)
+
+
+def test_the_provider_of_amazon_is_asked_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    expires = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
+    frozen = SimpleNamespace(access_key="ASIA", secret_key=SECRET, token="T")
+    found = SimpleNamespace(get_frozen_credentials=lambda: frozen, _expiry_time=expires)
+    session = SimpleNamespace(get_credentials=lambda: found)
+    hook = lambda **given: SimpleNamespace(get_session=lambda: session)  # noqa: E731
+    provide(monkeypatch, "airflow.providers.amazon.aws.hooks.base_aws", AwsBaseHook=hook)
+    _, credentials = opened(connect(monkeypatch, "aws", extra={"role_arn": "r"}))
+    assert credentials.values == {"access_key": "ASIA", "secret_key": SECRET, "token": "T"}
+    assert credentials.expires_ms == int(expires.timestamp() * 1000)
+
+
+def test_a_google_connection_gives_an_access_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = connect(monkeypatch, "google_cloud_platform", extra={"keyfile_dict": SECRET})
+    with pytest.raises(CredentialsUnavailable, match="needs the package apache-airflow-providers-google"):
+        opened(name)
+    found = SimpleNamespace(token=None, expiry=None)
+
+    def refresh(request: Any) -> None:
+        found.token, found.expiry = SECRET, dt.datetime(2040, 1, 1)
+
+    found.refresh = refresh
+    hook = lambda **given: SimpleNamespace(get_credentials=lambda: found)  # noqa: E731
+    provide(monkeypatch, "airflow.providers.google.common.hooks.base_google", GoogleBaseHook=hook)
+    options, credentials = opened(name)
+    assert (options, credentials.kind, credentials.values) == ({}, GOOGLE, {"token": SECRET})
+    assert credentials.expires_ms == int(dt.datetime(2040, 1, 1, tzinfo=dt.UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields", "options", "values"),
+    [
+        ("wasb", {"login": "acc", "password": SECRET}, {"account_name": "acc"}, {"account_key": SECRET}),
+        (
+            "wasb",
+            {"host": "https://acc.blob.core.windows.net/", "extra": {"sas_token": f"?sv=1&sig={SECRET}"}},
+            {"account_name": "acc"},
+            {"sas_token": f"sv=1&sig={SECRET}"},
+        ),
+        (
+            "wasb",
+            {"login": "acc", "extra": {"sas_token": f"https://acc.blob.core.windows.net/c?sig={SECRET}"}},
+            {"account_name": "acc"},
+            {"sas_token": f"sig={SECRET}"},
+        ),
+        ("wasb", {"extra": {"connection_string": SECRET}}, {}, {"connection_string": SECRET}),
+        (
+            "wasb",
+            {"login": "acc", "extra": {"shared_access_key": SECRET}},
+            {"account_name": "acc"},
+            {"account_key": SECRET},
+        ),
+        ("adls", {"host": "acc", "password": SECRET}, {"account_name": "acc"}, {"account_key": SECRET}),
+        ("adls", {"extra": {"extra__adls__connection_string": SECRET}}, {}, {"connection_string": SECRET}),
+    ],
+)
+def test_an_azure_connection_gives_its_account_and_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+    conn_type: str,
+    fields: dict[str, Any],
+    options: dict[str, str],
+    values: dict[str, str],
+) -> None:
+    found, credentials = opened(connect(monkeypatch, conn_type, **fields))
+    assert (found, credentials.kind, credentials.values) == (options, AZURE, values)
+
+
+def test_an_application_of_azure_gives_a_token_and_not_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    import azure.identity
+
+    class Identity:
+        def __init__(self, tenant: str, login: str, password: str) -> None:
+            self.given = (tenant, login, password)
+
+        def __enter__(self) -> Identity:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def get_token(self, scope: str) -> Any:
+            assert self.given == ("tenant", "app", SECRET)
+            return SimpleNamespace(token=f"of {scope}", expires_on=2_000_000_000)
+
+    monkeypatch.setattr(azure.identity, "ClientSecretCredential", Identity)
+    fields = {"host": "acc", "login": "app", "password": SECRET, "extra": {"tenant_id": "tenant"}}
+    options, credentials = opened(connect(monkeypatch, "adls", **fields))
+    assert options == {"account_name": "acc"}
+    assert credentials.values == {"token": "of https://storage.azure.com/.default"}
+    assert credentials.expires_ms == 2_000_000_000_000
+
+
+def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidJobSpec, match="'of_ftp' is of type 'ftp'; a store takes one of aws, google"):
+        opened(connect(monkeypatch, "ftp", password=SECRET))
+
+
+# --- where it is named ----------------------------------------------------------------------------------------------
+
+
+def test_operators_the_sensor_and_the_hook_take_it_over_that_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("own", "default"):
+        held = {"conn_type": "aws", "login": name, "password": SECRET, "extra": {"region_name": name}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}_AWS", json.dumps(held))
+    extra = {"storage_conn_id": "default_aws", "storage_options": {"endpoint_url": "http://e"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ON_S3", json.dumps({"conn_type": "txlog", "host": "s3://b/f", "extra": extra}))
+    monkeypatch.setattr(identity, "annotations_of", lambda context: {})
+
+    def access(name: str) -> Access:
+        return Access(storage_options={"endpoint_url": "http://e", "region": name}, storage_conn_id=f"{name}_aws")
+
+    assert TxlogHook("on_s3").table("t").store.access == access("default")
+    assert TxlogHook("on_s3", "own_aws").table("t").store.access == access("own")
+    sensor = TableVersionSensor(
+        task_id="wait", table_uri="t", version=1, txlog_conn_id="on_s3", storage_conn_id="own_aws"
+    )
+    assert sensor.hook.table("t").store.access == access("own")
+    operator = CheckpointOperator(task_id="x", table_uri="t", txlog_conn_id="on_s3", storage_conn_id="own_aws")
+    spec = operator.job_spec({})
+    assert Access.of(spec) == access("own")
+    reference = pickle.dumps(StoreReference.of(TxlogHook("on_s3").table("t").store))
+    for shown in (spec.to_json(with_key=True), repr(spec), str(reference)):
+        assert SECRET not in shown
+
+
+def test_it_is_not_read_when_the_dag_is_parsed() -> None:
+    CheckpointOperator(task_id="x", table_uri="s3://b/t", storage_conn_id="that_nobody_made")
+    TableVersionSensor(task_id="y", table_uri="s3://b/t", version=1, storage_conn_id="that_nobody_made")
+
+
+def test_it_and_another_identity_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"storage_conn_id": "x", "storage_options": {"profile": "lake"}}
+    monkeypatch.setenv("AIRFLOW_CONN_TWICE", json.dumps({"conn_type": "txlog", "extra": extra}))
+    with pytest.raises(InvalidJobSpec, match="storage_options has profile, and storage_conn_id is 'x'"):
+        TxlogHook("twice").table("s3://b/t")
+    assert not TxlogHook("twice").test_connection()[0]

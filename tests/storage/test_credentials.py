@@ -1,0 +1,271 @@
+"""Credentials of a connection: kept while they are good, renewed in time, handed to whom they are meant for alone."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import pickle
+import time
+import uuid
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import botocore.exceptions
+import gcsfs
+import pytest
+
+from airflow_txlog import credentials
+from airflow_txlog.credentials import (
+    AWS,
+    AZURE,
+    GOOGLE,
+    TOKEN,
+    URL,
+    Credentials,
+    KeptCredentials,
+    azure_arguments,
+    google_token,
+    kept,
+    offer,
+)
+from airflow_txlog.errors import CredentialsUnavailable, from_dict
+from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
+from airflow_txlog.storage import Access, open_store
+from tests.conftest import ManualClock
+from tests.helpers import s3
+
+SECRET = "canary-91ab"
+
+
+class Holder:
+    """What a process holds: credentials that live for `life_ms`, and how often they were asked for."""
+
+    def __init__(self, life_ms: int | None, clock: ManualClock | None = None, kind: str = AWS) -> None:
+        self.life_ms, self.kind = life_ms, kind
+        self.values = {"access_key": "AK", "secret_key": SECRET}
+        self.fetches = 0
+        self.failure: Exception | None = None
+        self.connection = f"lake-{uuid.uuid4().hex}"
+        self._now_ms = (lambda: time.time_ns() // 1_000_000) if clock is None else clock.now_ms
+        offer(self.connection, self.fetch)
+
+    def fetch(self) -> Credentials:
+        if self.failure is not None:
+            raise self.failure
+        self.fetches += 1
+        expires_ms = None if self.life_ms is None else self._now_ms() + self.life_ms
+        values = {**self.values, **({"token": f"{SECRET}-{self.fetches}"} if self.kind != AWS else {})}
+        return Credentials(kind=self.kind, values=values, expires_ms=expires_ms)
+
+
+@pytest.mark.parametrize(
+    ("life_s", "for_s", "fetches"),
+    [(4, 60, 20), (60, 600, 14), (3600, 3600, 5), (12 * 3600, 3600, 5), (None, 3600, 5)],
+)
+def test_credentials_are_fetched_a_few_times_a_life_however_many_requests_there_are(
+    clock: ManualClock, life_s: int | None, for_s: int, fetches: int
+) -> None:
+    holder = Holder(None if life_s is None else life_s * 1000, clock)
+    found = KeptCredentials(holder.connection, AWS, clock)
+    for _ in range(for_s * 10):
+        current = found.current()
+        assert current.expires_ms is None or current.expires_ms > clock.now_ms()
+        clock.time_ms += 100
+    assert holder.fetches <= fetches
+
+
+def test_a_renewal_that_fails_is_no_error_before_the_credentials_expire(clock: ManualClock) -> None:
+    holder = Holder(60_000, clock)
+    found = KeptCredentials(holder.connection, AWS, clock)
+    first = found.current()
+    holder.failure = RuntimeError(f"the backend quotes {SECRET}")
+    clock.time_ms += 50_000
+    assert found.current() is first
+    clock.time_ms += 10_000
+    with pytest.raises(CredentialsUnavailable) as raised:
+        found.current()
+    assert holder.connection in raised.value.message
+    assert "RuntimeError" in raised.value.message
+    assert SECRET not in "".join(map(repr, (raised.value, raised.value.__cause__, raised.value.to_dict())))
+    assert isinstance(raised.value, PermissionError)
+    assert isinstance(from_dict(raised.value.to_dict()), CredentialsUnavailable)
+    holder.failure = None
+    assert found.current() is not first
+
+
+def test_credentials_that_have_expired_or_are_of_another_kind_are_refused(clock: ManualClock) -> None:
+    with pytest.raises(CredentialsUnavailable, match="expired already"):
+        KeptCredentials(Holder(0, clock).connection, AWS, clock).current()
+    with pytest.raises(CredentialsUnavailable, match="of aws, and the table's store is of google"):
+        KeptCredentials(Holder(None, clock).connection, GOOGLE, clock).current()
+
+
+def test_the_code_of_a_refusal_is_named(clock: ManualClock) -> None:
+    holder = Holder(None, clock)
+    refusal = {"Error": {"Code": "AccessDenied", "Message": f"for {SECRET}"}}
+    holder.failure = botocore.exceptions.ClientError(refusal, "AssumeRole")
+    with pytest.raises(CredentialsUnavailable, match=r"raised ClientError \(AccessDenied\)\. Nothing") as raised:
+        KeptCredentials(holder.connection, AWS, clock).current()
+    assert SECRET not in raised.value.message
+
+
+def test_credentials_are_neither_pickled_nor_shown() -> None:
+    found = kept(Holder(None).connection).current()
+    assert SECRET not in repr(found)
+    with pytest.raises(TypeError):
+        pickle.dumps(found)
+
+
+# --- the endpoint ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def endpoint() -> Iterator[CredentialsEndpoint]:
+    opened = CredentialsEndpoint()
+    yield opened
+    opened.close()
+
+
+def ask(endpoint: CredentialsEndpoint, path: str, token: str, method: str = "GET") -> tuple[int, bytes]:
+    place = urlsplit(endpoint.url)
+    assert place.hostname == "127.0.0.1"
+    client = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
+    client.request(method, path, headers={"Authorization": token})
+    answer = client.getresponse()
+    return answer.status, answer.read()
+
+
+def test_the_endpoint_answers_who_shows_its_token_for_a_connection_of_a_job_that_runs(
+    endpoint: CredentialsEndpoint, capfd: pytest.CaptureFixture[str]
+) -> None:
+    holder, token = Holder(60_000), endpoint.environment[TOKEN]
+    path = f"/{holder.connection}"
+    assert ask(endpoint, path, token) == (404, b"")
+    with endpoint.answering(holder.connection):
+        status, body = ask(endpoint, path, token)
+        assert (status, json.loads(body)["credentials"]) == (200, holder.values)
+        for wrong in ("", "wrong", token[:-1], f"{token}é"):
+            assert ask(endpoint, path, wrong) == (403, b"")
+        assert ask(endpoint, "/", token) == (404, b"")
+        assert ask(endpoint, f"{path}/..", token) == (404, b"")
+        for method in ("POST", "PUT", "DELETE", "HEAD"):
+            assert ask(endpoint, path, token, method) == (404, b"")
+    assert ask(endpoint, path, token) == (404, b"")
+    assert SECRET not in str(capfd.readouterr())
+
+
+@pytest.fixture
+def below(endpoint: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch) -> CredentialsEndpoint:
+    """This process as one below the task: it asks the endpoint, which alone knows what was offered."""
+    for name, value in endpoint.environment.items():
+        monkeypatch.setenv(name, value)
+    offered = dict(credentials._sources)
+    monkeypatch.setattr(credentials, "_sources", {})
+    monkeypatch.setattr("airflow_txlog.runners.credentials_endpoint.kept", lambda name: OfTheTask(name, offered[name]))
+    return endpoint
+
+
+class OfTheTask:
+    def __init__(self, connection: str, fetch: credentials.Source) -> None:
+        self.connection, self.fetch = connection, fetch
+
+    def current(self) -> Credentials:
+        return self.fetch()
+
+
+HOLDER = Holder(60_000)
+
+
+def test_a_process_below_the_task_asks_the_endpoint(below: CredentialsEndpoint) -> None:
+    with below.answering(HOLDER.connection):
+        found = KeptCredentials(HOLDER.connection, AWS).current()
+    assert found.values == HOLDER.values
+    assert found.expires_ms is not None
+
+
+def test_what_the_holder_of_the_connection_met_is_what_the_job_reports(
+    below: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HOLDER, "failure", credentials.unavailable(HOLDER.connection, "the backend is away"))
+    with (
+        below.answering(HOLDER.connection),
+        pytest.raises(CredentialsUnavailable, match=rf"{HOLDER.connection}.* the backend is away\. Nothing was sent"),
+    ):
+        KeptCredentials(HOLDER.connection, AWS).current()
+
+
+def test_a_process_that_cannot_reach_the_endpoint_says_so_at_once(
+    below: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(URL, "http://127.0.0.1:9")
+    with pytest.raises(CredentialsUnavailable, match=r"did not answer at http://127\.0\.0\.1:9 .*another machine"):
+        KeptCredentials(HOLDER.connection, AWS).current()
+    monkeypatch.delenv(URL)
+    with pytest.raises(CredentialsUnavailable, match=f"{URL} is not in its environment"):
+        KeptCredentials(HOLDER.connection, AWS).current()
+
+
+# --- the stores -----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_on_s3_is_opened_with_the_credentials_of_its_connection_and_renews_them() -> None:
+    options = s3.options()
+    holder = Holder(500)
+    holder.values = {"access_key": options["key"], "secret_key": options["secret"]}
+    plain = {name: options[name] for name in ("endpoint_url", "region")}
+    store = open_store(s3.new_folder(), Access(storage_options=plain, storage_conn_id=holder.connection))
+    assert store.put_if_absent("a", b"a")
+    started_s, reads = time.monotonic(), 0
+    while time.monotonic() < started_s + 1:
+        assert store.read("a") == b"a"
+        reads += 1
+    assert 2 <= holder.fetches <= 8 < reads
+    # What it is refused is no answer that may come later: nothing waits for it.
+    holder.failure = RuntimeError()
+    started_s = time.monotonic()
+    time.sleep(0.5)
+    with pytest.raises(CredentialsUnavailable, match=holder.connection):
+        store.put("b", b"b")
+    assert time.monotonic() < started_s + 5
+
+
+def test_two_connections_do_not_share_a_client() -> None:
+    options = s3.options()
+    plain = {name: options[name] for name in ("endpoint_url", "region")}
+    right, wrong = Holder(None), Holder(None)
+    right.values = {"access_key": options["key"], "secret_key": options["secret"]}
+    folder = s3.new_folder()
+    open_store(folder, Access(storage_options=plain, storage_conn_id=right.connection)).put("a", b"a")
+    with pytest.raises(PermissionError):
+        open_store(folder, Access(storage_options=plain, storage_conn_id=wrong.connection)).read("a")
+
+
+def test_a_client_of_google_is_given_a_new_token_before_the_old_one_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = Holder(400, kind=GOOGLE)
+    token = google_token(kept(holder.connection, GOOGLE))
+    connected = gcsfs.credentials.GoogleCredentials(None, "full_control", token)
+    headers: dict[str, str] = {}
+    connected.apply(headers)
+    connected.apply(headers)
+    assert (headers["authorization"], holder.fetches) == (f"Bearer {SECRET}-1", 1)
+    time.sleep(0.4)
+    connected.apply(headers)
+    assert (headers["authorization"], holder.fetches) == (f"Bearer {SECRET}-2", 2)
+    with pytest.raises(TypeError):
+        pickle.dumps(token)
+
+
+def test_a_client_of_azure_is_given_a_new_token_before_the_old_one_expires() -> None:
+    holder = Holder(400, kind=AZURE)
+    credential = azure_arguments(kept(holder.connection, AZURE))["credential"]
+
+    async def ask_twice() -> list[str]:
+        async with credential:
+            first = await credential.get_token("scope", tenant_id=None)
+            await asyncio.sleep(0.4)
+            return [first.token, (await credential.get_token("scope")).token]
+
+    assert asyncio.run(ask_twice()) == [f"{SECRET}-1", f"{SECRET}-2"]
+    with pytest.raises(TypeError):
+        pickle.dumps(credential)
