@@ -96,6 +96,10 @@ def _aws(key: str, secret: str, token: str | None, expires_ms: int | None) -> Cr
 # --- google ---------------------------------------------------------------------------------------------------------
 
 
+def _google_options(connection: Any) -> dict[str, Any]:
+    return {"project": _field(connection, "project")}
+
+
 def _google_credentials(conn_id: str) -> Credentials:
     try:
         from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
@@ -117,17 +121,21 @@ def _google_credentials(conn_id: str) -> Credentials:
 
 
 def _azure_options(connection: Any) -> dict[str, Any]:
-    if _azure_field(connection, "connection_string"):
-        return {}
-    named = _azure_field(connection, "account_name")
+    text = _field(connection, "connection_string") or ""
+    settings = dict(each.split("=", 1) for each in text.split(";") if "=" in each)
     # The host is the account's URL or its name; without one the login is the name, unless it is an application's id.
     host = urlsplit(connection.host or "").netloc or connection.host
-    return {"account_name": named or (host or connection.login or "").split(".")[0]}
+    login = None if text or _field(connection, "tenant_id") else connection.login
+    named = _field(connection, "account_name") or settings.get("AccountName")
+    return {
+        "account_name": named or (host or login or "").split(".")[0],
+        "account_host": _field(connection, "account_host"),
+    }
 
 
 def _azure_credentials(conn_id: str) -> Credentials:
     connection = BaseHook.get_connection(conn_id)
-    field = partial(_azure_field, connection)
+    field = partial(_field, connection)
     tenant = field("tenant_id")
     sas = field("sas_token")
     given = {
@@ -154,12 +162,12 @@ def _azure_credentials(conn_id: str) -> Credentials:
     return Credentials(kind=AZURE, values={"token": token.token}, expires_ms=token.expires_on * 1000)
 
 
-def _azure_field(connection: Any, name: str) -> Any:
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _field(connection: Any, name: str) -> Any:
     extra = connection.extra_dejson
     return extra.get(name) or extra.get(f"extra__{connection.conn_type}__{name}")
-
-
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _not_installed(package: str) -> str:
@@ -177,7 +185,7 @@ class _Kind:
 _AZURE = _Kind(options=_azure_options, fetch=_azure_credentials)
 _KINDS = {
     "aws": _Kind(options=_aws_options, fetch=_aws_credentials),
-    "google_cloud_platform": _Kind(options=lambda connection: {}, fetch=_google_credentials),
+    "google_cloud_platform": _Kind(options=_google_options, fetch=_google_credentials),
     "wasb": _AZURE,
     "adls": _AZURE,
 }

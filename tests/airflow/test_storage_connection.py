@@ -97,7 +97,7 @@ def test_the_provider_of_amazon_is_asked_where_it_is_installed(monkeypatch: pyte
 
 
 def test_a_google_connection_gives_an_access_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = connect(monkeypatch, "google_cloud_platform", extra={"keyfile_dict": SECRET})
+    name = connect(monkeypatch, "google_cloud_platform", extra={"keyfile_dict": SECRET, "project": "p"})
     with pytest.raises(CredentialsUnavailable, match="needs the package apache-airflow-providers-google"):
         opened(name)
     found = SimpleNamespace(token=None, expiry=None)
@@ -109,7 +109,7 @@ def test_a_google_connection_gives_an_access_token(monkeypatch: pytest.MonkeyPat
     hook = lambda **given: SimpleNamespace(get_credentials=lambda: found)  # noqa: E731
     provide(monkeypatch, "airflow.providers.google.common.hooks.base_google", GoogleBaseHook=hook)
     options, credentials = opened(name)
-    assert (options, credentials.kind, credentials.values) == ({}, GOOGLE, {"token": SECRET})
+    assert (options, credentials.kind, credentials.values) == ({"project": "p"}, GOOGLE, {"token": SECRET})
     assert credentials.expires_ms == int(dt.datetime(2040, 1, 1, tzinfo=dt.UTC).timestamp() * 1000)
 
 
@@ -129,7 +129,12 @@ def test_a_google_connection_gives_an_access_token(monkeypatch: pytest.MonkeyPat
             {"account_name": "acc"},
             {"sas_token": f"sig={SECRET}"},
         ),
-        ("wasb", {"extra": {"connection_string": SECRET}}, {}, {"connection_string": SECRET}),
+        (
+            "wasb",
+            {"extra": {"connection_string": f"AccountName=acc;AccountKey={SECRET}=="}},
+            {"account_name": "acc"},
+            {"connection_string": f"AccountName=acc;AccountKey={SECRET}=="},
+        ),
         (
             "wasb",
             {"login": "acc", "extra": {"shared_access_key": SECRET}},
