@@ -81,9 +81,14 @@ class KeptCredentials:
         self.connection = connection
         self._kind = kind
         self._clock = clock
-        self._lock = threading.Lock()
         self._held: Credentials | None = None
         self._renew_ms = 0
+        self._make_lock()
+        # One that another thread held when this process was forked would never be released here.
+        os.register_at_fork(after_in_child=self._make_lock)
+
+    def _make_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def at_hand(self) -> Credentials | None:
         """Those that are kept, if they need no renewal; never waits."""

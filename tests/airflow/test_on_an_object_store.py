@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return Credentials(kind="aws", values=plain(conn_id).values, expires_ms=asked[-1] + LIFE_MS)
 
     monkeypatch.setattr(storage_connection, "_plain_aws_credentials", short_lived)
+    # As where the provider is not installed.
+    monkeypatch.setitem(sys.modules, "airflow.providers.amazon", None)
     return asked
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import pickle
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -92,6 +94,24 @@ def test_a_renewal_that_fails_is_no_error_before_the_credentials_expire(clock: M
     assert isinstance(from_dict(raised.value.to_dict()), CredentialsUnavailable)
     holder.failure = None
     assert found.current() is not first
+
+
+def test_a_process_that_is_forked_while_credentials_are_fetched_gets_its_own(clock: ManualClock) -> None:
+    holder = Holder(None, clock)
+    found = KeptCredentials(holder.connection, AWS, clock)
+
+    def fork() -> Credentials:
+        child = os.fork()
+        if child == 0:
+            offer(holder.connection, lambda: Credentials(kind=AWS, values={}))
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            os._exit(0 if found.current().values == {} else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        return Credentials(kind=AWS, values=holder.values)
+
+    offer(holder.connection, fork)
+    assert found.current().values == holder.values
 
 
 def test_credentials_that_have_expired_or_are_of_another_kind_are_refused(clock: ManualClock) -> None:
