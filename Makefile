@@ -33,10 +33,10 @@ demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 20
 	@$(WITH_JAVA) $(PYTHON) -m tools.demo
 
 test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
-	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/with_s3.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 test-long: venv ## run what draws from seeds in full, and what takes long: marked "seeded" and "long"
-	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; TXLOG_TEST_LONG=1 tools/with_s3.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these
 	@$(WITH_JAVA) TXLOG_FUZZ_JOBS=$(or $(SEEDS),0:5000) $(PYTHON) -m pytest -s tests/jobs/fuzz

@@ -87,6 +87,7 @@ class JobSpec:
     `storage_conn_id` names the Airflow connection whose credentials open them; each process asks for those when it
     needs them (docs/credentials.md). Null: each process has an identity of its own.
     `allow_absolute_paths` lets the job read rows of files that its tables name outside of their own folders.
+    `single_writer`: its tables may be on file systems without a proven put-if-absent (docs/stores.md).
     `unrestricted` names what is the DAG author's own text: "query", "options", "spark_conf" (docs/operators.md). What
     it does not name is restricted to what cannot load code, here and in the job.
     `result_uri` is where the job puts its JobResult; null: nowhere.
@@ -109,6 +110,7 @@ class JobSpec:
     storage_options: dict[str, Any] = field(default_factory=dict)
     storage_conn_id: str | None = None
     allow_absolute_paths: bool = False
+    single_writer: bool = False
     unrestricted: tuple[str, ...] = ()
     saved_work_key: str | None = field(default=None, repr=False, compare=False)
 
@@ -128,7 +130,7 @@ class JobSpec:
         _check_no_secret("storage_options", self.storage_options)
         named = self.storage_conn_id is None or is_text(self.storage_conn_id)
         want("storage_conn_id", named, "the name of a connection, or null", self.storage_conn_id)
-        for name in ("strict_writers", "allow_absolute_paths"):
+        for name in ("strict_writers", "allow_absolute_paths", "single_writer"):
             want(name, isinstance(getattr(self, name), bool), "true or false", getattr(self, name))
         key = self.saved_work_key
         is_key = key is None or (isinstance(key, str) and _KEY.fullmatch(key) is not None)

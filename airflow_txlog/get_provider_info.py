@@ -83,7 +83,7 @@ def _connection_type() -> dict[str, Any]:
             },
             "storage_options": {
                 "label": "Storage options",
-                "description": "A JSON object: how the tables' stores are opened (endpoint, region and the like). "
+                "description": "A JSON object: how the tables' stores are opened (docs/stores.md lists them). "
                 "No secrets: those belong in the connection that the next field names.",
                 "schema": {"type": ["string", "null"], "format": "json"},
             },
@@ -97,6 +97,12 @@ def _connection_type() -> dict[str, Any]:
                 "label": "Allow absolute paths",
                 "description": "Read rows of files that a table names outside of its own folder, as a shallow clone "
                 "does, with this worker's permissions. Only for tables whose writers are trusted with that.",
+                "schema": {"type": ["boolean", "null"]},
+            },
+            "single_writer": {
+                "label": "Single writer",
+                "description": "Allow tables on file systems without a proven put-if-absent (hdfs, sftp, …). Two "
+                "tasks that write one table at the same time lose a commit there without an error.",
                 "schema": {"type": ["boolean", "null"]},
             },
         },

@@ -24,8 +24,8 @@ ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.\-]*:/)"
 # A scheme counts only where a slash follows: a file name may hold a colon.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
 _AUTHORITY = re.compile(r"//([^/]*)")
-# Hadoop's names for S3 differ in the client, not in the object.
-_ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+# Hadoop's names for one store differ in the client, not in the object.
+_ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "wasbs", "wasb", "az"), "abfss")}
 
 
 class LocationParts(NamedTuple):

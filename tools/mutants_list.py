@@ -44,6 +44,7 @@ KEYS = "tests/jobs/operations/delete/test_key_values.py"
 ATTEMPTS = "tests/jobs/resume/test_attempts_by_the_log.py"
 LOG_JOBS = "tests/jobs/operations/test_log_jobs.py"
 RETRY_POLICY = "tests/airflow/policies/test_retry_policy.py"
+CLOUDS = "tests/storage/test_clouds.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGE_KEYS = "tests/jobs/operations/merge/test_key_filter.py"
@@ -542,5 +543,38 @@ FAULTS = (
         old="life_ms - min(life_ms // 4, _MARGIN_MS)",
         new="life_ms + 1",
         tests=(CREDENTIALS,),
+    ),
+    # --- object stores ----------------------------------------------------------------------------------------------
+    Fault(
+        name="lying-server-believed",
+        breaks="two writers make one version on a server that ignores the condition of a put",
+        file="airflow_txlog/storage/bucket.py",
+        old='        bucket.put(key, b"probe", if_absent=True)\n    except NameTaken:\n',
+        new='        bucket.put(key, b"probe", if_absent=True)\n        return\n    except NameTaken:\n',
+        tests=(CLOUDS,),
+    ),
+    Fault(
+        name="credentials-for-a-foreign-account",
+        breaks="a log that names another storage account has this process's token sent there",
+        file="airflow_txlog/storage/azure.py",
+        old="        if (other.account, other.cloud) != (place.account, place.cloud):\n",
+        new="        if other.cloud != place.cloud:\n",
+        tests=(CLOUDS,),
+    ),
+    Fault(
+        name="part-sent-twice",
+        breaks="a part whose answer was lost is in the file twice",
+        file="airflow_txlog/storage/gcs.py",
+        old="        stored = self._stored(upload) if upload.tried == number else start\n",
+        new="        stored = start\n",
+        tests=(CLOUDS,),
+    ),
+    Fault(
+        name="wrapper-for-one-writer",
+        breaks="a cache in front of a file system holds a table",
+        file="airflow_txlog/storage/unproven.py",
+        old="    if scheme in _WRAPPERS:\n        return False\n",
+        new="",
+        tests=("tests/storage/test_store_open.py",),
     ),
 )

@@ -133,6 +133,11 @@ class TxlogHook(BaseHook):
         """Whether rows are read from files that a table names outside of its own folder, as a shallow clone does."""
         return self._is_on("allow_absolute_paths")
 
+    @property
+    def single_writer(self) -> bool:
+        """Whether tables may be on file systems without put-if-absent, where no two tasks write one at a time."""
+        return self._is_on("single_writer")
+
     def _is_on(self, name: str) -> bool:
         return str(self._extra.get(name, "")).lower() == "true"
 
@@ -228,6 +233,7 @@ class TxlogHook(BaseHook):
             storage_options=self.storage_options,
             storage_conn_id=self.storage_conn_id,
             allow_absolute_paths=self.allow_absolute_paths,
+            single_writer=self.single_writer,
         )
         chosen = make_runner(runner) if isinstance(runner, str) else runner
         return chosen.run(self.with_settings(spec), log=self.log.info)

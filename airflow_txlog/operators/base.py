@@ -201,6 +201,7 @@ class TxlogOperator(BaseOperator):
             storage_options=hook.storage_options,
             storage_conn_id=hook.storage_conn_id,
             allow_absolute_paths=hook.allow_absolute_paths,
+            single_writer=hook.single_writer,
         )
         application = self.application(context, table_uri)
         if application is not None:

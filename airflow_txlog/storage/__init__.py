@@ -1,8 +1,8 @@
 """Bytes: every file of a table, and beside it, is opened, read, written, sized, listed and deleted here.
 
 `open_store` is the only way to a store: it chooses one by the scheme of the URI, from `STORES`. A file system whose
-put-if-absent is not proven is refused by name: several answer "created" to two writers at once, and then a commit is
-lost without a word. A new kind of store is one module and one line in `STORES`.
+put-if-absent is not proven is refused by name, unless there is one writer alone: several answer "created" to two
+writers at once, and then a commit is lost without a word. A new kind of store is one module and one line in `STORES`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ __all__ = [
     "open_store",
 ]
 
-_SUPPORTED = "a local path, file:///path, memory://name and s3://bucket/folder"
+_SUPPORTED = (
+    "a local path, file:///path, memory://name, s3://bucket/folder, gs://bucket/folder and "
+    "abfss://container@account.dfs.core.windows.net/folder"
+)
 
 
 def _open_local(uri: str, access: Access) -> Store:
@@ -50,12 +53,31 @@ def _open_s3(uri: str, access: Access) -> Store:
     return open_s3(uri, access)
 
 
+def _open_gcs(uri: str, access: Access) -> Store:
+    try:
+        from airflow_txlog.storage.gcs import open_gcs
+    except ModuleNotFoundError as error:
+        raise _not_installed(uri, "gcs", error) from error
+    return open_gcs(uri, access)
+
+
+def _open_azure(uri: str, access: Access) -> Store:
+    try:
+        from airflow_txlog.storage.azure import open_azure
+    except ModuleNotFoundError as error:
+        raise _not_installed(uri, "azure", error) from error
+    return open_azure(uri, access)
+
+
 STORES: dict[str, Callable[[str, Access], Store]] = {
     LOCAL: _open_local,
     "memory": MemoryStore,
     "s3": _open_s3,
     "s3a": _open_s3,
     "s3n": _open_s3,
+    "gs": _open_gcs,
+    "gcs": _open_gcs,
+    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), _open_azure),
 }
 """What opens a URI of each scheme; that of a path is LOCAL."""
 
@@ -65,7 +87,7 @@ def open_store(uri: str | os.PathLike[str] | Store, access: Access) -> Store:
 
     A local path may be relative and counts from the working directory. A `Store` is returned as it is.
 
-    Raises UnsupportedStore for every file system without a proved put-if-absent.
+    Raises UnsupportedStore for every file system without a proven put-if-absent, unless `access.single_writer`.
     """
     if not isinstance(uri, (str, os.PathLike)):
         return uri
@@ -75,9 +97,15 @@ def open_store(uri: str | os.PathLike[str] | Store, access: Access) -> Store:
     if "::" in text:
         raise _refused(text, text.split("::", 1)[0], "is a wrapper around another file system")
     scheme = scheme_of(text)
-    if scheme not in STORES:
-        raise _refused(text, scheme, "has no put-if-absent that this engine supports today")
-    return STORES[scheme](text, access)
+    if scheme in STORES:
+        return STORES[scheme](text, access)
+    if access.single_writer:
+        from airflow_txlog.storage.unproven import UnprovenStore, may_hold_a_table
+
+        if may_hold_a_table(scheme):
+            return UnprovenStore(text, access)
+    why = "has no proven put-if-absent (a file system that fsspec knows can hold tables of one writer: single_writer)"
+    raise _refused(text, scheme, why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

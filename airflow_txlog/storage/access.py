@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_txlog.credentials import KeptCredentials, kept
+from airflow_txlog.errors import InvalidInput
 
 
 class HasAccess(Protocol):
@@ -18,6 +19,8 @@ class HasAccess(Protocol):
     def storage_conn_id(self) -> str | None: ...
     @property
     def allow_absolute_paths(self) -> bool: ...
+    @property
+    def single_writer(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,14 @@ class Access:
     them itself (`credentials`). None: the process's own identity.
     `allow_absolute_paths`: data files and deletion vectors that the log names outside of the table, in the same kind
     of store, can be read; also those behind a link inside it.
+    `single_writer`: the caller makes sure that no two processes write the table at the same time, so it may be on a
+    file system without a proven put-if-absent (docs/stores.md).
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     storage_conn_id: str | None = None
     allow_absolute_paths: bool = False
+    single_writer: bool = False
 
     def credentials(self, kind: str) -> KeptCredentials | None:
         """What a store of this kind is opened with; None where each process has an identity of its own."""
@@ -47,8 +53,24 @@ class Access:
             storage_options=dict(settings.storage_options),
             storage_conn_id=settings.storage_conn_id,
             allow_absolute_paths=settings.allow_absolute_paths,
+            single_writer=settings.single_writer,
         )
 
 
 PLAIN = Access()
 """Without options, and confined to the table's own folder."""
+
+
+def read_options(kind: str, given: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """The options as they are given. Raises InvalidInput for one that `types` has not, or of another type."""
+    for name, value in given.items():
+        if name not in types:
+            raise InvalidInput(
+                f"storage_options: {kind} has no option {name!r}. It has {', '.join(types)}. Nothing was read."
+            )
+        if not isinstance(value, types[name]):
+            raise InvalidInput(
+                f"storage_options: {name} must be of type {types[name].__name__}, not {type(value).__name__}. Nothing "
+                "was read."
+            )
+    return dict(given)

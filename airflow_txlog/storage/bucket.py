@@ -1,14 +1,31 @@
 """What a store of objects asks of a cloud: requests to one bucket, and what came of each.
 
 A module for each cloud has a `Bucket`. It decides what an answer means, by its HTTP status, and never lets an exception
-of its client out: those differ between versions, and many are no OSError.
+of its client out: those differ between versions, and many are no OSError. Here is also what those modules share: one
+client a process, the meaning of a status, and the question whether a server keeps the condition of a put.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, NoReturn, Protocol
+
+from fsspec.asyn import sync
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.errors import UnsupportedStore
+
+CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
+"""For how long a connection, the next bytes of an answer, and its last are waited for."""
+
+_BUSY = frozenset({408, 409, 425, 429})
 
 
 class NameTaken(Exception):
@@ -17,6 +34,10 @@ class NameTaken(Exception):
 
 class NotAnswered(OSError):
     """The store was not reached, did not answer, or was busy: the same request may be answered later."""
+
+
+class EmptyRange(OSError):
+    """An object has no bytes in the range that was asked for; an empty one has none in any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +88,8 @@ class Bucket(Protocol):
     """How large the parts of a large file are."""
     deletes_at_once: int
     """How many objects one request can delete."""
+    page_keys: int
+    """How many objects a page of a listing has at most."""
 
     def get(
         self, key: str, start: int = 0, end: int | None = None, *, check: Callable[[int], None] | None = None
@@ -92,13 +115,16 @@ class Bucket(Protocol):
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         """Delete up to `deletes_at_once` objects; those that are gone count as deleted. The failures by key."""
 
-    def start_upload(self, key: str) -> Any:
-        """Begin a file of several parts, which no reader sees before it is completed."""
+    def start_upload(self, key: str, *, if_absent: bool) -> Any:
+        """Begin a file of several parts, which no reader sees before it is completed.
+
+        Raises NameTaken where `if_absent`, the name is taken and the store says so already now.
+        """
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
-        """Part `number`, from 1 on. What comes back is handed to `complete`."""
+        """Part `number`, from 1 on: of `part_bytes`, or the last. What comes back is handed to `complete`."""
 
-    def complete(self, upload: Any, parts: Sequence[Any], *, if_absent: bool) -> None:
+    def complete(self, upload: Any, parts: Sequence[Any]) -> None:
         """Make the object of its parts. Raises NameTaken as far as the store knows the condition here."""
 
     def abort(self, upload: Any) -> None:
@@ -110,8 +136,118 @@ class Bucket(Protocol):
     def now_ms(self, prefix: str) -> int:
         """The server's clock, in whole seconds, as the times of its objects."""
 
-    def check_conditions(self, folder: str) -> None:
-        """Raises UnsupportedStore where the server is not known to keep the condition of a put, and does not.
+    def unproved_server(self) -> str | None:
+        """The server's address, where it may take the condition of a put and not heed it; None for the cloud itself."""
 
-        It may put and delete an object in `folder`, a prefix that ends in "/". Nothing happens from the second call on.
-        """
+
+_PROVED: set[tuple[str, str]] = set()
+
+
+def check_conditions(bucket: Bucket, folder: str) -> None:
+    """Raises UnsupportedStore where the server is not known to keep the condition of a put, and does not.
+
+    Such a server is asked once a process and bucket to replace an object that is there, in `folder`, a prefix that ends
+    in "/". Only one that refuses it can hold a table.
+    """
+    server = bucket.unproved_server()
+    if server is None or (server, bucket.uri) in _PROVED:
+        return
+    key = f"{folder}.txlog-probe-{SYSTEM_CLOCK.unique_id()}"
+    bucket.put(key, b"probe", if_absent=False)
+    try:
+        bucket.put(key, b"probe", if_absent=True)
+    except NameTaken:
+        _PROVED.add((server, bucket.uri))
+        return
+    finally:
+        with suppress(OSError):
+            bucket.delete([key])
+    raise UnsupportedStore(
+        f"UnsupportedStore: the server at {server} replaces an object although it was asked not to, so two writers of "
+        f"{bucket.uri} could both believe to have made one version. Nothing was committed. Use a server that knows "
+        "conditional writes.",
+        uri=bucket.uri,
+    )
+
+
+# --- what the modules of the clouds share ---------------------------------------------------------------------------
+
+
+class Connection:
+    """A file system of fsspec for this process: one is of no use in a process that was forked from its own."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        # By process: a lock that another thread held when this process was forked would never be released here.
+        self._made: dict[int, Any] = {}
+        self._locks: dict[int, threading.Lock] = {}
+
+    def filesystem(self) -> Any:
+        """The file system, made when it is first asked for. Raises what its client raises."""
+        process = os.getpid()
+        if process not in self._made:
+            with self._locks.setdefault(process, threading.Lock()):
+                if process not in self._made:
+                    self._made[process] = self._make()
+        return self._made[process]
+
+    def run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+        """What a request returns that is made on the client's event loop; for any thread but that loop's own."""
+        return sync(self.filesystem().loop, _within_limit, request, *arguments)
+
+
+async def _within_limit(request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+    try:
+        return await asyncio.wait_for(request(*arguments), LONGEST_S)
+    except TimeoutError as error:
+        raise NotAnswered(errno.EAGAIN, f"a request took more than {LONGEST_S} seconds") from error
+
+
+def raise_as(meant: Exception, error: Exception) -> NoReturn:
+    """Raise what an error of a client means, which may be the error itself."""
+    if meant is error:
+        raise error
+    raise meant from error
+
+
+def answer_error(status: int | None, code: str, method: str, where: str) -> Exception:
+    """The error of a request by the HTTP status of its answer, None where there was none: never by a client's class.
+
+    Those differ between servers and versions. `code` is the server's word for it, or the class of the client's error.
+    """
+    if status == 412:
+        return NameTaken(where)
+    if status == 404:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
+    if status == 416:
+        return EmptyRange(errno.EINVAL, "the object has no such range", where)
+    if status is None or status in _BUSY or status >= 500:
+        return NotAnswered(errno.EAGAIN, f"{method} was not answered ({code or status})", where)
+    return refusal(status, code, method, where)
+
+
+def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
+    """The error of a request that was answered, and will be answered the same again."""
+    if status in (401, 403):
+        return PermissionError(errno.EACCES, f"{method} was refused ({code or status})", where)
+    return OSError(errno.EREMOTEIO, f"{method} failed ({code or status})", where)
+
+
+def no_credentials(cloud: str, method: str, where: str) -> PermissionError:
+    """The error of a request that was not sent."""
+    return PermissionError(errno.EACCES, f"{method} was not sent: this process has no credentials for {cloud}", where)
+
+
+def no_bucket(where: str, filesystem: str) -> UnsupportedStore:
+    """The error of a request to a bucket, or a container, that does not exist."""
+    return UnsupportedStore(
+        f"UnsupportedStore: there is no bucket for {where}. Nothing was read or written. Make the bucket first: a "
+        "table's folder never makes one.",
+        uri=where,
+        filesystem=filesystem,
+    )
+
+
+def whole_seconds_ms(time: datetime) -> int:
+    """A listing gives milliseconds on some servers where HEAD gives seconds: both are cut, so that they are equal."""
+    return int(time.timestamp()) * 1000

@@ -105,7 +105,7 @@ class Upload:
                 self._repeat(lambda: self._bucket.put(self._key, data, if_absent=self._if_absent))
             else:
                 self._send(len(self._buffer))
-                self._repeat(lambda: self._bucket.complete(self._upload, self._parts, if_absent=self._if_absent))
+                self._repeat(lambda: self._bucket.complete(self._upload, self._parts))
         except (NameTaken, FileNotFoundError):
             # A try whose answer was lost has made it already: no other file has this name, so its size is proof enough.
             found = self._repeat(lambda: self._bucket.head(self._key))
@@ -121,7 +121,12 @@ class Upload:
 
     def _send(self, size: int) -> None:
         if self._upload is None:
-            self._upload = self._repeat(lambda: self._bucket.start_upload(self._key))
+            start = self._bucket.start_upload
+            try:
+                self._upload = self._repeat(lambda: start(self._key, if_absent=self._if_absent))
+            except NameTaken as error:
+                where = f"{self._bucket.uri}/{self._key}"
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from error
         number, data = len(self._parts) + 1, bytes(self._buffer[:size])
         self._parts.append(self._repeat(lambda: self._bucket.put_part(self._upload, number, data)))
         del self._buffer[:size]

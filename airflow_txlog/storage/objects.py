@@ -25,7 +25,7 @@ from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.access import Access
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.bucket import Bucket, FoundObject, Listed, NameTaken, NotAnswered
+from airflow_txlog.storage.bucket import Bucket, FoundObject, Listed, NameTaken, NotAnswered, check_conditions
 from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.object_files import RangeFile, Upload
@@ -71,6 +71,7 @@ class ObjectStore:
         self._access = access
         self._bucket_of = bucket_of
         self._clock = clock
+        self._is_proved = False
 
     @property
     def root(self) -> str:
@@ -120,7 +121,9 @@ class ObjectStore:
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         key = self._key(path)
-        self._bucket.check_conditions(key[: key.rfind("/") + 1])
+        if not self._is_proved:
+            check_conditions(self._bucket, key[: key.rfind("/") + 1])
+            self._is_proved = True
         try:
             self._bucket.put(key, data, if_absent=True)
         except NameTaken:

@@ -64,9 +64,9 @@ def test_the_settings_of_a_connection_are_texts(lake: Path) -> None:
 def test_tables_and_jobs_are_opened_with_the_storage_options_of_the_connection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: Any
 ) -> None:
-    extra = {"storage_options": options, "allow_absolute_paths": True}
+    extra = {"storage_options": options, "allow_absolute_paths": True, "single_writer": True}
     monkeypatch.setenv("AIRFLOW_CONN_OPENED", json.dumps({"conn_type": "txlog", "host": str(tmp_path), "extra": extra}))
-    access = Access(storage_options={"profile": "lake"}, allow_absolute_paths=True)
+    access = Access(storage_options={"profile": "lake"}, allow_absolute_paths=True, single_writer=True)
     assert TxlogHook("opened").table("t").store.access == access
     operator = CheckpointOperator(task_id="x", table_uri="t", txlog_conn_id="opened")
     monkeypatch.setattr(identity, "annotations_of", lambda context: {})

@@ -1,4 +1,4 @@
-"""The S3 server of a test run: TXLOG_TEST_S3 says where it is ("endpoint key secret"; tools/with_s3.sh starts one)."""
+"""The S3 server of a test run: TXLOG_TEST_S3 is "endpoint key secret" of it (tools/with_stores.sh starts one)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def options() -> dict[str, Any]:
     """`storage_options` of the server, its keys included. Skips the test where there is no server."""
     given = os.environ.get("TXLOG_TEST_S3", "").split()
     if len(given) != 3:
-        pytest.skip("no S3 server: run through tools/with_s3.sh, or set TXLOG_TEST_S3='endpoint key secret'")
+        pytest.skip("no S3 server: run through tools/with_stores.sh, or set TXLOG_TEST_S3='endpoint key secret'")
     endpoint, key, secret = given
     return {"endpoint_url": endpoint, "key": key, "secret": secret, "region": REGION}
 

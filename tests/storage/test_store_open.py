@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 
 from airflow_txlog import storage
 from airflow_txlog.clock import SystemClock
+from airflow_txlog.engine import Table
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import local_path
 from airflow_txlog.storage import PLAIN, Access, LocalStore, MemoryStore, Store, open_store
+from tests.helpers.rows import append
 
 
 @pytest.mark.parametrize(
@@ -42,8 +45,6 @@ def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("uri", "filesystem"),
     [
-        ("gs://bucket/t", "gs"),
-        ("abfss://c@a.dfs.core.windows.net/t", "abfss"),
         ("hdfs://nn/t", "hdfs"),
         ("dbfs:/t", "dbfs"),
         ("https://host/t", "https"),
@@ -58,6 +59,27 @@ def test_any_other_file_system_is_refused_by_name(uri: str, filesystem: str) -> 
     assert caught.value.filesystem == filesystem
     assert f'"{filesystem}"' in str(caught.value)
     assert "memory://" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["simplecache::s3://bucket/t", "simplecache:///t", "local:///lake/t", "zip://a/t", "none-such://a/t"]
+)
+def test_a_wrapper_is_refused_for_a_single_writer_too(uri: str) -> None:
+    with pytest.raises(UnsupportedStore):
+        open_store(uri, Access(single_writer=True))
+
+
+def test_each_commit_of_a_single_writer_is_logged_with_its_table(
+    unproven: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Table.create(unproven, pa.schema([("id", pa.int64())]))
+    with pytest.raises(UnsupportedStore, match="single_writer"):
+        open_store(unproven.root, PLAIN)
+    for version in (1, 2):
+        caplog.clear()
+        append(table, pa.table({"id": [version]}))
+        assert [unproven.root in each.message for each in caplog.records if "put-if-absent" in each.message] == [True]
+    assert Table.at(unproven.root, unproven.access).to_arrow().num_rows == 2
 
 
 @pytest.mark.parametrize("uri", ["", "memory://", "memory:///"])

@@ -1,0 +1,357 @@
+"""Containers of Azure Blob Storage, which are also those of Data Lake Storage Gen2, over adlfs.
+
+adlfs gives the connection: its credentials, event loop and the client of Azure's SDK. The requests are made on that
+client, one a call, without the SDK's own repeating. Put-if-absent is one Put Blob with `If-None-Match: *`.
+
+Both services hold the same blobs, and have one root here, the one of Data Lake Storage. An account with a hierarchical
+namespace lists its directories among the blobs: they are left out.
+Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put Block List", "List Blobs".
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+from adlfs import AzureBlobFileSystem
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.storage.blob import BlobBlock
+from azure.storage.blob.aio import BlobPrefix
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.locations import split
+from airflow_txlog.storage.access import Access, read_options
+from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.bucket import (
+    CONNECT_S,
+    READ_S,
+    Connection,
+    Content,
+    FoundObject,
+    Listed,
+    UnfinishedUpload,
+    answer_error,
+    no_bucket,
+    no_credentials,
+    raise_as,
+    refusal,
+    whole_seconds_ms,
+)
+from airflow_txlog.storage.objects import ObjectStore
+
+SCHEME = "abfss"
+OPTIONS: dict[str, type] = {
+    "account_name": str,
+    "account_host": str,
+    "anon": bool,
+    "client_id": str,
+    "tenant_id": str,
+    "account_key": str,
+    "sas_token": str,
+    "client_secret": str,
+    "connection_string": str,
+}
+# One try a call, as ours are counted against one deadline.
+_CALL = {"retry_total": 0, "connection_timeout": CONNECT_S, "read_timeout": READ_S}
+_PARTS_READ_AT_ONCE = 4
+_CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
+_HOST = re.compile(rf"([a-z0-9]{{3,24}})\.(?:dfs|blob)\.({'|'.join(map(re.escape, _CLOUDS))})")
+_TAKEN = frozenset({"BlobAlreadyExists", "ResourceAlreadyExists", "PathAlreadyExists"})
+
+
+class _Place(NamedTuple):
+    """Where a container is."""
+
+    account: str
+    cloud: str
+    container: str
+    path: str
+
+
+def open_azure(uri: str, access: Access) -> Store:
+    """The store at `abfss://container@account.dfs.core.windows.net/folder`, or `az://container/folder`.
+
+    Raises UnsupportedStore, InvalidInput.
+    """
+    options = read_options("Azure", access.storage_options, OPTIONS)
+    place = _place(uri, options)
+    connection = _connection(place.account, place.cloud, tuple(sorted(options.items())))
+
+    def bucket_of(text: str) -> tuple[AzureBucket, str]:
+        # A token or a key goes to no host but that of the table's own account, whatever a log names.
+        other = _place(text, options)
+        if (other.account, other.cloud) != (place.account, place.cloud):
+            raise UnsupportedStore(
+                f"UnsupportedStore: the file {text} is in another storage account than its table at {uri}. Nothing of "
+                "it was read.",
+                uri=text,
+            )
+        return AzureBucket(other, connection), other.path
+
+    return ObjectStore(AzureBucket(place, connection), place.path, access, bucket_of=bucket_of)
+
+
+def _place(uri: str, options: dict[str, Any]) -> _Place:
+    scheme, authority, path = split(uri)
+    container, at, host = authority.partition("@")
+    if not at and scheme in ("az", "abfs") and container:
+        return _Place(_default_account(uri, options), _CLOUDS[0], container, path.strip("/"))
+    found = _HOST.fullmatch(host.lower())
+    if not container or found is None:
+        raise UnsupportedStore(
+            f"UnsupportedStore: {uri!r} names no container of a storage account; write "
+            "abfss://container@account.dfs.core.windows.net/folder, or az://container/folder. For another host, set "
+            "account_host in storage_options.",
+            uri=uri,
+        )
+    return _Place(found[1], found[2], container, path.strip("/"))
+
+
+def _default_account(uri: str, options: dict[str, Any]) -> str:
+    text = options.get("connection_string") or os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    settings = dict(each.split("=", 1) for each in text.split(";") if "=" in each)
+    host = urlsplit(settings.get("BlobEndpoint", "")).hostname or ""
+    found = (
+        options.get("account_name")
+        or settings.get("AccountName")
+        or (host.partition(".")[0] if _HOST.fullmatch(host) else None)
+        or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    )
+    if not found:
+        raise UnsupportedStore(
+            f"UnsupportedStore: {uri!r} names no storage account; write "
+            "abfss://container@account.dfs.core.windows.net/folder, or set account_name in storage_options or "
+            "AZURE_STORAGE_ACCOUNT_NAME.",
+            uri=uri,
+        )
+    return str(found)
+
+
+@functools.lru_cache(maxsize=16)
+def _connection(account: str, cloud: str, options: tuple[tuple[str, Any], ...]) -> Connection:
+    return Connection(lambda: _open(account, cloud, dict(options)))
+
+
+def _open(account: str, cloud: str, given: dict[str, Any]) -> AzureBlobFileSystem:
+    host = {"account_host": f"{account}.blob.{cloud}", **given, "account_name": account}
+    try:
+        filesystem = AzureBlobFileSystem(**host, skip_instance_cache=True, use_listings_cache=False)
+    except ValueError as error:
+        # Its text may hold what was given.
+        raise PermissionError(
+            errno.EACCES, f"the credentials for the storage account {account} are of no use"
+        ) from error
+    _leave_open_in_forks(filesystem)
+    named = filesystem.service_client.account_name
+    if named not in (None, account):
+        raise UnsupportedStore(
+            f"UnsupportedStore: the table is in the storage account {account}, and the connection string that this "
+            f"process was given, in its options or its environment, is that of {named}. Nothing was read or written.",
+            uri=f"{SCHEME}://{account}.dfs.{cloud}",
+        )
+    return filesystem
+
+
+def _leave_open_in_forks(filesystem: AzureBlobFileSystem) -> None:
+    """Keep a forked process from closing this client when it ends.
+
+    adlfs does so on the loop of the process that opened it, which does not run in the other: it would never end.
+    """
+    registered = list(getattr(weakref.finalize, "_registry", ()))
+    closings = [each for each in registered if (each.peek() or (None,))[0] is filesystem]
+
+    def leave() -> None:
+        for each in closings:
+            each.atexit = False
+
+    os.register_at_fork(after_in_child=leave)
+
+
+class AzureBucket:
+    """One container. Implements `Bucket`."""
+
+    part_bytes = 8 * 1024 * 1024
+    # A batch of deletes has not been seen to work on a server that can be had for tests.
+    deletes_at_once = 1
+    page_keys = 5000
+
+    def __init__(self, place: _Place, connection: Connection) -> None:
+        self.uri = f"{SCHEME}://{place.container}@{place.account}.dfs.{place.cloud}"
+        self._name = place.container
+        self._connection = connection
+
+    def get(
+        self, key: str, start: int = 0, end: int | None = None, *, check: Callable[[int], None] | None = None
+    ) -> Content:
+        of_all = (start, end) == (0, None)
+        asked = {} if of_all else {"offset": start, "length": None if end is None else end - start}
+
+        async def read() -> Content:
+            # The SDK reads up to 32 MiB by the first request, and the rest of the same content by further ones.
+            stream = await self._blob(key).download_blob(**asked, max_concurrency=_PARTS_READ_AT_ONCE, **_CALL)
+            whole = int(stream.properties.content_range.rpartition("/")[2])
+            if check is not None:
+                check(whole)
+            return Content(data=await stream.readall(), size_bytes=whole, etag=stream.properties.etag.strip('"'))
+
+        content: Content = self._request("GET", key, read)
+        return content
+
+    def get_tail(self, key: str, length: int) -> Content:
+        # The service knows no range from the end.
+        found = self.head(key)
+        if found is None:
+            raise answer_error(404, "", "HEAD", f"{self.uri}/{key}")
+        if found.size_bytes == 0:
+            return Content(data=b"", size_bytes=0, etag=found.etag)
+        content = self.get(key, max(0, found.size_bytes - length))
+        if content.etag != found.etag:
+            raise answer_error(None, "replaced meanwhile", "GET", f"{self.uri}/{key}")
+        return content
+
+    def head(self, key: str) -> FoundObject | None:
+        try:
+            found = self._request("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
+        except FileNotFoundError:
+            return None
+        return None if _is_directory(found) else _found(key, found)
+
+    def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
+        # Names before `start_from` come along: the service's own way to leave them out is not proved.
+        found, following, _ = self._page(prefix, token, is_deep, self.page_keys)
+        objects = [_found(each.name, each) for each in found if not isinstance(each, BlobPrefix)]
+        prefixes = [each.name for each in found if isinstance(each, BlobPrefix)]
+        return Listed(objects=objects, prefixes=prefixes), following
+
+    def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+        self._request(
+            "PUT",
+            key,
+            lambda: self._blob(key).upload_blob(data, length=len(data), overwrite=not if_absent, **_CALL),
+            is_conditional=if_absent,
+        )
+
+    def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
+        try:
+            self._request("DELETE", keys[0], lambda: self._blob(keys[0]).delete_blob(**_CALL))
+        except FileNotFoundError:
+            return {}
+        return {}
+
+    def start_upload(self, key: str, *, if_absent: bool) -> Any:
+        # Nothing is sent: a blob's blocks are known by their names, which no other upload uses.
+        return key, SYSTEM_CLOCK.unique_id(), if_absent
+
+    def put_part(self, upload: Any, number: int, data: bytes) -> Any:
+        key, name, _ = upload
+        block = f"{name}-{number:05d}"
+        self._request("PUT", key, lambda: self._blob(key).stage_block(block, data, length=len(data), **_CALL))
+        return block
+
+    def complete(self, upload: Any, parts: Sequence[Any]) -> None:
+        key, _, if_absent = upload
+        condition = {"match_condition": MatchConditions.IfMissing} if if_absent else {}
+        blocks = [BlobBlock(each) for each in parts]
+        self._request(
+            "PUT",
+            key,
+            lambda: self._blob(key).commit_block_list(blocks, **condition, **_CALL),
+            is_conditional=if_absent,
+        )
+
+    def abort(self, upload: Any) -> None:
+        """Nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """None, for the same reason."""
+        return iter(())
+
+    def now_ms(self, prefix: str) -> int:
+        _, _, headers = self._page(prefix, None, False, 1)
+        return whole_seconds_ms(parsedate_to_datetime(headers["Date"]))
+
+    def unproved_server(self) -> str | None:
+        server: str = self._request("connect", "", self._host)
+        return None if server.endswith(_CLOUDS) else server
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _blob(self, key: str) -> Any:
+        return self._connection.filesystem().service_client.get_blob_client(self._name, key)
+
+    async def _host(self) -> str:
+        return str(self._connection.filesystem().service_client.primary_hostname)
+
+    def _page(self, prefix: str, token: Any, is_deep: bool, keys: int) -> tuple[list[Any], Any, dict[str, str]]:
+        """A page's blobs and prefixes without directories, the next page's token, and the answer's headers."""
+        headers: dict[str, str] = {}
+
+        async def read() -> tuple[list[Any], Any]:
+            container = self._connection.filesystem().service_client.get_container_client(self._name)
+            pages = (container.list_blobs if is_deep else container.walk_blobs)(
+                name_starts_with=prefix,
+                include=["metadata"],
+                results_per_page=keys,
+                raw_response_hook=lambda answer: headers.update(answer.http_response.headers),
+                **_CALL,
+            ).by_page(token)
+            page = await anext(pages)
+            return [each async for each in page], pages.continuation_token
+
+        found, following = self._request("LIST", prefix, read)
+        return [each for each in found if not _is_directory(each)], following, headers
+
+    def _request(
+        self, method: str, key: str, request: Callable[[], Awaitable[Any]], *, is_conditional: bool = False
+    ) -> Any:
+        async def answer() -> Any:
+            return await request()
+
+        try:
+            return self._connection.run(answer)
+        except Exception as error:
+            raise_as(_as_os_error(error, method, f"{self.uri}/{key}", is_conditional), error)
+
+
+def _found(key: str, properties: Any) -> FoundObject:
+    return FoundObject(
+        key=key,
+        size_bytes=int(properties.size),
+        modified_ms=whole_seconds_ms(properties.last_modified),
+        etag=properties.etag.strip('"'),
+    )
+
+
+def _is_directory(found: Any) -> bool:
+    return str((getattr(found, "metadata", None) or {}).get("hdi_isfolder", "")).lower() == "true"
+
+
+def _as_os_error(error: Exception, method: str, where: str, is_conditional: bool) -> Exception:
+    status = getattr(error, "status_code", None)
+    code = getattr(error, "error_code", None) or ""
+    code = str(getattr(code, "value", code))
+    if code == "ContainerNotFound":
+        return no_bucket(where, SCHEME)
+    if isinstance(error, PermissionError):
+        return error
+    if status is None and isinstance(error, ClientAuthenticationError):
+        return no_credentials("Azure", method, where)
+    if status is None and not isinstance(error, AzureError | aiohttp.ClientError | OSError | TimeoutError):
+        return error
+    if status in (409, 412):
+        # A lease, a snapshot or a policy is refused by these too.
+        is_taken = is_conditional and (status == 412 or code in _TAKEN)
+        return answer_error(412, "", method, where) if is_taken else refusal(status, code, method, where)
+    # The body of a good answer that breaks off.
+    is_broken = status is not None and status < 300
+    return answer_error(None if is_broken else status, code or type(error).__name__, method, where)

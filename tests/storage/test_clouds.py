@@ -1,0 +1,397 @@
+"""Object stores, cloud by cloud: how they are named, how much they ask, and what their answers mean."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pytest
+from google.auth.exceptions import DefaultCredentialsError
+
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
+from airflow_txlog.locations import split, store_kind
+from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, gcs, open_store
+from airflow_txlog.storage.bucket import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
+from airflow_txlog.storage.objects import ObjectStore
+from tests.helpers import azure
+from tests.helpers.rows import append
+
+ABFSS = "abfss://box@lake.dfs.core.windows.net/t"
+KEY = base64.b64encode(b"no key of any account").decode()
+LAKE = {"account_name": "lake", "account_key": KEY}
+
+
+@pytest.fixture
+def requests_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every request of the three clients, which are all aiohttp's."""
+    sent: list[str] = []
+    request = aiohttp.ClientSession._request
+
+    async def counted(session: aiohttp.ClientSession, method: str, *rest: Any, **more: Any) -> Any:
+        sent.append(method)
+        return await request(session, method, *rest, **more)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", counted)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "root"),
+    [
+        ("gs://bucket/a/t/", {}, "gs://bucket/a/t"),
+        ("GCS://bucket/a/t", {}, "gs://bucket/a/t"),
+        ("s3a://bucket/t", {}, "s3://bucket/t"),
+        ("abfss://box@lake.dfs.core.windows.net/t/", LAKE, ABFSS),
+        ("abfs://box@lake.dfs.core.windows.net/t", LAKE, ABFSS),
+        ("wasbs://box@lake.blob.core.windows.net/t", LAKE, ABFSS),
+        ("wasb://box@lake.blob.core.windows.net/t", LAKE, ABFSS),
+        ("az://box/t", LAKE, ABFSS),
+        ("abfs://box/t", LAKE, ABFSS),
+        ("az://box/t", {"connection_string": f"AccountName=lake;AccountKey={KEY}"}, ABFSS),
+        ("az://box/t", {"connection_string": "BlobEndpoint=https://lake.blob.core.windows.net;X=y"}, ABFSS),
+        ("abfss://b@l4k.dfs.core.chinacloudapi.cn/t", {}, "abfss://b@l4k.dfs.core.chinacloudapi.cn/t"),
+    ],
+)
+def test_a_table_has_one_root_however_it_is_spelled(uri: str, options: dict[str, Any], root: str) -> None:
+    store = open_store(uri, Access(storage_options=options))
+    assert store.root == root
+    assert store_kind(uri) == store_kind(root) == split(root).scheme
+    assert open_store(store.root, store.access).root == root
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "az://box/t",
+        "abfss://box/t",
+        "abfss://box@lake.dfs.example.com/t",
+        "abfss://box@lake.dfs.core.windows.net.example.com/t",
+        "abfss://@lake.dfs.core.windows.net/t",
+        "abfss://box@lake.dfs.core.windows.net/",
+        "gs:///t",
+        "gs://bucket",
+        "s3://bucket/",
+    ],
+)
+def test_a_uri_that_names_no_folder_in_a_bucket_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UnsupportedStore):
+        open_store(uri, PLAIN)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/t", "gs://bucket/t", ABFSS])
+def test_an_option_of_another_store_is_refused_without_its_value(uri: str) -> None:
+    for options in ({"acount_name": "hidden"}, {"anon": "hidden"}):
+        with pytest.raises(InvalidInput) as caught:
+            open_store(uri, Access(storage_options=options))
+        assert "hidden" not in str(caught.value)
+
+
+def test_no_other_account_is_asked_for_a_file_that_a_log_names() -> None:
+    store = open_store(ABFSS, Access(storage_options=LAKE, allow_absolute_paths=True))
+    with pytest.raises(UnsupportedStore, match="another storage account"):
+        store.open_input("abfss://box@other.dfs.core.windows.net/x")
+
+
+def test_a_connection_string_of_another_account_is_refused() -> None:
+    other = {"connection_string": f"DefaultEndpointsProtocol=https;AccountName=other;AccountKey={KEY}"}
+    with pytest.raises(UnsupportedStore, match="that of other") as caught:
+        open_store(ABFSS, Access(storage_options=other)).read("x")
+    assert KEY not in str(caught.value)
+
+
+def test_a_table_is_written_read_and_kept_on_it(object_store: Store) -> None:
+    table = Table.create(object_store, pa.schema([("id", pa.int64())]))
+    for number in range(3):
+        append(table, pa.table({"id": [number]}))
+    table.checkpoint()
+    again = Table.at(object_store.root, object_store.access)
+    assert sorted(again.to_arrow()["id"].to_pylist()) == [0, 1, 2]
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def test_each_call_is_one_request(object_store: Store, requests_sent: list[str]) -> None:
+    is_azure = object_store.root.startswith("abfss:")
+    object_store.put_if_absent("log/0", b"{}")  # the first put asks the server whether it keeps conditions
+    calls: list[tuple[Callable[[], object], int]] = [
+        (lambda: object_store.put_if_absent("log/1", b"{}"), 1),
+        (lambda: object_store.put_if_absent("log/1", b"{}"), 1),
+        (lambda: object_store.put("hint", b"{}"), 1),
+        (lambda: object_store.read("log/1"), 1),
+        (lambda: object_store.stat("log/1"), 1),
+        (lambda: object_store.stat("log/9"), 1),
+        (lambda: object_store.list("log"), 1),
+        (lambda: object_store.list("log", start_from="1"), 1),
+        # Azure knows no range from the end: the size is asked for first.
+        (lambda: object_store.open_input("log/1").read(), 2 if is_azure else 1),
+        (lambda: object_store.now_ms(), 1),
+        (lambda: object_store.delete("hint"), 1),
+        (lambda: object_store.delete_many(["log/0", "log/1"][: object_store.deletes_at_once]), 1),
+    ]
+    for call, expected in calls:
+        requests_sent.clear()
+        call()
+        assert len(requests_sent) == expected, requests_sent
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("s3://bucket/t", {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}),
+        ("gs://bucket/t", {"endpoint_url": "http://127.0.0.1:1", "anon": True}),
+        (
+            "az://box/t",
+            {"connection_string": f"AccountName=lake;AccountKey={KEY};BlobEndpoint=http://127.0.0.1:1/lake"},
+        ),
+    ],
+)
+def test_a_server_out_of_reach_is_asked_once_a_try(uri: str, options: dict[str, Any], requests_sent: list[str]) -> None:
+    store = open_store(uri, Access(storage_options=options))
+    assert isinstance(store, ObjectStore)
+    asked: list[Callable[[], object]] = [
+        lambda: store._bucket.put("t/x", b"", if_absent=True),
+        lambda: store._bucket.get("t/x"),
+        lambda: store._bucket.head("t/x"),
+        lambda: store._bucket.list_page("t/", start_from=None, token=None, is_deep=False),
+        lambda: store._bucket.delete(["t/x"]),
+    ]
+    for ask in asked:
+        requests_sent.clear()
+        with pytest.raises(NotAnswered):
+            ask()
+        assert len(requests_sent) == 1
+
+
+def test_a_bucket_that_is_missing_is_said_and_not_made(object_store: Store) -> None:
+    root = object_store.root
+    scheme, authority, _ = split(root)
+    missing = open_store(f"{scheme}://{f'no-such-{authority}'}/t", object_store.access)
+    for call in (lambda: missing.list("_delta_log"), lambda: missing.put_if_absent("x", b"{}")):
+        for _ in range(2):
+            with pytest.raises(UnsupportedStore, match="no bucket"):
+                call()
+
+
+def test_a_log_file_that_is_too_large_is_not_loaded(object_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    object_store.put("_delta_log/x", b"12345")
+    monkeypatch.setenv("TXLOG_MAX_LOG_FILE_BYTES", "4")
+    with pytest.raises(LimitExceeded):
+        object_store.read("_delta_log/x")
+
+
+def test_a_forked_process_has_a_connection_of_its_own(object_store: Store) -> None:
+    object_store.put("x", b"1")
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if object_store.read("x") == b"1" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert object_store.read("x") == b"1"
+
+
+FORK_THAT_ENDS = """
+import os, pickle, sys
+store = pickle.load(sys.stdin.buffer).open()
+assert store.stat("x") is None
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_ends(object_store: Store) -> None:
+    reference = pickle.dumps(StoreReference.of(object_store))
+    done = subprocess.run([sys.executable, "-c", FORK_THAT_ENDS], input=reference, capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_process_without_credentials_is_denied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none() -> Any:
+        raise DefaultCredentialsError("none here")
+
+    made = gcs.GcsBucket("bucket", Connection(find_none), {})
+    with pytest.raises(PermissionError, match="no credentials"):
+        made.put("t/x", b"", if_absent=True)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("gs://bucket/t", {"token": "hidden", "endpoint_url": "http://127.0.0.1:1"}),
+        (ABFSS, {"account_key": "hidden"}),
+        (ABFSS, {"connection_string": "hidden"}),
+    ],
+)
+def test_credentials_of_no_use_are_denied_without_being_shown(
+    uri: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gcsfs.credentials._get_creds_from_raw_token", lambda token: token)  # asks Google
+    with pytest.raises(PermissionError, match=r"of no use|no credentials") as caught:
+        open_store(uri, Access(storage_options=options)).put_if_absent("x", b"")
+    assert "hidden" not in str(caught.value)
+
+
+# --- what answers mean ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (None, NotAnswered),
+        (400, OSError),
+        (401, PermissionError),
+        (403, PermissionError),
+        (404, FileNotFoundError),
+        (408, NotAnswered),
+        (409, NotAnswered),
+        (412, NameTaken),
+        (416, EmptyRange),
+        (429, NotAnswered),
+        (500, NotAnswered),
+        (503, NotAnswered),
+    ],
+)
+def test_an_answer_is_judged_by_its_status(status: int | None, expected: type[Exception]) -> None:
+    assert type(answer_error(status, "Word", "PUT", "gs://bucket/t/x")) is expected
+
+
+class Server:
+    """A bucket on a server that does, or does not, heed the condition of a put."""
+
+    uri = "s3://bucket"
+
+    def __init__(self, *, is_honest: bool) -> None:
+        self.is_honest = is_honest
+        self.keys: set[str] = set()
+        self.puts = 0
+
+    def unproved_server(self) -> str:
+        return f"http://server-{self.is_honest}"
+
+    def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+        self.puts += 1
+        if if_absent and self.is_honest and key in self.keys:
+            raise NameTaken(key)
+        self.keys.add(key)
+
+    def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
+        self.keys -= set(keys)
+        return {}
+
+
+@pytest.fixture
+def _nothing_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "_PROVED", set())
+
+
+@pytest.mark.usefixtures("_nothing_proved")
+def test_a_server_that_ignores_the_condition_of_a_put_is_refused_each_time() -> None:
+    server: Any = Server(is_honest=False)
+    for _ in range(2):
+        with pytest.raises(UnsupportedStore, match="server-False"):
+            bucket.check_conditions(server, "t/_delta_log/")
+    assert server.keys == set()
+
+
+@pytest.mark.usefixtures("_nothing_proved")
+def test_a_server_is_asked_once_whether_it_heeds_the_condition() -> None:
+    server: Any = Server(is_honest=True)
+    for _ in range(2):
+        bucket.check_conditions(server, "t/_delta_log/")
+    assert (server.puts, server.keys) == (2, set())
+
+
+# --- Azure ----------------------------------------------------------------------------------------------------------
+
+
+def test_directories_of_a_hierarchical_namespace_are_no_files() -> None:
+    """As the documentation has them: empty blobs with a mark in their metadata, which Azurite keeps as any other."""
+    store = open_store(azure.new_folder(), Access(storage_options=azure.options()))
+    folder = split(store.root).path.strip("/")
+    for directory in ("day=1", "day=1/deep"):
+        azure.client().upload_blob(f"{folder}/{directory}", b"", metadata={"hdi_isfolder": "true"})
+    store.put("day=1/x", b"1")
+    assert [info.path for info in store.list("")] == []
+    assert [info.path for info in store.list("day=1")] == ["day=1/x"]
+    assert [info.path for info in store.walk()] == ["day=1/x"]
+    assert store.stat("day=1") is None
+
+
+def test_a_lease_of_another_is_no_lost_race() -> None:
+    store = open_store(azure.new_folder(), Access(storage_options=azure.options()))
+    store.put("x", b"1")
+    lease = azure.client().get_blob_client(f"{split(store.root).path.strip('/')}/x").acquire_lease()
+    assert store.put_if_absent("x", b"2") is False
+    for call in (lambda: store.put("x", b"2"), lambda: store.delete("x")):
+        with pytest.raises(OSError, match="LeaseId"):
+            call()
+    lease.release()
+    assert store.read("x") == b"1"
+
+
+# --- Google Cloud Storage -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[Any]]:
+    """The ranges that were sent to an upload, and the answers that it gives."""
+    sent: list[str] = []
+    script: list[Any] = []
+
+    def upload(self: Any, session: Any, content_range: str, data: bytes, accepted: Any = ()) -> Any:
+        sent.append(content_range)
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return gcs._Answer(308, {"Range": f"bytes=0-{answer - 1}"} if answer else {}, b"")
+
+    monkeypatch.setattr(gcs.GcsBucket, "_upload", upload)
+    return sent, script
+
+
+def test_a_part_of_which_the_service_kept_the_beginning_is_sent_on(answers: tuple[list[str], list[Any]]) -> None:
+    sent, script = answers
+    made = gcs.GcsBucket("bucket", Connection(lambda: None), {})
+    session, part = gcs._Session("http://upload", "t/x"), made.part_bytes
+    script += [part // 2, part]
+    made.put_part(session, 1, bytes(part))
+    assert sent == [f"bytes 0-{part - 1}/*", f"bytes {part // 2}-{part - 1}/*"]
+
+
+def test_a_part_whose_answer_was_lost_is_not_sent_twice(answers: tuple[list[str], list[Any]]) -> None:
+    sent, script = answers
+    made = gcs.GcsBucket("bucket", Connection(lambda: None), {})
+    session, part = gcs._Session("http://upload", "t/x"), made.part_bytes
+    script += [part, NotAnswered("lost"), 2 * part]
+    made.put_part(session, 1, bytes(part))
+    with pytest.raises(NotAnswered):
+        made.put_part(session, 2, bytes(part))
+    made.put_part(session, 2, bytes(part))
+    assert sent[1:] == [f"bytes {part}-{2 * part - 1}/*", "bytes */*"]
+
+
+def test_of_a_batch_each_failure_is_that_of_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [
+        f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-{number}>\r\n\r\n"
+        f"HTTP/1.1 {status} X\r\n\r\n{{}}\r\n"
+        for number, status in ((2, 403), (0, 204), (1, 404))  # 3 is not answered
+    ]
+    body = f"{''.join(parts)}--b--\r\n".encode()
+    answer = gcs._Answer(200, {"Content-Type": "multipart/mixed; boundary=b"}, body)
+    monkeypatch.setattr(gcs.GcsBucket, "_request", lambda *rest, **more: answer)
+    failures = gcs.GcsBucket("bucket", Connection(lambda: None), {}).delete(["a", "b", "c", "d"])
+    assert {key: type(error) for key, error in failures.items()} == {"c": PermissionError, "d": NotAnswered}

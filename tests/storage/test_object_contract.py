@@ -1,0 +1,184 @@
+"""What every store promises of names, sizes and many files, and what object stores promise beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_txlog.storage import Store, StoreReference
+from airflow_txlog.storage.objects import ObjectStore
+from tests.helpers.contending import winners
+
+MIB = 1024 * 1024
+ODD_NAMES = ["a b", "a%3Ab", "a%20b", "é", "e\u0301", "\U0001f600", "a?b#c&d+e", "a=b;c", "~'()!*", "x@y:z", "[a]{b}"]
+
+
+def bytes_of(seed: int, size: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def write(store: Store, path: str, content: bytes) -> None:
+    with store.open_new(path) as file:
+        for start in range(0, len(content), MIB):
+            file.write(content[start : start + MIB])
+
+
+def names(store: Store) -> list[str]:
+    return sorted(info.path for info in store.walk())
+
+
+@pytest.fixture
+def small_pages(object_store: Store) -> Store:
+    """A store whose listings have three names a page."""
+    assert isinstance(object_store, ObjectStore)
+    object_store._bucket.page_keys = 3
+    return object_store
+
+
+def test_odd_names_are_names(store: Store) -> None:
+    for name in ODD_NAMES:
+        assert store.put_if_absent(f"d {name}/{name}", name.encode())
+        assert not store.put_if_absent(f"d {name}/{name}", b"other")
+        assert [info.path for info in store.list(f"d {name}", start_from=name)] == [f"d {name}/{name}"]
+        assert store.read(f"d {name}/{name}") == name.encode()
+        assert store.open_input(f"d {name}/{name}").read() == name.encode()
+    assert names(store) == sorted(f"d {name}/{name}" for name in ODD_NAMES)
+    for name in ODD_NAMES:
+        store.delete(f"d {name}/{name}")
+    assert names(store) == []
+
+
+def test_an_empty_file_is_a_file(store: Store) -> None:
+    assert store.put_if_absent("put", b"")
+    assert not store.put_if_absent("put", b"")
+    with store.open_output("output"):
+        pass
+    with store.open_new("new"):
+        pass
+    for path in ("put", "output", "new"):
+        assert store.read(path) == b""
+        with store.open_input(path) as file:
+            assert (file.size(), file.read(10)) == (0, b"")
+    assert [info.size_bytes for info in store.list("")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("size", [17 * MIB + 5, 16 * MIB])
+def test_a_large_file_is_what_was_written(store: Store, size: int) -> None:
+    content = bytes_of(size, size)
+    write(store, "day=1/x", content)
+    with store.open_input("day=1/x") as file:
+        assert file.size() == size
+        assert hashlib.sha256(file.read()).digest() == hashlib.sha256(content).digest()
+    with store.open_output("log") as output:
+        output.write(content)
+    assert store.stat("log").size_bytes == size  # type: ignore[union-attr]
+    assert names(store) == ["day=1/x", "log"]
+
+
+def test_a_large_file_that_fails_or_finds_its_name_taken_leaves_nothing(store: Store) -> None:
+    content = bytes(17 * MIB)
+
+    def fail() -> None:
+        with store.open_new("failed") as file:
+            file.write(content)
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        fail()
+    assert names(store) == []
+    # An S3 server may not know the condition where a file is made of parts, and radosgw 16 does not.
+    if not store.root.startswith("s3:"):
+        store.put("taken", b"good")
+        with pytest.raises(FileExistsError):
+            write(store, "taken", content)
+        assert store.read("taken") == b"good"
+        assert names(store) == ["taken"]
+    assert store.abort_unfinished(store.now_ms() + 60_000) == 0
+
+
+def test_a_file_is_read_by_ranges(store: Store) -> None:
+    content = bytes_of(1, 300_000)
+    write(store, "x", content)
+    draw = random.Random(2)
+    with store.open_input("x") as file:
+        for _ in range(20):
+            start, length = draw.randrange(len(content)), draw.randrange(200_000)
+            file.seek(start)
+            assert file.read(length) == content[start : start + length]
+        file.seek(len(content))
+        assert file.read(5) == b""
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == content[-5:]
+
+
+def test_files_are_deleted_many_at_once_and_those_that_are_gone_are_no_error(store: Store) -> None:
+    paths = [f"d/{name}" for name in (*ODD_NAMES, *"abcdefgh")]
+    for path in paths:
+        store.put(path, b"1")
+    store.put("d/kept", b"1")
+    deleted = [*paths[:4], "d/never there", *paths[4:]]
+    for start in range(0, len(deleted), store.deletes_at_once):
+        assert store.delete_many(deleted[start : start + store.deletes_at_once]) == {}
+    assert names(store) == ["d/kept"]
+
+
+def test_a_listing_of_several_pages_is_whole_and_in_order(small_pages: Store) -> None:
+    paths = [f"log/{number:02d}" for number in range(10)] + ["log/deep/a", "log/deep/b"]
+    for path in paths:
+        small_pages.put(path, b"1")
+    assert [info.path for info in small_pages.list("log")] == paths[:10]
+    assert [info.path for info in small_pages.list("log", start_from="04")] == paths[4:10]
+    assert names(small_pages) == sorted(paths)
+
+
+@pytest.mark.long("a thousand files in three servers")
+def test_a_listing_goes_past_a_thousand_names(object_store: Store) -> None:
+    paths = [f"log/{number:020d}.json" for number in range(1_050)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda path: object_store.put_if_absent(path, b"{}"), paths))
+    assert [info.path for info in object_store.list("log")] == paths
+    assert [info.path for info in object_store.list("log", start_from=paths[30].rpartition("/")[2])] == paths[30:]
+    assert names(object_store) == paths
+
+
+def test_an_object_is_known_by_whole_seconds_and_an_etag_of_its_content(object_store: Store) -> None:
+    object_store.put("x", b"one")
+    first = object_store.stat("x")
+    object_store.put("x", b"two")
+    second = object_store.stat("x")
+    assert first is not None
+    assert second is not None
+    assert first.etag != second.etag
+    assert first.modified_ms % 1000 == second.modified_ms % 1000 == 0
+    assert object_store.list("") == list(object_store.walk()) == [second]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_an_error(object_store: Store) -> None:
+    write(object_store, "x", bytes(300_000))
+    with object_store.open_input("x") as file:
+        object_store.put("x", bytes(300_001))
+        with pytest.raises(OSError, match="replaced"):
+            file.read(1000)
+
+
+def test_unfinished_files_are_dropped_where_the_service_does_not(object_store: Store) -> None:
+    file = object_store.open_new("x")
+    file.write(bytes(17 * MIB))
+    assert object_store.abort_unfinished(object_store.now_ms() - 60_000) == 0
+    dropped = object_store.abort_unfinished(object_store.now_ms() + 60_000)
+    assert dropped == (1 if object_store.root.startswith("s3:") else 0)
+    file.discard()
+    assert names(object_store) == []
+
+
+@pytest.mark.long("eight processes and 200 keys on each server")
+def test_of_eight_processes_one_wins_each_key(object_store: Store) -> None:
+    keys = [f"_delta_log/{version:020d}.json" for version in range(200)]
+    won = winners(StoreReference.of(object_store), keys)
+    assert {key: len(numbers) for key, numbers in won.items()} == dict.fromkeys(keys, 1)
+    assert all(object_store.read(key) == b"%d" % numbers[0] for key, numbers in won.items())
+    assert len({numbers[0] for numbers in won.values()}) > 1  # or nothing was contended
