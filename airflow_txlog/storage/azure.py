@@ -28,7 +28,8 @@ from azure.storage.blob import BlobBlock
 from azure.storage.blob.aio import BlobPrefix
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.credentials import AZURE, KeptCredentials, azure_arguments
+from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
 from airflow_txlog.storage.base import Store
@@ -85,7 +86,7 @@ def open_azure(uri: str, access: Access) -> Store:
     """
     options = read_options("Azure", access.storage_options, OPTIONS)
     place = _place(uri, options)
-    connection = _connection(place.account, place.cloud, tuple(sorted(options.items())))
+    connection = _connection(place.account, place.cloud, tuple(sorted(options.items())), access.credentials(AZURE))
 
     def bucket_of(text: str) -> tuple[AzureBucket, str]:
         # A token or a key goes to no host but that of the table's own account, whatever a log names.
@@ -138,14 +139,17 @@ def _default_account(uri: str, options: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _connection(account: str, cloud: str, options: tuple[tuple[str, Any], ...]) -> Connection:
-    return Connection(lambda: _open(account, cloud, dict(options)))
+def _connection(
+    account: str, cloud: str, options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None
+) -> Connection:
+    return Connection(lambda: _open(account, cloud, dict(options), credentials))
 
 
-def _open(account: str, cloud: str, given: dict[str, Any]) -> AzureBlobFileSystem:
+def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCredentials | None) -> AzureBlobFileSystem:
     host = {"account_host": f"{account}.blob.{cloud}", **given, "account_name": account}
+    held = {} if credentials is None else azure_arguments(credentials)
     try:
-        filesystem = AzureBlobFileSystem(**host, skip_instance_cache=True, use_listings_cache=False)
+        filesystem = AzureBlobFileSystem(**host, **held, skip_instance_cache=True, use_listings_cache=False)
     except ValueError as error:
         # Its text may hold what was given.
         raise PermissionError(
@@ -337,6 +341,8 @@ def _is_directory(found: Any) -> bool:
 
 
 def _as_os_error(error: Exception, method: str, where: str, is_conditional: bool) -> Exception:
+    if isinstance(error, CredentialsUnavailable):
+        return error
     status = getattr(error, "status_code", None)
     code = getattr(error, "error_code", None) or ""
     code = str(getattr(code, "value", code))

@@ -27,6 +27,7 @@ from gcsfs.core import GCSFileSystem
 from google.auth.exceptions import GoogleAuthError, TransportError
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.credentials import GOOGLE, KeptCredentials, google_token
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
@@ -64,7 +65,7 @@ _RESUME, _CANCELLED = 308, 499
 def open_gcs(uri: str, access: Access) -> Store:
     """The store at `gs://bucket/folder`, or `gcs:`. Raises UnsupportedStore, InvalidInput."""
     options = read_options("Google Cloud Storage", access.storage_options, OPTIONS)
-    connection = _connection(tuple(sorted(options.items())))
+    connection = _connection(tuple(sorted(options.items())), access.credentials(GOOGLE))
 
     def bucket_of(text: str) -> tuple[GcsBucket, str]:
         _, name, path = split(text)
@@ -77,13 +78,14 @@ def open_gcs(uri: str, access: Access) -> Store:
 
 
 @functools.lru_cache(maxsize=16)
-def _connection(options: tuple[tuple[str, Any], ...]) -> Connection:
-    return Connection(lambda: _open(dict(options)))
+def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None) -> Connection:
+    return Connection(lambda: _open(dict(options), credentials))
 
 
-def _open(given: dict[str, Any]) -> GCSFileSystem:
+def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> GCSFileSystem:
     # Without "google_default", gcsfs would go on without credentials where it finds none.
-    token = "anon" if given.get("anon") else given.get("token", "google_default")
+    own = "anon" if given.get("anon") else given.get("token", "google_default")
+    token = own if credentials is None else google_token(credentials)
     try:
         return GCSFileSystem(
             token=token,
@@ -367,7 +369,7 @@ def _reason(body: bytes) -> str:
 
 
 def _as_os_error(error: Exception, method: str, where: str) -> Exception:
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError):  # CredentialsUnavailable among them
         return error
     # What gcsfs says of credentials has its own class, with Google's as the cause.
     cause = error.__cause__ if type(error).__module__.startswith("gcsfs.") else error
