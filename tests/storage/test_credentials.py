@@ -35,7 +35,7 @@ from airflow_txlog.errors import CredentialsUnavailable, from_dict
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 from airflow_txlog.storage import Access, open_store
 from tests.conftest import ManualClock
-from tests.helpers import s3
+from tests.helpers import azure, gcs, s3
 
 SECRET = "canary-91ab"
 
@@ -46,6 +46,7 @@ class Holder:
     def __init__(self, life_ms: int | None, clock: ManualClock | None = None, kind: str = AWS) -> None:
         self.life_ms, self.kind = life_ms, kind
         self.values = {"access_key": "AK", "secret_key": SECRET}
+        self.fixed: dict[str, str] | None = None
         self.fetches = 0
         self.failure: Exception | None = None
         self.connection = f"lake-{uuid.uuid4().hex}"
@@ -58,7 +59,7 @@ class Holder:
         self.fetches += 1
         expires_ms = None if self.life_ms is None else self._now_ms() + self.life_ms
         values = {**self.values, **({"token": f"{SECRET}-{self.fetches}"} if self.kind != AWS else {})}
-        return Credentials(kind=self.kind, values=values, expires_ms=expires_ms)
+        return Credentials(kind=self.kind, values=self.fixed or values, expires_ms=expires_ms)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +249,35 @@ def test_a_store_on_s3_is_opened_with_the_credentials_of_its_connection_and_rene
     with pytest.raises(CredentialsUnavailable, match=holder.connection):
         store.put("b", b"b")
     assert time.monotonic() < started_s + 5
+
+
+def test_a_store_on_google_cloud_storage_is_opened_with_the_token_of_its_connection() -> None:
+    endpoint = gcs.options()["endpoint_url"]
+    holder = Holder(400, kind=GOOGLE)
+    folder = gcs.new_folder()
+    store = open_store(folder, Access(storage_options={"endpoint_url": endpoint}, storage_conn_id=holder.connection))
+    assert store.put_if_absent("a", b"a")
+    time.sleep(0.4)
+    assert store.read("a") == b"a"
+    assert 2 <= holder.fetches <= 4
+    holder.failure = RuntimeError()
+    time.sleep(0.4)
+    with pytest.raises(CredentialsUnavailable, match=holder.connection):
+        store.read("a")
+
+
+def test_a_store_on_azure_is_opened_with_the_key_of_its_connection() -> None:
+    holder = Holder(None, kind=AZURE)
+    options = azure.options()
+    account = {"account_name": options["connection_string"].split("AccountName=")[1].split(";")[0]}
+    folder = azure.new_folder()
+    store = open_store(folder, Access(storage_options=account, storage_conn_id=holder.connection))
+    holder.failure = RuntimeError()
+    with pytest.raises(CredentialsUnavailable, match=holder.connection):
+        store.read("a")
+    holder.failure, holder.fixed = None, options
+    assert store.put_if_absent("a", b"a")
+    assert store.read("a") == b"a"
 
 
 def test_two_connections_do_not_share_a_client() -> None:
