@@ -167,9 +167,22 @@ def vacuum(
             on_start(_parameters(state, request), metrics)
     deletion = Deletion()
     directories = _delete(store, plan, request, deletion, clock, on_end, on_progress)
+    if request.mode == "full" and request.inventory is None:
+        _abort_unfinished(store, times)
     with _going_on_without_room(store.root, "how far this vacuum went"):
         write_last_vacuum(store, through)
     return _result(store, plan, request, deleted_files=deletion.deleted_files, deleted_directories=directories)
+
+
+def _abort_unfinished(store: Store, times: _Times) -> None:
+    """Drop what killed writers began in parts. Not being allowed to is no failure: no reader sees it."""
+    try:
+        aborted = store.abort_unfinished(times.orphan_before_ms)
+    except OSError as error:
+        log.warning("vacuum of %s: unfinished uploads were left alone: %s", store.root, error)
+    else:
+        if aborted:
+            log.info("vacuum of %s: %d unfinished uploads were dropped", store.root, aborted)
 
 
 def _check(table: str, request: VacuumRequest, required_ms: int) -> None:

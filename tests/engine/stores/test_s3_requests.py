@@ -1,0 +1,104 @@
+"""How often an S3 server is asked, and what VACUUM drops there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.clock import SystemClock
+from airflow_txlog.engine import Table
+from airflow_txlog.storage import Access, open_store
+from tests.helpers import s3
+from tests.helpers.fault_proxy import FaultProxy
+from tests.helpers.rows import append
+
+SCHEMA = pa.schema([(f"c{number}", pa.int64()) for number in range(20)])
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[FaultProxy]:
+    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
+        yield proxy
+
+
+def through(proxy: FaultProxy, uri: str) -> Table:
+    return Table(open_store(uri, Access(storage_options={**s3.options(), "endpoint_url": proxy.endpoint})))
+
+
+def rows(count: int) -> pa.Table:
+    column = pa.array(range(count), pa.int64())
+    return pa.table([column] * len(SCHEMA), schema=SCHEMA)
+
+
+def test_requests_of_a_table_on_s3(proxy: FaultProxy) -> None:
+    uri = s3.new_folder()
+    table = Table.create(uri, SCHEMA, storage_options=s3.options())
+    append(table, rows(200_000))
+    table.checkpoint()
+    proxy.take()
+
+    cold = through(proxy, uri)
+    cold.snapshot()
+    # The hint, one listing from it on, and the end of the checkpoint, which holds all of it.
+    assert dict(proxy.take()) == {"GET hint": 1, "LIST": 1, "GET checkpoint": 1}
+    cold.snapshot()
+    assert dict(proxy.take()) == {"LIST": 1}, "a poll"
+
+    tx = cold.begin()
+    tx.add(path="x", size=1)
+    tx.commit("WRITE")
+    first = proxy.take()
+    assert {"PUT probe": first["PUT probe"], "PUT commit": first["PUT commit"]} == {"PUT probe": 2, "PUT commit": 1}
+    tx = cold.begin()
+    tx.add(path="y", size=1)
+    tx.commit("WRITE")
+    second = proxy.take()
+    assert second["PUT commit"] == 1
+    assert second.total() <= 4, second
+
+
+def test_requests_of_a_scan_are_for_ranges(proxy: FaultProxy) -> None:
+    uri = s3.new_folder()
+    table = Table.create(uri, SCHEMA, storage_options=s3.options())
+    append(table, rows(200_000))
+    (path,) = table.snapshot().files().column("path").to_pylist()
+    far = through(proxy, uri)
+    far.snapshot()
+    proxy.take()
+    read = far.to_arrow(columns=["c3", "c4", "c5"])
+    assert read.num_rows == 200_000
+    # The end of the file, and the three neighbouring columns in one request for each row group.
+    groups = pq.read_metadata(table.store.open_input(path)).num_row_groups
+    asked = proxy.take()
+    assert asked["GET data"] <= 1 + groups, (asked, groups)
+    assert asked["HEAD data"] == 0
+
+
+class InTenDays(SystemClock):
+    def now_ms(self) -> int:
+        return super().now_ms() + 10 * 24 * 3600 * 1000
+
+
+def test_a_vacuum_drops_the_uploads_that_killed_writers_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = s3.new_folder()
+    table = Table.create(uri, SCHEMA, storage_options=s3.options())
+    key = uri.removeprefix(f"s3://{s3.BUCKET}/")
+    for name in ("part-1.parquet", "day=1/part-2.parquet"):
+        s3.client().create_multipart_upload(Bucket=s3.BUCKET, Key=f"{key}/{name}")
+    beside = s3.client().create_multipart_upload(Bucket=s3.BUCKET, Key=f"{key}-beside/part.parquet")["UploadId"]
+
+    def uploads(prefix: str) -> list[str]:
+        found = s3.client().list_multipart_uploads(Bucket=s3.BUCKET, Prefix=prefix).get("Uploads", [])
+        return [each["UploadId"] for each in found]
+
+    table.vacuum()
+    assert len(uploads(f"{key}/")) == 2, "they may be under way"
+    store = open_store(uri, table.store.access)
+    monkeypatch.setattr(store, "now_ms", InTenDays().now_ms)
+    Table(store, clock=InTenDays()).vacuum(orphan_retention=timedelta(days=1))
+    assert uploads(f"{key}/") == []
+    assert uploads(f"{key}-beside/") == [beside], "another table's are left alone"
