@@ -31,8 +31,8 @@ from tests.chaos.work import PROPERTIES, SCHEMA, Rows
 # So many pieces of the process with Spark are waited for, and so long beyond the time given.
 JOBS_WANTED, GRACE_S = 8, 120.0
 JOB_COMMITS_WANTED = 3
-# How many pieces the process with Spark does before it may be killed: it takes ten seconds to start.
-PIECES_OF_A_JOB_PROCESS = 4
+# How many pieces a process does after its start before it may be killed: one with Spark takes ten seconds to start.
+PIECES_OF_A_LIFE = {"engine": 1, "jobs": 4}
 
 
 class Place:
@@ -47,6 +47,10 @@ class Place:
         if self._is_s3:
             from tests.helpers import s3
 
+            if "TXLOG_TEST_S3" not in os.environ:
+                raise SystemExit(
+                    "--store s3 needs an S3 server: tools/with_stores.sh .venv/bin/python -m tests.chaos …"
+                )
             given = s3.options()
             self.uri = s3.new_folder()
             self.options = given
@@ -116,7 +120,7 @@ class Processes:
         """Kill one and start it again; False where the one that was drawn is not yet worth it."""
         name = rng.choice([*self._kinds, "job-0"])
         done = self._pieces(name)
-        if self._kinds[name] == "jobs" and done - self._pieces_at_start[name] < PIECES_OF_A_JOB_PROCESS:
+        if done - self._pieces_at_start[name] < PIECES_OF_A_LIFE[self._kinds[name]]:
             return False
         self._kill(self._running[name])
         self._pieces_at_start[name] = done
