@@ -36,6 +36,10 @@ _LOCAL_DEFAULTS = {
     "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
 }
 
+# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a lost
+# job, which is known at once.
+_JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
+
 # What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,
 # and a condition that the two read differently would prune a file that holds a matching row.
 MEANING = {
@@ -147,6 +151,8 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     defaults = {**_LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
     settings = {**defaults, **conf}
+    given = settings.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = f"{_JVM_OPTIONS} {given}".strip()
     start_jvm(settings)
     builder: Any = SparkSession.builder
     for name, value in settings.items():

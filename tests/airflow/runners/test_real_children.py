@@ -88,3 +88,20 @@ def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
         ChildProcessRunner().run(spec, log=kill_the_jvm)
     assert caught.value.retryable
     assert users.snapshot().version == 1
+
+
+@pytest.mark.long("a child with a Spark of its own, whose memory is filled")
+def test_a_job_that_runs_out_of_memory_is_lost_and_does_not_hang(tmp_path: Path) -> None:
+    """A rule of the table that takes two gigabytes: the thread that is to answer Python ends."""
+    rule = {"delta.constraints.c": "length(repeat('a', 2000000000)) > 0"}
+    table = make_table(tmp_path / "t", pa.table({"id": pa.array(range(3), pa.int64())}), properties=rule)
+    spec = job_spec(
+        operation="update",
+        table_uri=table.uri,
+        arguments={"predicate": "id = 1", "set": {"id": "7L"}},
+        application=ApplicationTransaction(app_id="a", version=1),
+        spark_conf={"spark.driver.memory": "1g"},
+    )
+    with pytest.raises(JobLost, match="OutOfMemoryError|JVM is gone"):
+        ChildProcessRunner().run(spec, log=print)
+    assert table.to_arrow().column("id").to_pylist() == [0, 1, 2]

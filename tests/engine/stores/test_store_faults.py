@@ -21,7 +21,7 @@ import pytest
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, TxlogError
-from airflow_txlog.storage import Access, object_files, open_store
+from airflow_txlog.storage import Access, bucket, object_files, open_store
 from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FAULTS, FaultProxy
@@ -48,9 +48,8 @@ def _small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
 def through(proxy: FaultProxy, uri: str) -> Table:
     """The table by way of the proxy; its server is asked again whether it keeps conditions."""
     options = {**s3.options(), "endpoint_url": proxy.endpoint, "timeout_s": PATIENCE_S}
-    store = open_store(uri, Access(storage_options=options))
-    store._bucket._connection.proved.clear()  # type: ignore[attr-defined]
-    return Table(store)
+    bucket._PROVED.clear()
+    return Table(open_store(uri, Access(storage_options=options)))
 
 
 def rows(start: int, count: int = 300) -> pa.Table:
