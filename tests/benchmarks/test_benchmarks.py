@@ -50,13 +50,10 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.long("six cases, each with up to four engines in processes of their own")
+@pytest.mark.long("three cases, each with up to four engines in processes of their own")
 def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
     peers = {
-        "update": ["pyspark", "deltalake", "delta-spark"],
         "merge": ["pyspark", "pyspark-antijoin", "deltalake", "delta-spark"],
-        "merge-masking": ["ours, copying", "delta-spark", "delta-spark, masking"],
-        "delete-large": ["pyspark", "deltalake", "delta-spark"],
         "append": ["pyspark", "deltalake"],
         "merge-partition": ["ours on the partition alone", "delta-spark"],
     }
@@ -68,16 +65,6 @@ def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
-@pytest.mark.long("two cases, each with three engines in processes of their own")
-def test_benchmarks_of_optimize_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
-    lines = run_benchmarks(tmp_path, "optimize", "z-order")
-    peers = ["deltalake", "delta-spark"] if jars() else ["deltalake"]
-    assert [(line["case"], line["peer"]) for line in lines] == [
-        (case, peer) for case in ("optimize", "z-order") for peer in peers
-    ]
-
-
-@pytest.mark.spark
 @pytest.mark.long("two million rows, in a Spark of its own")
 def test_a_delete_of_two_million_rows_leaves_the_driver_small(tmp_path: Path) -> None:
     from tests.benchmarks.heavy_cases import measure_child
@@ -86,12 +73,3 @@ def test_a_delete_of_two_million_rows_leaves_the_driver_small(tmp_path: Path) ->
     assert run["sums"] == [0, 0, 0, 0]
     # Python, pyarrow and pyspark are 150 MB of it; spelled out, the rows would take four times as much again.
     assert run["peak_mb"]["driver"] < 300
-
-
-@pytest.mark.spark
-@pytest.mark.long("two cases, each with two processes and a Spark of their own")
-def test_heavy_benchmarks_measure_the_memory_of_both_sides(tmp_path: Path) -> None:
-    cases = ["heavy-update-half", "heavy-merge"]
-    lines = run_benchmarks(tmp_path, *cases)
-    assert [(line["case"], line["peer"]) for line in lines] == [(case, "pyspark") for case in cases]
-    assert all(set(line[side]) >= {"driver", "jvm"} for line in lines for side in ("ours_peak_mb", "peer_peak_mb"))

@@ -113,6 +113,7 @@ class Case:
 
 
 CASES = {
+    "commit": Case(append_once, rows(3000), kinds=("PUT commit",)),
     "append": Case(append_once, rows(3000)),
     "large append": Case(
         large_append, many_rows(), kinds=("POST uploads", "PUT uploadId", "POST uploadId", "HEAD data")
@@ -128,7 +129,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "append" else LONG_CASE) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "commit" else LONG_CASE) for name in CASES])
 def test_no_fault_of_the_store_hurts_a_table(
     name: str,
     proxy: FaultProxy,

@@ -1,0 +1,23 @@
+"""A minute of chaos on each kind of store; the thirty minutes that docs/stores.md states are run by hand."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.chaos.__main__ import run
+from tests.helpers import s3
+
+SECONDS = 60
+
+
+@pytest.mark.spark
+@pytest.mark.long("a minute, with nine processes, one with a Spark of its own")
+@pytest.mark.parametrize("store", ["file", "s3"])
+def test_no_commit_is_lost_doubled_or_out_of_order_when_processes_are_killed(store: str) -> None:
+    if store == "s3":
+        s3.options()
+    figures, found = run(store, writers=8, seconds=SECONDS, seed=os.getpid())
+    assert (found.problems, found.lost, found.duplicated, found.unserializable) == ([], 0, 0, 0), figures
+    assert figures["kills"] > 0
