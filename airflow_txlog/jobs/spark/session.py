@@ -36,8 +36,8 @@ _LOCAL_DEFAULTS = {
     "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
 }
 
-# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a lost
-# job, which is known at once.
+# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
+# lost job, which is known at once.
 _JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
 
 # What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,

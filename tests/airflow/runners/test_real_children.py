@@ -102,6 +102,6 @@ def test_a_job_that_runs_out_of_memory_is_lost_and_does_not_hang(tmp_path: Path)
         application=ApplicationTransaction(app_id="a", version=1),
         spark_conf={"spark.driver.memory": "1g"},
     )
-    with pytest.raises(JobLost, match="OutOfMemoryError|JVM is gone"):
+    with pytest.raises(JobLost, match=r"OutOfMemoryError|JVM is gone"):
         ChildProcessRunner().run(spec, log=print)
     assert table.to_arrow().column("id").to_pylist() == [0, 1, 2]
