@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -74,13 +75,43 @@ def test_make_alone_lists_every_command() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["tools/ensure_venv.sh", "tools/ensure_java.sh", "tools/ensure_delta_spark.sh", "tools/lock.sh", ".ci/run"],
+    [
+        "tools/ensure_venv.sh",
+        "tools/ensure_java.sh",
+        "tools/ensure_delta_spark.sh",
+        "tools/lock.sh",
+        "tools/with_stores.sh",
+        ".ci/run",
+    ],
 )
 def test_scripts_are_executable_and_parse(script: str) -> None:
     path = ROOT / script
     assert path.stat().st_mode & 0o111
     assert "set -euo pipefail" in path.read_text()
     subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_a_command_that_needs_a_store_does_not_run_without_it(tmp_path: Path) -> None:
+    """A copy of the script with nothing beside it, and no apt-get to fetch a server by."""
+    script = tmp_path / "tools" / "with_stores.sh"
+    for folder in ("tools", ".venv/bin", "path"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "with_stores.sh", script)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    for name in ("bash", "cat", "dirname", "mktemp", "rm"):
+        (tmp_path / "path" / name).symlink_to(str(shutil.which(name)))
+
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        # By the interpreter's own start: a virtual environment is found beside its link.
+        home = {"PATH": str(tmp_path / "path"), "PYTHONHOME": sys.base_prefix}
+        command = [str(script), "--only", "s3", "bash", "-c", "echo ran on $TXLOG_TEST_S3"]
+        return subprocess.run(command, env=home | environment, capture_output=True, text=True, check=False)
+
+    without = run()
+    assert (without.returncode, without.stdout) == (1, "")
+    assert re.fullmatch(r"No server for s3 could be started\. Set TXLOG_TEST_S3 to .*\n", without.stderr)
+    given = run(TXLOG_TEST_S3="http://s3 key secret")
+    assert (given.returncode, given.stdout, given.stderr) == (0, "ran on http://s3 key secret\n", "")
 
 
 # --- the demo's front end -------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@
 # The command finds each in the environment, by the name on the right. Best effort: without one of them the command runs
 # all the same, and the tests that need it are skipped, and say so. A server of your own is used where its name is set.
 #
-#   tools/with_stores.sh COMMAND [ARGUMENT...]
+#   tools/with_stores.sh [--only s3|azure|gcs] COMMAND [ARGUMENT...]
+#
+# --only starts one of them, and does not run the command without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +25,7 @@ fetch_s3() {
     command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
     local fetching
     fetching=$(mktemp -d "$PWD/.venv/radosgw.XXXXXX")
-    echo "Fetching an S3 server (radosgw) for the tests" >&2
+    echo "Fetching an S3 server (radosgw)" >&2
     mkdir -p "$fetching/debs/partial" "$fetching/root"
     if { apt-get update -qq || true; } >/dev/null 2>&1 &&
         timeout 300 apt-get install -qq -y --download-only --no-install-recommends -o "Dir::Cache::archives=$fetching/debs" \
@@ -173,20 +175,30 @@ start_gcs() {
     echo "http://127.0.0.1:$port" >"$work/gcs.setting"
 }
 
+stores="s3 azure gcs"
+only=
+if [ "${1:-}" = --only ]; then
+    only=$2 stores=$2
+    shift 2
+fi
 trap stop EXIT
 read -r -a ports <<<"$(free_ports)"
-for store in s3 azure gcs; do
+for store in $stores; do
     setting=TXLOG_TEST_${store^^}
-    [ -n "${!setting:-}" ] ||
-        "start_$store" || echo "No server for $store could be started: the tests that need one will be skipped." >&2 &
+    [ -n "${!setting:-}" ] || "start_$store" || [ -n "$only" ] ||
+        echo "No server for $store could be started: the tests that need one will be skipped." >&2 &
 done
 wait
-for store in s3 azure gcs; do
+for store in $stores; do
     setting=TXLOG_TEST_${store^^}
     if [ -s "$work/$store.setting" ]; then
         export "$setting=$(cat "$work/$store.setting")"
     fi
 done
+if [ -n "$only" ] && [ -z "${!setting:-}" ]; then
+    echo "No server for $only could be started. Set $setting to use one of your own; the head of tools/with_stores.sh says how." >&2
+    exit 1
+fi
 status=0
 "$@" || status=$?
 exit "$status"
