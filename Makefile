@@ -29,8 +29,8 @@ help: ## list the commands
 venv: ## make or refresh .venv from constraints.txt and pyproject.toml
 	@tools/ensure_venv.sh
 
-demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013
-	@$(WITH_JAVA) $(PYTHON) -m tools.demo
+demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013; STORE=s3 on an S3 server
+	@$(WITH_JAVA) $(if $(filter s3,$(STORE)),tools/with_stores.sh --only s3) $(PYTHON) -m tools.demo $(if $(STORE),--store $(STORE))
 
 test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)

@@ -3,7 +3,8 @@
 Load, append what came late, merge corrections, forget one aircraft, checkpoint, vacuum, read back. An aircraft's tail
 number stands for the person who asked to be forgotten.
 
-The table and its input live in the folder named by TXLOG_DEMO_FOLDER. Run it with `make demo`, or with
+The table and its input live in the folder named by TXLOG_DEMO_FOLDER; where TXLOG_DEMO_CONN_ID names a connection of
+type `txlog`, the table lives under its base, for example in a bucket. Run it with `make demo`, or with
 `airflow dags test demo_flights`: the jobs share one warm Spark session of that process ("in_process"). Leave `runner`
 out and every task starts a Spark of its own in a child process.
 """
@@ -25,7 +26,8 @@ from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
-TABLE = str(FOLDER / "flights")
+CONNECTION = os.environ.get("TXLOG_DEMO_CONN_ID")
+TABLE = "flights" if CONNECTION else str(FOLDER / "flights")
 INPUT = FOLDER / "input"
 
 with DAG(
@@ -35,7 +37,12 @@ with DAG(
     tags=["txlog"],
     params={"tail_number": "N725MQ"},
     # A conflict is retried; anything that running again cannot help fails at once, whatever stands here.
-    default_args={"runner": "in_process", "retries": 3, "retry_delay": timedelta(seconds=10)},
+    default_args={
+        "txlog_conn_id": CONNECTION,
+        "runner": "in_process",
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+    },
     doc_md=__doc__,
 ) as dag:
 
@@ -135,10 +142,10 @@ with DAG(
         """Read the table without Spark, and fail if the forgotten aircraft is still there."""
         import time
 
-        from airflow_txlog.engine import Table
+        from airflow_txlog.hooks.txlog import TxlogHook
 
         began = time.perf_counter()
-        table = Table.open(TABLE)
+        table = TxlogHook(CONNECTION).open(TABLE)
         version = table.snapshot().version
         tails = table.to_arrow(columns=["tailnum"], version=version)["tailnum"].to_pylist()
         if tail_number in tails:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.helpers import s3
 from tests.helpers.paths import ROOT
 
 
@@ -182,6 +184,47 @@ def test_the_demo_wipes_only_a_folder_of_its_own(tmp_path: Path, monkeypatch: py
     (folder / ".mine").touch()
     demo.prepare_folder()
     assert sorted(path.name for path in folder.iterdir()) == [".mine", "airflow.log"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (None, "no S3 server: run `make demo STORE=s3`"),
+        ("http:nowhere key secret", r"the S3 server at http:nowhere makes no bucket \(ValueError\)"),
+    ],
+)
+def test_a_demo_without_its_s3_server_fails_in_one_line(
+    given: str | None,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    demo = tool("demo")
+    for name, path in {"FOLDER": "demo", "MARKER": "demo/.mine", "LOG": "demo/airflow.log"}.items():
+        monkeypatch.setattr(demo, name, tmp_path / path)
+    monkeypatch.setattr(demo.signal, "signal", lambda number, handler: None)
+    monkeypatch.delenv("TXLOG_TEST_S3", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TXLOG_TEST_S3", given)
+    assert demo.main(["--store", "s3"]) == 1
+    assert re.fullmatch(f"demo: FAILED {reason}.*\n", capsys.readouterr().out)
+
+
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.long("the whole demo on a real S3 server")
+def test_the_demo_runs_on_s3_by_the_connection_alone(tmp_path: Path) -> None:
+    s3.options()  # skips without a server
+    for folder in ("tools", "example_dags"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    command = [sys.executable, "-m", "tools.demo", "--store", "s3"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"^Read by deltalake: +version 5, 336,\d{3} rows, 0 of N725MQ$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^The table is at s3://.+\ndemo: OK version=5 rows=336\d{3}$", ended.stdout, re.MULTILINE)
+    assert not (tmp_path / "build" / "demo" / "lake" / "flights").exists()
 
 
 def test_a_demo_that_fails_leaves_no_process_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

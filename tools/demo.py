@@ -1,12 +1,16 @@
-"""Runs the demo pipeline with real Airflow and real Spark, and shows it as it goes: `make demo`.
+"""Runs the demo pipeline with real Airflow and real Spark, and shows it as it goes: `make demo [STORE=s3]`.
 
 Airflow runs in a child process with a home, a database and a table of its own under build/demo; everything it prints
 goes to build/demo/airflow.log. Our operators write a line to a progress file as each task ends, and this front end
 shows those. In the end the table is read by us and by another implementation, and the two must agree.
+
+With STORE=s3 the table is in a bucket of the S3 server that TXLOG_TEST_S3 names ("endpoint key secret";
+tools/with_stores.sh starts one), and the tasks open it by an Airflow connection.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import os
@@ -15,10 +19,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import get_session
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
@@ -29,7 +36,10 @@ FOLDER = ROOT / "build" / "demo"
 MARKER = FOLDER / ".made-by-make-demo"
 LOG = FOLDER / "airflow.log"
 PROGRESS = FOLDER / "progress.jsonl"
-TABLE = FOLDER / "lake" / "flights"
+LAKE = FOLDER / "lake"
+TABLE_NAME = "flights"
+BUCKET = "txlog-demo"
+REGION = "us-east-1"
 DAG_ID = "demo_flights"
 # The aircraft that the pipeline forgets (its parameter's default), and where its number stands.
 FORGOTTEN_COLUMN = "tailnum"
@@ -43,7 +53,24 @@ class DemoFailed(Exception):
     """The demo cannot say OK; the text says why."""
 
 
-def main() -> int:
+class Place(NamedTuple):
+    """Where the table is, and how it is opened: by Airflow's tasks, by us and by `deltalake`."""
+
+    table_uri: str
+    environment: Mapping[str, str] = {}
+    options: Mapping[str, Any] = {}
+    deltalake_options: Mapping[str, str] = {}
+
+    def shown(self) -> str:
+        if not self.options:
+            return shown(Path(self.table_uri))
+        return f"{self.table_uri} on {self.options['endpoint_url']}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.demo")
+    parser.add_argument("--store", choices=["file", "s3"], default="file", help="where the table is")
+    store = parser.parse_args(arguments).store
     began = time.monotonic()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # A front end that is told to go takes Airflow and Spark with it: SystemExit runs the clean-up on its way.
@@ -51,10 +78,11 @@ def main() -> int:
         signal.signal(told, lambda number, _: sys.exit(128 + number))
     try:
         prepare_folder()
+        place = place_on_s3() if store == "s3" else Place(table_uri=str(LAKE / TABLE_NAME))
         print(f"Airflow and Spark start, which takes 20 s or so. Their log is {shown(LOG)}")
-        run_pipeline()
-        print_history()
-        version, rows = agreed_count()
+        run_pipeline(place)
+        print_history(place)
+        version, rows = agreed_count(place)
     except DemoFailed as failure:
         print_log_tail()
         print(f"demo: FAILED {failure}")
@@ -62,7 +90,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\ndemo: FAILED interrupted")
         return 130
-    print(f"The table is at {shown(TABLE)}, {time.monotonic() - began:.0f} s in all.")
+    print(f"The table is at {place.shown()}, {time.monotonic() - began:.0f} s in all.")
     print(f"demo: OK version={version} rows={rows}")
     return 0
 
@@ -77,15 +105,57 @@ def prepare_folder() -> None:
     LOG.touch()
 
 
+def place_on_s3() -> Place:
+    """A new folder in the demo's bucket, which is made, and the Airflow connections that lead to it.
+
+    Raises DemoFailed where there is no server, or where it makes no bucket.
+    """
+    given = os.environ.get("TXLOG_TEST_S3", "").split()
+    if len(given) != 3:
+        raise DemoFailed("no S3 server: run `make demo STORE=s3`, or set TXLOG_TEST_S3='endpoint key secret'")
+    endpoint, key, secret = given
+    keys = {"aws_access_key_id": key, "aws_secret_access_key": secret}
+    try:
+        client = get_session().create_client("s3", endpoint_url=endpoint, region_name=REGION, **keys)
+        if BUCKET not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+            client.create_bucket(Bucket=BUCKET)
+    except (BotoCoreError, ClientError, ValueError) as error:
+        raise DemoFailed(f"the S3 server at {endpoint} makes no bucket ({type(error).__name__})") from None
+    base = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    aws = {
+        "conn_type": "aws",
+        "login": key,
+        "password": secret,
+        "extra": {"endpoint_url": endpoint, "region_name": REGION},
+    }
+    txlog = {"conn_type": "txlog", "host": base, "extra": {"storage_conn_id": "demo_s3"}}
+    return Place(
+        table_uri=f"{base}/{TABLE_NAME}",
+        environment={
+            "AIRFLOW_CONN_DEMO_S3": json.dumps(aws),
+            "AIRFLOW_CONN_DEMO_LAKE": json.dumps(txlog),
+            "TXLOG_DEMO_CONN_ID": "demo_lake",
+        },
+        options={"endpoint_url": endpoint, "region": REGION, "key": key, "secret": secret},
+        # Without keys deltalake would ask the machine's metadata address.
+        deltalake_options={
+            **{name.upper(): value for name, value in keys.items()},
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_REGION": REGION,
+            "AWS_ALLOW_HTTP": "true",
+        },
+    )
+
+
 def environment() -> dict[str, str]:
     """What the child runs with: nothing of this machine's own Airflow, if there is one."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "TXLOG_DEMO_"))}
     return inherited | {
         "AIRFLOW_HOME": str(FOLDER / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "example_dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{FOLDER / 'airflow' / 'airflow.db'}",
-        "TXLOG_DEMO_FOLDER": str(TABLE.parent),
+        "TXLOG_DEMO_FOLDER": str(LAKE),
         "TXLOG_PROGRESS_FILE": str(PROGRESS),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
@@ -95,15 +165,17 @@ def environment() -> dict[str, str]:
     }
 
 
-def run_pipeline() -> None:
+def run_pipeline(place: Place) -> None:
     """Make Airflow's database, run the DAG once, and print a line for every task that ends."""
     for command in (["db", "migrate"], ["dags", "test", DAG_ID]):
-        for line in progress_of(["-m", "airflow", *command]):
+        for line in progress_of(["-m", "airflow", *command], place.environment):
             print(line, flush=True)
 
 
-def progress_of(arguments: Sequence[str]) -> Iterator[str]:
+def progress_of(arguments: Sequence[str], connections: Mapping[str, str] | None = None) -> Iterator[str]:
     """Run a child to its end, and yield what its tasks report as they report it.
+
+    `connections` are added to its environment.
 
     Raises DemoFailed when the child fails or takes longer than the deadline. However this ends, no process of the
     child's group is left.
@@ -113,7 +185,7 @@ def progress_of(arguments: Sequence[str]) -> Iterator[str]:
         child = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env=environment(),
+            env=environment() | dict(connections or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -205,10 +277,10 @@ def rows(report: dict[str, Any]) -> str:
     return "" if report.get("rows") is None else f"{report['rows']:,} rows"
 
 
-def print_history() -> None:
+def print_history(place: Place) -> None:
     """The table's versions, oldest first."""
     lines = [("version", "time", "operation", "what", "rows", "by")]
-    for commit in reversed(Table.open(str(TABLE)).history()):
+    for commit in reversed(Table.open(place.table_uri, storage_options=place.options).history()):
         metrics = commit.get("operationMetrics") or {}
         lines.append(
             (
@@ -256,13 +328,13 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in shown_lines)
 
 
-def agreed_count() -> tuple[int, int]:
+def agreed_count(place: Place) -> tuple[int, int]:
     """(version, rows) as we and `deltalake` both read them, the forgotten aircraft gone for both.
 
     Raises DemoFailed where the two differ.
     """
-    ours = Table.open(str(TABLE))
-    theirs = DeltaTable(str(TABLE))
+    ours = Table.open(place.table_uri, storage_options=place.options)
+    theirs = DeltaTable(place.table_uri, storage_options=dict(place.deltalake_options))
     columns = [FORGOTTEN_COLUMN]
     counted = {}
     for reader, version, table in (
@@ -285,6 +357,8 @@ def print_log_tail() -> None:
     if not LOG.exists():
         return
     tail = LOG.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    if not tail:
+        return
     print(f"\n--- the last {len(tail)} lines of {shown(LOG)} ---")
     print("\n".join(tail))
     print("---")
