@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.benchmarks.places import NO_SERVER, S3Folder, has_server, set_keys
 from tests.benchmarks.timing import Line, measure
 from tests.helpers.paths import ROOT
 
@@ -48,6 +49,13 @@ CASES = (
     "checkpoint",
     "memory",
     "ten-million",
+    "writers",
+    "s3-writers",
+    "s3-open",
+    "s3-list",
+    "s3-append",
+    "s3-delete",
+    "s3-merge",
 )
 # Run where they are asked for, each alone or all as "heavy": they take minutes.
 HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-half", "heavy-merge")
@@ -55,6 +63,10 @@ HEAVY = "heavy"
 OPEN_FILES = 300_000
 CHECKPOINT_FILES = 1_000_000
 MOST_FILES = 10_000_000
+# On S3 every request costs milliseconds whatever it brings: smaller tables tell as much.
+S3_FILES = 3_000
+S3_COMMITS = 10
+S3_ROWS = 0.25
 
 
 class Bench:
@@ -102,6 +114,14 @@ class Bench:
             return measure_heavy(case, self.folder, rounds=min(self.rounds, 3), scale=self.scale)
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
+        if case.startswith("s3-") and not has_server():
+            print(f"  {case}: skipped: {NO_SERVER}", file=sys.stderr, flush=True)
+            return [{"case": case, "skipped": NO_SERVER}]
+        if case in ("writers", "s3-writers"):
+            from tests.benchmarks.writer_cases import measure_writers
+
+            rounds = min(self.rounds, 3)
+            return [measure_writers(case, on_s3=case == "s3-writers", rounds=rounds, scale=self.scale)]
         cases: dict[str, Callable[[], list[Line]]] = {
             "append": self.append,
             "delete": lambda: self.copying("delete"),
@@ -123,6 +143,11 @@ class Bench:
             "refresh": self.refresh,
             "commit-large": self.commit_large,
             "checkpoint": self.checkpoint,
+            "s3-open": self.s3_open,
+            "s3-list": self.s3_list,
+            "s3-append": lambda: self.s3_rows("append"),
+            "s3-delete": lambda: self.s3_rows("delete"),
+            "s3-merge": lambda: self.s3_rows("merge"),
         }
         return [dataclasses.asdict(line) for line in cases[case]()]
 
@@ -245,6 +270,42 @@ class Bench:
         table, files = self._checkpointed()
         return self._measure("checkpoint", checkpoint_sides(table), equal_paths(files))
 
+    def s3_open(self) -> list[Line]:
+        from tests.benchmarks.large_tables import make_json_log
+
+        files = max(int(S3_FILES * self.scale), S3_COMMITS)
+        table = self.folder / f"s3-json-log-{files}"
+        make_json_log(table, files, files_per_commit=files // S3_COMMITS)
+        return self._s3_listing("s3-open", table, None, files)
+
+    def s3_list(self) -> list[Line]:
+        table, files = self._checkpointed(max(int(S3_FILES * self.scale), 10))
+        return self._s3_listing("s3-list", table, PARTITION, files_of_partition(files))
+
+    def _s3_listing(self, case: str, table: Path, predicate: str | None, expected: int) -> list[Line]:
+        from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing
+
+        with S3Folder() as s3:
+            s3.put(table)
+            ours = OurListing(s3.uri, predicate, s3.options)
+            return self._measure(
+                case, [ours, DeltaLakeListing(s3.uri, predicate, s3.peer_options)], equal_paths(expected)
+            )
+
+    def s3_rows(self, kind: str) -> list[Line]:
+        """The local case of this kind, with a quarter of its rows, and without the sides that need Hadoop's jars."""
+        from tests.benchmarks.append_cases import append_sides
+        from tests.benchmarks.row_cases import delete_sides, merge_sides
+
+        case, events = f"s3-{kind}", self._events(self.scale * S3_ROWS)
+        make = {"append": append_sides, "delete": delete_sides, "merge": merge_sides}[kind]
+        sides = [side for side in make(events, self.folder / case, self.spark) if side.name in ("ours", "deltalake")]
+        expected = events.rows if kind == "append" else getattr(events, f"rows_after_{kind}")
+        with contextlib.ExitStack() as folders:
+            for side in sides:
+                side.s3 = folders.enter_context(S3Folder())
+            return self._measure(case, sides, equal_tables(expected))
+
     def memory(self) -> list[dict[str, Any]]:
         from tests.benchmarks.memory_cases import measure_memory
 
@@ -288,10 +349,11 @@ class Bench:
         make_checkpointed(table, held, interval=1_000_000 if commit_ready else 10)
         return table, held + COMMITS_AFTER * ADDS_PER_COMMIT
 
-    def _events(self) -> Any:
+    def _events(self, scale: float | None = None) -> Any:
         from tests.benchmarks.events import Events
 
-        events = Events(self.folder / f"rows-{self.scale}", self.scale)
+        scale = self.scale if scale is None else scale
+        events = Events(self.folder / f"rows-{scale}", scale)
         events.make()
         return events
 
@@ -366,6 +428,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json", help="where the lines are kept")
     options = parser.parse_args()
 
+    if has_server():
+        set_keys()
     bench = Bench(options.folder, options.scale, options.rounds)
     options.folder.mkdir(parents=True, exist_ok=True)
     lines = []

@@ -6,6 +6,7 @@ The plain form is `read.parquet(...).write.parquet(...)`, unpartitioned; it keep
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class OurAppend(RowSide):
+class AppendSide(RowSide):
+    """Writes the rows of the local table into a table of its own, which is not there before."""
+
+    @property
+    def uri(self) -> str:
+        return str(self.folder / "written") if self.s3 is None else self.s3.uri
+
+    def prepare(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.events.link_table(self.table)
+        if self.s3 is not None:
+            self.s3.clear()
+
+
+class OurAppend(AppendSide):
     """A write job that makes the table and appends the rows."""
 
     name = "ours"
@@ -31,10 +46,6 @@ class OurAppend(RowSide):
     def __init__(self, events: Events, folder: Path, spark: SparkSession) -> None:
         super().__init__(events=events, folder=folder)
         self._spark = spark
-
-    @property
-    def written(self) -> Path:
-        return self.folder / "written"
 
     @property
     def input(self) -> Path:
@@ -49,13 +60,14 @@ class OurAppend(RowSide):
 
     def run(self) -> None:
         source = {"format": "parquet", "path": str(self.input)}
-        spec = job_spec(operation="write", table_uri=str(self.written), arguments={"source": source})
+        arguments = {"source": source}
+        spec = job_spec(operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options)
         result = run_job(spec, self._spark)
         assert result.status == "committed", result.error
         self.told = f" ({result.files['added']} files)"
 
     def result(self) -> pa.Table:
-        return in_order(Table.open(str(self.written)).to_arrow())
+        return in_order(Table.open(self.uri, self.options).to_arrow())
 
 
 class PlainAppend(PlainSpark):
@@ -67,19 +79,15 @@ class PlainAppend(PlainSpark):
         self.target().write.parquet(str(self.output))
 
 
-class DeltaLakeAppend(DeltaLakeSide):
+class DeltaLakeAppend(AppendSide, DeltaLakeSide):
     """deltalake, batch by batch from the files."""
 
     def run(self) -> None:
         from deltalake import write_deltalake
 
         paths = [str(path) for path in sorted(self.table.glob("*.parquet"))]
-        write_deltalake(str(self.folder / "written"), ds.dataset(paths, schema=SCHEMA).scanner().to_reader())
-
-    def result(self) -> pa.Table:
-        from deltalake import DeltaTable
-
-        return in_order(DeltaTable(str(self.folder / "written")).to_pyarrow_table())
+        rows = ds.dataset(paths, schema=SCHEMA).scanner().to_reader()
+        write_deltalake(self.uri, rows, storage_options=None if self.s3 is None else self.s3.peer_options)
 
 
 def append_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +19,11 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from tests.benchmarks.events import FORGOTTEN_CUSTOMER, PARTITION, SCHEMA, Events, read_parquet_files
 from tests.benchmarks.peaks import peaks_mb, set_back
+from tests.benchmarks.places import S3Folder
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 MATCH = "t.event_id = s.event_id"
@@ -38,14 +40,29 @@ class RowSide:
     folder: Path
     masking: bool = False
     """Whether the table has deletion vectors switched on."""
+    s3: S3Folder | None = None
+    """Where the table is put for the work, if not left in `folder`."""
 
     @property
     def table(self) -> Path:
         return self.folder / "table"
 
+    @property
+    def uri(self) -> str:
+        """The table that is worked on."""
+        return str(self.table) if self.s3 is None else self.s3.uri
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """`storage_options` of ours."""
+        return {} if self.s3 is None else self.s3.options
+
     def prepare(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.events.link_table(self.table, masking=self.masking)
+        if self.s3 is not None:
+            self.s3.clear()
+            self.s3.put(self.table)
 
 
 @dataclass(kw_only=True)
@@ -65,7 +82,9 @@ class OurJob(RowSide):
         set_back()
 
     def run(self) -> None:
-        spec = job_spec(operation=self.operation, table_uri=str(self.table), arguments=self.arguments)
+        spec = job_spec(
+            operation=self.operation, table_uri=self.uri, arguments=self.arguments, storage_options=self.options
+        )
         result = run_job(spec, self.spark)
         assert result.status == "committed", result.error
         self.told = ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps)
@@ -74,7 +93,7 @@ class OurJob(RowSide):
         self.peak_mb = peaks_mb()
         peaks = ", ".join(f"{kind} {peak} MB" for kind, peak in self.peak_mb.items())
         self.told = f" ({self.told}; {peaks})"
-        return self.events.in_order(Table.open(str(self.table)).to_arrow(columns=self.events.compared))
+        return self.events.in_order(Table.open(self.uri, self.options).to_arrow(columns=self.events.compared))
 
 
 @dataclass(kw_only=True)
@@ -193,34 +212,31 @@ class DeltaLakeSide(RowSide):
 
     name = "deltalake"
 
-    def result(self) -> pa.Table:
+    @property
+    def opened(self) -> DeltaTable:
         from deltalake import DeltaTable
 
-        return self.events.in_order(read_parquet_files(DeltaTable(str(self.table)).file_uris(), self.events.compared))
+        return DeltaTable(self.uri, storage_options=None if self.s3 is None else self.s3.peer_options)
+
+    def result(self) -> pa.Table:
+        return self.events.in_order(self.opened.to_pyarrow_table(columns=self.events.compared))
 
 
 class DeltaLakeDelete(DeltaLakeSide):
     def run(self) -> None:
-        from deltalake import DeltaTable
-
-        DeltaTable(str(self.table)).delete(CONDITION)
+        self.opened.delete(CONDITION)
 
 
 class DeltaLakeUpdate(DeltaLakeSide):
     def run(self) -> None:
-        from deltalake import DeltaTable
-
-        DeltaTable(str(self.table)).update(CHANGES, predicate=CONDITION)
+        self.opened.update(CHANGES, predicate=CONDITION)
 
 
 class DeltaLakeMerge(DeltaLakeSide):
     def run(self) -> None:
-        from deltalake import DeltaTable
-
         source = pq.read_table(self.events.source)
         (
-            DeltaTable(str(self.table))
-            .merge(source, MATCH, source_alias="s", target_alias="t")
+            self.opened.merge(source, MATCH, source_alias="s", target_alias="t")
             .when_matched_update_all()
             .when_not_matched_insert_all()
             .execute()

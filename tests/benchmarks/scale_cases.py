@@ -30,8 +30,9 @@ WARM = 5
 class OurListing:
     """Opens the table and lists the live files that may hold a row satisfying the predicate (None: all)."""
 
-    table: Path
+    table: Path | str
     predicate: str | None = None
+    storage_options: dict[str, Any] | None = None
     name = "ours"
     paths: list[str] = field(default_factory=list)
 
@@ -39,7 +40,8 @@ class OurListing:
         self.paths = []
 
     def run(self) -> None:
-        self.paths = Table.open(str(self.table)).snapshot().files(self.predicate, columns=["path"])["path"].to_pylist()
+        snapshot = Table.open(str(self.table), self.storage_options).snapshot()
+        self.paths = snapshot.files(self.predicate, columns=["path"])["path"].to_pylist()
 
     def result(self) -> set[str]:
         return set(self.paths)
@@ -49,8 +51,9 @@ class OurListing:
 class DeltaLakeListing:
     """The same with deltalake: `DeltaTable.file_uris`, which takes the same predicate; its paths are absolute."""
 
-    table: Path
+    table: Path | str
     predicate: str | None = None
+    storage_options: dict[str, str] | None = None
     name = "deltalake"
     paths: list[str] = field(default_factory=list)
 
@@ -60,7 +63,8 @@ class DeltaLakeListing:
     def run(self) -> None:
         from deltalake import DeltaTable
 
-        self.paths = DeltaTable(str(self.table)).file_uris(file_pruning_predicate=self.predicate)
+        table = DeltaTable(str(self.table), storage_options=self.storage_options)
+        self.paths = table.file_uris(file_pruning_predicate=self.predicate)
 
     def result(self) -> set[str]:
         root = str(self.table) + "/"
