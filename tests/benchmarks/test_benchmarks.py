@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.places import NO_SERVER, has_server
 from tests.helpers.delta_spark import jars
 from tests.helpers.paths import ROOT
 
@@ -49,6 +50,24 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
     assert all(0 < float(str(line["ours_mb"])) < 4000 for line in lines)
 
 
+@pytest.mark.long("four benchmarks, two with sixteen processes")
+def test_writers_at_once_lose_no_commit_and_tables_on_s3_are_listed_alike(tmp_path: Path) -> None:
+    if not has_server():
+        pytest.skip(NO_SERVER)
+    cases = ["writers", "s3-writers", "s3-open", "s3-list"]
+    lines = run_benchmarks(tmp_path, *cases)
+    assert [(line["case"], line["peer"]) for line in lines] == [(case, "deltalake") for case in cases]
+    assert [line["ours_conflicts"] for line in lines[:2]] == [0, 0]
+
+
+@pytest.mark.long("a process of its own")
+def test_without_a_server_cases_on_s3_say_why_they_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TXLOG_TEST_S3", raising=False)
+    assert run_benchmarks(tmp_path, "s3-writers", "s3-merge") == [
+        {"case": case, "skipped": NO_SERVER} for case in ("s3-writers", "s3-merge")
+    ]
+
+
 @pytest.mark.spark
 @pytest.mark.long("three cases, each with up to four engines in processes of their own")
 def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> None:
@@ -57,6 +76,8 @@ def test_row_benchmarks_leave_the_same_rows_on_every_side(tmp_path: Path) -> Non
         "append": ["pyspark", "deltalake"],
         "merge-partition": ["ours on the partition alone", "delta-spark"],
     }
+    if has_server():
+        peers |= {"s3-append": ["deltalake"], "s3-delete": ["deltalake"], "s3-merge": ["deltalake"]}
     lines = run_benchmarks(tmp_path, *peers)
     assert [(line["case"], line["peer"]) for line in lines] == [
         (case, peer) for case, names in peers.items() for peer in names if jars() or "delta-spark" not in peer
