@@ -110,7 +110,7 @@ def test_a_command_runs_without_a_server_that_cannot_be_had_and_with_one_that_is
         return subprocess.run(command, env=home | environment, capture_output=True, text=True, check=False)
 
     without = run()
-    assert (without.returncode, without.stdout) == (0, "ran on \n")
+    assert (without.returncode, without.stdout) == (0, "ran on\n")
     assert re.fullmatch(r"No server for s3 could be started: .* Set TXLOG_TEST_S3 to .*\n", without.stderr)
     given = run(TXLOG_TEST_S3="http://s3 key secret")
     assert (given.returncode, given.stdout, given.stderr) == (0, "ran on http://s3 key secret\n", "")
