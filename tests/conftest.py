@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.helpers import s3
 from tests.helpers.depth import LONG
 from tests.helpers.paths import GOLDEN, SHARED
 
@@ -233,6 +234,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.retainedJobs", "100")
         .config("spark.ui.retainedStages", "100")
         .config("spark.ui.retainedTasks", "1000")
+        # The workers' alone: a test whose driver is to have the keys too says so (tests/jobs/stores/conftest.py).
+        .config(map={f"spark.executorEnv.{name}": value for name, value in s3.environment().items()})
         .config(map={} if LONG else plain)
         .getOrCreate()
     )

@@ -106,6 +106,7 @@ def run(
     time_zone: str = "UTC",
     conflict_deadline_s: int = 3600,
     spark_conf: dict[str, str] | None = None,
+    storage_options: dict[str, Any] | None = None,
     key: str | None = KEY,
     unrestricted: tuple[str, ...] = (),
     **arguments: Any,
@@ -121,6 +122,7 @@ def run(
         time_zone=time_zone,
         conflict_deadline_s=conflict_deadline_s,
         spark_conf=spark_conf or {},
+        storage_options=storage_options or {},
         saved_work_key=key if application is not None else None,
         unrestricted=unrestricted,
     )

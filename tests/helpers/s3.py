@@ -23,6 +23,20 @@ def options() -> dict[str, Any]:
     return {"endpoint_url": endpoint, "key": key, "secret": secret, "region": REGION}
 
 
+def plain_options() -> dict[str, Any]:
+    """`options` without the keys, as a job's description has them: the process has those in its environment."""
+    return {name: value for name, value in options().items() if name not in ("key", "secret")}
+
+
+def environment() -> dict[str, str]:
+    """What a process of Spark finds the keys by; empty where there is no server."""
+    given = os.environ.get("TXLOG_TEST_S3", "").split()
+    if len(given) != 3:
+        return {}
+    keys = {"AWS_ACCESS_KEY_ID": given[1], "AWS_SECRET_ACCESS_KEY": given[2]}
+    return {**keys, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
 @functools.cache
 def client() -> Any:
     """A client beside the one under test. The tests' bucket is there from the first call on."""
