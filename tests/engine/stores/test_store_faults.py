@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, TxlogError
 from airflow_txlog.storage import Access, bucket, object_files, open_store
 from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FAULTS, FaultProxy
+from tests.helpers.harm import left_over
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64())])
-DAY_MS = 24 * 3600 * 1000
 # As long as a request waits for an answer, and longer.
 PATIENCE_S, LATE_S = 1, 1.4
 
@@ -181,20 +178,3 @@ def harmed(proxy: FaultProxy, case: Case, kind: str, fault: str) -> None:
         assert {finding.code for finding in again.check()} <= {"retention_short"}, outcome
         assert left_over(again) == set(), outcome
         assert ids(Table.open(straight.uri, storage_options=s3.options())) == after
-
-
-class Later(SystemClock):
-    """Three days from now."""
-
-    def now_ms(self) -> int:
-        return int(time.time() * 1000) + 3 * DAY_MS
-
-
-def left_over(table: Table) -> set[str]:
-    """The files beside the log that no version names after a VACUUM three days later."""
-    store = open_store(table.uri, table.store.access)
-    store.now_ms = Later().now_ms  # type: ignore[method-assign]
-    later = Table(store, clock=Later())
-    later.vacuum(timedelta(0), check_retention=False, orphan_retention=timedelta(days=1))
-    live = set(later.snapshot().files().column("path").to_pylist())
-    return {key for key in s3.keys_under(table.uri) if not key.startswith("_delta_log/")} - live
