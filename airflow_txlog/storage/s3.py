@@ -278,8 +278,10 @@ class S3Bucket:
         filesystem = self._connection.filesystem()
         await filesystem.set_session()
         client = await filesystem.get_s3(self._name)
-        # A put would first ask whether it may go on: one way more, and a server that is silent is waited for for ever.
-        client.meta.events.unregister("before-call.s3", add_expect_header)
+        if not hasattr(client, "asks_no_leave"):
+            # A put would first ask whether it may go on: one way more, and a silent server is waited for for ever.
+            client.meta.events.unregister("before-call.s3", add_expect_header)
+            client.asks_no_leave = True
         return client
 
     async def _endpoint(self) -> str:

@@ -23,7 +23,7 @@ from tests.chaos.work import ENGINE, JOBS, WITHOUT_TRANSACTION, Journal, Piece, 
 from tests.helpers.rows import stage
 
 CONFLICTS = (errors.CommitConflict, errors.CommitContention, errors.CommitStateUnknown)
-PAUSE_S = 0.3
+PAUSE_S = 1.0
 FORTY_DAYS_MS = 40 * 24 * 3600 * 1000
 
 

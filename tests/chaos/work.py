@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-BUCKETS = 6
+BUCKETS = 24
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("bucket", pa.int32())])
 PROPERTIES = {"delta.isolationLevel": "Serializable", "delta.checkpointInterval": "20"}
 ROWS_OF_AN_APPEND = 5

@@ -3,7 +3,7 @@
 What a table does is run once unharmed, which shows the kinds of its requests; then once for each kind and each fault,
 the harm done to the first request of the kind. Whatever came of it: the table can be read and is what it was or what it
 should be, the same work done again ends as if there had been no harm, once, and VACUUM sweeps what is left over.
-The number of cases is printed after the run; none is left out.
+The number of cases is printed after the run: a third of them; all with TXLOG_TEST_FAULTS=all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_txlog.storage import Access, bucket, object_files, open_store
 from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FAULTS, FaultProxy
-from tests.helpers.harm import left_over
+from tests.helpers.harm import is_drawn, left_over
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -142,8 +142,10 @@ def test_no_fault_of_the_store_hurts_a_table(
     kinds = sorted(case.kinds or made_requests)
     assert set(kinds) <= set(made_requests)
     failures, outcomes = [], 0
-    for kind in kinds:
-        for fault in FAULTS:
+    for row, kind in enumerate(kinds):
+        for column, fault in enumerate(FAULTS):
+            if not (is_drawn(row, column) or name == "commit"):
+                continue
             outcomes += 1
             try:
                 harmed(proxy, case, kind, fault)

@@ -22,7 +22,7 @@ from airflow_txlog.storage import bucket
 from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FAULTS, FaultProxy
-from tests.helpers.harm import left_over
+from tests.helpers.harm import is_drawn, left_over
 from tests.helpers.jobs import SCHEMA, application, by_id, insert, rows, run, update
 from tests.helpers.rows import append
 
@@ -149,7 +149,8 @@ def share(name: str, kinds_of: dict[str, list[str]]) -> list[tuple[str, str]]:
     pairs = []
     for row, kind in enumerate(sorted({kind for kinds in kinds_of.values() for kind in kinds})):
         makers = [each for each in JOBS if kind in kinds_of[each]]
-        pairs += [(kind, fault) for column, fault in enumerate(FAULTS) if makers[(row + column) % len(makers)] == name]
+        columns = [column for column in range(len(FAULTS)) if is_drawn(row, column)]
+        pairs += [(kind, list(FAULTS)[column]) for column in columns if makers[(row + column) % len(makers)] == name]
     return pairs
 
 
