@@ -40,5 +40,5 @@ def left_over(table: Table) -> set[str]:
 
 
 def is_drawn(row: int, column: int) -> bool:
-    """Whether this kind of request meets this fault in this run: a third of the pairs, all with TXLOG_TEST_FAULTS=all."""
+    """Whether this kind of request meets this fault in this run: a third of them do, all with TXLOG_TEST_FAULTS=all."""
     return os.environ.get("TXLOG_TEST_FAULTS") == "all" or (row + column) % 3 == 0
