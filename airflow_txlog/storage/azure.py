@@ -147,6 +147,13 @@ def _connection(
 
 def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCredentials | None) -> AzureBlobFileSystem:
     host = {"account_host": f"{account}.blob.{cloud}", **given, "account_name": account}
+    if credentials is not None and given.get("account_name", account) != account:
+        # A connection's key or SAS is for its own account: no other host gets to see it.
+        raise UnsupportedStore(
+            f"UnsupportedStore: the table is in the storage account {account}, and the connection "
+            f"{credentials.connection!r} is of {given['account_name']}. Nothing was read or written.",
+            uri=f"{SCHEME}://{account}.dfs.{cloud}",
+        )
     held = {} if credentials is None else azure_arguments(credentials)
     try:
         filesystem = AzureBlobFileSystem(**host, **held, skip_instance_cache=True, use_listings_cache=False)

@@ -31,7 +31,7 @@ from airflow_txlog.credentials import (
     kept,
     offer,
 )
-from airflow_txlog.errors import CredentialsUnavailable, from_dict
+from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore, from_dict
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 from airflow_txlog.storage import Access, open_store
 from tests.conftest import ManualClock
@@ -304,6 +304,15 @@ def test_a_client_of_google_is_given_a_new_token_before_the_old_one_expires(monk
     assert (headers["authorization"], holder.fetches) == (f"Bearer {SECRET}-2", 2)
     with pytest.raises(TypeError):
         pickle.dumps(token)
+
+
+def test_the_key_of_a_connection_goes_to_no_other_account() -> None:
+    holder = Holder(None, kind=AZURE)
+    access = Access(storage_options={"account_name": "own"}, storage_conn_id=holder.connection)
+    store = open_store("abfss://c@other.dfs.core.windows.net/t", access)
+    with pytest.raises(UnsupportedStore, match=r"account other, and the connection .* is of own"):
+        store.list("")
+    assert holder.fetches == 0
 
 
 def test_a_client_of_azure_is_given_a_new_token_before_the_old_one_expires() -> None:
