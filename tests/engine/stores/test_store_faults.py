@@ -144,7 +144,7 @@ def test_no_fault_of_the_store_hurts_a_table(
     failures, outcomes = [], 0
     for row, kind in enumerate(kinds):
         for column, fault in enumerate(FAULTS):
-            if not (is_drawn(row, column) or name == "commit"):
+            if not is_drawn(row, column):
                 continue
             outcomes += 1
             try:

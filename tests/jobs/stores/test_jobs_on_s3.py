@@ -83,7 +83,13 @@ def made(uri: str, properties: dict[str, str]) -> Table:
     return table
 
 
-@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["plain", "vectors and change feed"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(VECTORS, id="vectors and change feed", marks=pytest.mark.long("the thirteen jobs once more")),
+    ],
+)
 def test_each_job_leaves_on_s3_what_it_leaves_on_a_disk_and_is_done_once(
     properties: dict[str, str], tmp_path: Path, spark: SparkSession
 ) -> None:
