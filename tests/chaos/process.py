@@ -23,7 +23,7 @@ from tests.chaos.work import ENGINE, JOBS, WITHOUT_TRANSACTION, Journal, Piece, 
 from tests.helpers.rows import stage
 
 CONFLICTS = (errors.CommitConflict, errors.CommitContention, errors.CommitStateUnknown)
-PAUSE_S = 1.0
+PAUSE_S = 3.0
 FORTY_DAYS_MS = 40 * 24 * 3600 * 1000
 
 
@@ -33,6 +33,8 @@ def main() -> None:
     work = Jobs(uri, name) if kind == "jobs" else Engine(uri, name, Path(folder) / "archive")
     kinds = JOBS if kind == "jobs" else ENGINE
     rng = random.Random()
+    if kind == "engine":
+        os.nice(10)  # a job of Spark needs more of the machine than eight of these
     while True:
         piece = journal.next_piece(int(seed), kinds, int(process))
         while True:
@@ -131,6 +133,7 @@ class Jobs:
         from pyspark.sql import SparkSession
 
         self._uri, self._name = uri, name
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         self._spark = (
             SparkSession.builder.master("local[2]")
             .config("spark.ui.enabled", "false")
