@@ -19,8 +19,8 @@ from typing import Any, NoReturn, Protocol
 
 from fsspec.asyn import sync
 
-from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.storage.local_files import temporary_path
 
 CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
 """For how long a connection, the next bytes of an answer, and its last are waited for."""
@@ -152,7 +152,8 @@ def check_conditions(bucket: Bucket, folder: str) -> None:
     server = bucket.unproved_server()
     if server is None or (server, bucket.uri) in _PROVED:
         return
-    key = f"{folder}.txlog-probe-{SYSTEM_CLOCK.unique_id()}"
+    # Named as what killed writers leave, so that VACUUM sweeps it where this process is killed in between.
+    key = temporary_path(f"{folder}txlog-probe")
     bucket.put(key, b"probe", if_absent=False)
     try:
         bucket.put(key, b"probe", if_absent=True)

@@ -21,7 +21,6 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.locations import LOCAL as SCHEME
@@ -30,10 +29,9 @@ from airflow_txlog.storage import local_files
 from airflow_txlog.storage.access import PLAIN, Access
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.confine import check_may_read
-from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.local_files import LOG, inner_parts
 from airflow_txlog.storage.output import Output
 
-_LOG = "_delta_log"
 # What link(2) says on a file system that has no hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -165,7 +163,7 @@ class LocalStore:
 
     def now_ms(self) -> int:
         """The modification time of a file written now: on a network mount the server's clock, not this machine's."""
-        folder = [_LOG] if local_files.stat_of(self._directory, _LOG) is not None else []
+        folder = [LOG] if local_files.stat_of(self._directory, LOG) is not None else []
         try:
             with _Temporary(self._directory, "/".join([*folder, "clock"])) as temporary:
                 return os.fstat(temporary.file.fileno()).st_mtime_ns // 1_000_000
@@ -184,7 +182,7 @@ class LocalStore:
 
         Nothing of the log, or of what a job keeps, is ever outside. Raises OutsideTable.
         """
-        if path.startswith((f"{_LOG}/", PRIVATE_PREFIX)):
+        if path.startswith((f"{LOG}/", PRIVATE_PREFIX)):
             return None
         check_may_read(self._root, path, self._access)
         if not self._access.allow_absolute_paths:
@@ -223,16 +221,11 @@ class LocalStore:
 
 
 class _Temporary:
-    """A new file beside the one at `path`, in a folder that is held open until `close`, which deletes what has no name.
-
-    What it is called meanwhile, no reader of a Delta log takes for anything. In the log it is hidden by a leading dot.
-    Beside data files it is not: what is hidden, no vacuum ever sweeps.
-    """
+    """A new file beside the one at `path`, in a folder that is held open until `close` deletes what has no name."""
 
     def __init__(self, root: str, path: str) -> None:
         *directories, self._target = inner_parts(path)
-        dot = "." if directories[-1:] == [_LOG] else ""
-        self._name = f"{dot}{self._target}.{SYSTEM_CLOCK.unique_id()}.tmp"
+        self._name = local_files.temporary_path(path).rpartition("/")[2]
         is_private = path.startswith(PRIVATE_PREFIX)
         self._parent, descriptor = local_files.create(root, directories, self._name, lists=True, is_private=is_private)
         self.file = os.fdopen(descriptor, "wb")

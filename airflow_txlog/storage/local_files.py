@@ -17,7 +17,10 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import OutsideTable
+
+LOG = "_delta_log"
 
 # Passing through a folder takes less permission than reading it, where the system can distinguish the two.
 _PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -41,6 +44,16 @@ def inner_parts(path: str) -> list[str]:
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
     return parts
+
+
+def temporary_path(path: str) -> str:
+    """What a file is called before it gets its name: nothing that a reader of a Delta log takes for anything.
+
+    In the log it is hidden by a leading dot; beside data files it is not: what is hidden, no vacuum ever sweeps.
+    """
+    *folders, name = inner_parts(path)
+    dot = "." if folders[-1:] == [LOG] else ""
+    return "/".join([*folders, f"{dot}{name}.{SYSTEM_CLOCK.unique_id()}.tmp"])
 
 
 def open_folder(root: str, parts: Sequence[str], *, makes: bool = False, lists: bool = True, mode: int = 0o777) -> int:

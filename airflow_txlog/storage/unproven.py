@@ -21,17 +21,14 @@ import pyarrow as pa
 from fsspec import get_filesystem_class
 from fsspec.core import url_to_fs
 
-from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.locations import is_inside, split
 from airflow_txlog.storage.access import Access
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.storage.bucket import (
-    Connection,
-)
+from airflow_txlog.storage.bucket import Connection
 from airflow_txlog.storage.confine import check_may_read
-from airflow_txlog.storage.local_files import inner_parts
+from airflow_txlog.storage.local_files import inner_parts, temporary_path
 from airflow_txlog.storage.output import Output
 
 log = logging.getLogger(__name__)
@@ -138,7 +135,7 @@ class UnprovenStore:
     def _output(self, path: str, *, is_new: bool) -> Output:
         fs, name = self._at(self._inner(path))
         folder = name.rpartition("/")[0]
-        temporary = f"{folder}/.{SYSTEM_CLOCK.unique_id()}.tmp"
+        _, temporary = self._at(temporary_path(path))
         fs.makedirs(folder, exist_ok=True)
         sink = fs.open(temporary, "wb")
 
@@ -186,7 +183,7 @@ class UnprovenStore:
 
     def now_ms(self) -> int:
         """The modification time of a file written now."""
-        path = f".{SYSTEM_CLOCK.unique_id()}.tmp"
+        path = temporary_path("clock")
         self.put(path, b"")
         try:
             found = self.stat(path)

@@ -16,6 +16,7 @@ import pytest
 from google.auth.exceptions import DefaultCredentialsError
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
 from airflow_txlog.locations import split, store_kind
 from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, gcs, open_store
@@ -313,6 +314,15 @@ def test_a_server_is_asked_once_whether_it_heeds_the_condition() -> None:
     for _ in range(2):
         bucket.check_conditions(server, "t/_delta_log/")
     assert (server.puts, server.keys) == (2, set())
+
+
+@pytest.mark.usefixtures("_nothing_proved")
+def test_what_a_process_leaves_that_is_killed_while_it_asks_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    server: Any = Server(is_honest=True)
+    monkeypatch.setattr(server, "delete", lambda keys: {})
+    bucket.check_conditions(server, "t/_delta_log/")
+    (left,) = server.keys
+    assert is_leftover(left.removeprefix("t/"))
 
 
 # --- Azure ----------------------------------------------------------------------------------------------------------

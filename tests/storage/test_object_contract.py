@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_txlog.engine.upkeep.vacuum_plan import Visibility, is_leftover
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.objects import ObjectStore
 from tests.helpers.contending import winners
@@ -50,6 +51,16 @@ def test_odd_names_are_names(store: Store) -> None:
     for name in ODD_NAMES:
         store.delete(f"d {name}/{name}")
     assert names(store) == []
+
+
+def test_what_a_killed_writer_leaves_has_a_name_that_vacuum_sweeps(unproven: Store) -> None:
+    outputs = [unproven.open_output("_delta_log/00000000000000000000.json"), unproven.open_new("day=1/x.parquet")]
+    in_log, beside_data = names(unproven)
+    assert is_leftover(in_log)
+    assert Visibility(["day"]).is_visible(beside_data)
+    for output in outputs:
+        output.discard()
+    assert names(unproven) == []
 
 
 def test_an_empty_file_is_a_file(store: Store) -> None:

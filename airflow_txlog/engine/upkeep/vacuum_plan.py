@@ -120,7 +120,7 @@ class Visibility:
         return not any(part.startswith(("_", ".")) and not part.startswith(self._shown) for part in path.split("/"))
 
 
-# What `LocalStore` calls a file of the log that it has not published yet.
+# What stores call a file of the log that they have not published yet, or put there to try them (`temporary_path`).
 _LEFTOVER = re.compile(rf"{LOG_DIRECTORY}/\.[^/]+\.[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\.tmp")
 
 
