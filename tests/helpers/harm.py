@@ -24,11 +24,16 @@ class Later(SystemClock):
         return int(time.time() * 1000) + 3 * _DAY_MS
 
 
-def left_over(table: Table) -> set[str]:
-    """The files beside the log that no version names after a VACUUM three days later; change files count as named."""
+def three_days_later(table: Table) -> Table:
+    """The table as a machine and a store see it whose clocks say so."""
     store = open_store(table.uri, table.store.access)
     store.now_ms = Later().now_ms  # type: ignore[method-assign]
-    later = Table(store, clock=Later())
+    return Table(store, clock=Later())
+
+
+def left_over(table: Table) -> set[str]:
+    """The files beside the log that no version names after a VACUUM three days later; change files count as named."""
+    later = three_days_later(table)
     later.vacuum(timedelta(0), check_retention=False, orphan_retention=timedelta(days=1))
     snapshot = later.snapshot()
     adds = list(table_to_adds(snapshot.files(), data_change=False))
