@@ -38,7 +38,7 @@ _LOCAL_DEFAULTS = {
 
 # A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
 # lost job, which is known at once.
-_JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
+_JVM, _JVM_OPTIONS = "spark.driver.extraJavaOptions", "-XX:+ExitOnOutOfMemoryError"
 
 # What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,
 # and a condition that the two read differently would prune a file that holds a matching row.
@@ -151,8 +151,7 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     defaults = {**_LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
     settings = {**defaults, **conf}
-    given = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = f"{_JVM_OPTIONS} {given}".strip()
+    settings[_JVM] = _with_ours(settings.get(_JVM, ""))
     start_jvm(settings)
     builder: Any = SparkSession.builder
     for name, value in settings.items():
@@ -178,12 +177,16 @@ def _default_session() -> SparkSession | None:
     return found
 
 
+def _with_ours(jvm_options: str) -> str:
+    return f"{_JVM_OPTIONS} {jvm_options}".strip()
+
+
 def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
     for name, wanted in conf.items():
         if running.conf.isModifiable(name):
             continue
         found = running.conf.get(name, None)
-        if found != wanted:
+        if found != wanted and not (name == _JVM and found == _with_ours(wanted)):
             raise InvalidJobSpec(
                 f"spark_conf asks for {name}, and the Spark that runs in this process has "
                 f"{'no such setting' if found is None else 'another value'}; only a start can change it. Run the job "

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark import session
 from airflow_txlog.jobs.spark.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
 from airflow_txlog.jobs.spark.shipping import executor_zip
 from tests.helpers.specs import job_spec
@@ -41,6 +42,18 @@ def test_a_static_setting_that_cannot_be_honoured_is_an_error(spark: SparkSessio
     with pytest.raises(InvalidJobSpec, match="child process") as caught:
         local_session({"spark.driver.memory": "77g"})
     assert caught.value.argument == "spark_conf.spark.driver.memory"
+
+
+@pytest.mark.spark
+def test_what_we_add_to_the_jvms_options_is_not_asked_of_the_next_job(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the first of the options that this Spark has were ours, and the others the job's.
+    ours, asked = str(spark.conf.get("spark.driver.extraJavaOptions")).split(" ", 1)
+    monkeypatch.setattr(session, "_JVM_OPTIONS", ours)
+    assert local_session({"spark.driver.extraJavaOptions": asked})
+    with pytest.raises(InvalidJobSpec, match="child process"):
+        local_session({"spark.driver.extraJavaOptions": f"{asked} -Dother=1"})
 
 
 @pytest.mark.spark
