@@ -68,7 +68,8 @@ def read_options(kind: str, given: Mapping[str, Any], types: Mapping[str, type])
             raise InvalidInput(
                 f"storage_options: {kind} has no option {name!r}. It has {', '.join(types)}. Nothing was read."
             )
-        if not isinstance(value, types[name]):
+        # True is an int to Python.
+        if not isinstance(value, types[name]) or (isinstance(value, bool) and types[name] is not bool):
             raise InvalidInput(
                 f"storage_options: {name} must be of type {types[name].__name__}, not {type(value).__name__}. Nothing "
                 "was read."

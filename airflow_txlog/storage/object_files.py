@@ -6,6 +6,7 @@ import errno
 import io
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from airflow_txlog.storage.bucket import Bucket, Content, NameTaken
@@ -114,10 +115,14 @@ class Upload:
         self._upload = None
 
     def discard(self) -> None:
-        """Drop what was sent: no reader has seen it."""
+        """Drop what was sent: no reader has seen it.
+
+        Asked for once, and never raises: what led here is what the caller must hear of, and VACUUM drops the rest.
+        """
         upload, self._upload = self._upload, None
         if upload is not None:
-            self._repeat(lambda: self._bucket.abort(upload))
+            with suppress(OSError):
+                self._bucket.abort(upload)
 
     def _send(self, size: int) -> None:
         if self._upload is None:

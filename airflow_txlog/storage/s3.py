@@ -27,7 +27,7 @@ from botocore.handlers import add_expect_header
 from s3fs import S3FileSystem
 
 from airflow_txlog.credentials import AWS, KeptCredentials
-from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
+from airflow_txlog.errors import CredentialsUnavailable, InvalidInput, UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
 from airflow_txlog.storage.base import Store
@@ -70,6 +70,8 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 def open_s3(uri: str, access: Access) -> Store:
     """The store at `s3://bucket/folder`, or `s3a:` and `s3n:`. Raises UnsupportedStore, InvalidInput."""
     options = read_options("S3", access.storage_options, OPTIONS)
+    if options.get("timeout_s", READ_S) <= 0:
+        raise InvalidInput("storage_options: timeout_s must be a number of seconds above zero. Nothing was read.")
     connection = _connection(tuple(sorted(options.items())), access.credentials(AWS))
 
     def bucket_of(text: str) -> tuple[S3Bucket, str]:

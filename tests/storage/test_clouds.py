@@ -21,6 +21,7 @@ from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
 from airflow_txlog.locations import split, store_kind
 from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, gcs, open_store
 from airflow_txlog.storage.bucket import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
+from airflow_txlog.storage.object_files import Upload
 from airflow_txlog.storage.objects import ObjectStore
 from tests.helpers import azure
 from tests.helpers.rows import append
@@ -91,10 +92,16 @@ def test_a_uri_that_names_no_folder_in_a_bucket_is_refused(uri: str, monkeypatch
 
 @pytest.mark.parametrize("uri", ["s3://bucket/t", "gs://bucket/t", ABFSS])
 def test_an_option_of_another_store_is_refused_without_its_value(uri: str) -> None:
-    for options in ({"acount_name": "hidden"}, {"anon": "hidden"}):
+    for options in ({"acount_name": "hidden"}, {"anon": "hidden"}, {"timeout_s": "hidden"}):
         with pytest.raises(InvalidInput) as caught:
             open_store(uri, Access(storage_options=options))
         assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True])
+def test_a_time_limit_is_a_number_above_zero(seconds: object) -> None:
+    with pytest.raises(InvalidInput, match="timeout_s"):
+        open_store("s3://bucket/t", Access(storage_options={"timeout_s": seconds}))
 
 
 def test_no_other_account_is_asked_for_a_file_that_a_log_names() -> None:
@@ -172,6 +179,16 @@ def test_a_server_out_of_reach_is_asked_once_a_try(uri: str, options: dict[str, 
         with pytest.raises(NotAnswered):
             ask()
         assert len(requests_sent) == 1
+
+
+def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach(requests_sent: list[str]) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}
+    store = open_store("s3://bucket/t", Access(storage_options=options))
+    assert isinstance(store, ObjectStore)
+    file = Upload(store._bucket, "t/x", store._repeated, if_absent=True)
+    file._upload = ("t/x", "begun while the server was there", {})
+    file.discard()
+    assert len(requests_sent) == 1
 
 
 def test_a_bucket_that_is_missing_is_said_and_not_made(object_store: Store) -> None:
