@@ -35,7 +35,7 @@ OURS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CONTRACT, ("errors", "locations", *CONTRACT)),
     "limits": ("errors",),
     "credentials": ("clock", "errors"),
-    "storage": (*BASE, "limits", "credentials", "storage"),
+    "storage": ("", *BASE, "limits", "credentials", "storage"),
     "datafiles": (*BASE, "limits", "storage", "datafiles"),
     "engine": ("", *BASE, "limits", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already: asked on both sides of the process boundary.

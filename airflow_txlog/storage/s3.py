@@ -26,6 +26,7 @@ from botocore.exceptions import HTTPClientError, NoCredentialsError, PartialCred
 from botocore.handlers import add_expect_header
 from s3fs import S3FileSystem
 
+from airflow_txlog import __version__
 from airflow_txlog.credentials import AWS, KeptCredentials
 from airflow_txlog.errors import CredentialsUnavailable, InvalidInput, UnsupportedStore
 from airflow_txlog.locations import split
@@ -63,7 +64,12 @@ OPTIONS: dict[str, type] = {
     "token": str,
 }
 # One try a call, as ours are counted against one deadline.
-_CLIENT = {"retries": {"total_max_attempts": 1}, "connect_timeout": CONNECT_S}
+_CLIENT = {
+    "retries": {"total_max_attempts": 1},
+    "connect_timeout": CONNECT_S,
+    # What the server's log says of us; botocore would put its own together anew for each request.
+    "user_agent": f"airflow-txlog/{__version__}",
+}
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from airflow_txlog.engine.commit.conflicts.check import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.tail import OwnCommit, list_tail, own_commit
+from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import (
@@ -41,6 +41,9 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo, Store
+
+# How much of the commits that were checked against is kept for the next look at the log.
+_KEPT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,8 @@ class Landed:
     """What to remember of it, so that a later look shows whether it was replaced."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
+    read: Mapping[FileInfo, bytes] = field(default_factory=dict)
+    """What those held, as far as the store proves it: the next look at the log need not read them."""
 
 
 CommitInfo = Callable[[Attempt, str], dict[str, Any]]
@@ -90,13 +95,14 @@ def commit(
 
     `anchor` is the file by which the read snapshot knows its log (`Snapshot.anchor`), None for a new table. Without
     contention two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing and one
-    read for each winner.
+    read for each winner, which on S3 the next look at the log is spared.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
     LimitExceeded, and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the
     commit be in the log: every other error proves that it is not.
     """
     rebased_over: list[int] = []
+    read: dict[FileInfo, bytes] = {}
     version = attempt.read_version + 1
     _check_same_log(store, attempt, anchor)
     for number in range(1, policy.max_attempts + 1):
@@ -110,12 +116,13 @@ def commit(
                 attempt=attempt,
                 attempts=number,
                 rebased_over=rebased_over,
+                read=read,
                 own=own_commit(version, data),
             )
         # The first loss is answered at once; a crowd is spread out.
         if number > 1:
             clock.sleep(policy.race_wait_s * (1 + clock.random()) / 2)
-        winners, anchor = _read_winners(store, version, theirs, attempt, anchor)
+        winners, anchor = _read_winners(store, version, theirs, attempt, anchor, read)
         for winner in winners:
             attempt = check_winner(attempt, winner)
             rebased_over.append(winner.version)
@@ -146,14 +153,20 @@ def _check_same_log(store: Store, attempt: Attempt, anchor: FileInfo | None) -> 
 
 
 def _read_winners(
-    store: Store, version: int, theirs: bytes, attempt: Attempt, anchor: FileInfo | None
+    store: Store,
+    version: int,
+    theirs: bytes,
+    attempt: Attempt,
+    anchor: FileInfo | None,
+    read: dict[FileInfo, bytes],
 ) -> tuple[list[Commit], FileInfo]:
     """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
 
     `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. One listing,
     from the version that was checked last, shows whether it is still the same log, and who else has landed. A listing
-    may lag behind, so a file that it lacks is asked for by its name. Raises TableReplaced, ConcurrentLogCleanup: what
-    cannot be read is never taken for "no conflict".
+    may lag behind, so a file that it lacks is asked for by its name. What was read is added to `read`, where it is
+    little and the listing proves it. Raises TableReplaced, ConcurrentLogCleanup: what cannot be read is never taken
+    for "no conflict".
     """
     is_commit = anchor is not None and anchor.path == commit_name(version - 1)
     tail = list_tail(store, version - 1 if is_commit else version)
@@ -170,6 +183,8 @@ def _read_winners(
         except FileNotFoundError as error:
             raise _cleaned(attempt, version) from error
         winners.append(decode_commit(each, data, info.path))
+        if sum(map(len, read.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
+            read[info] = data
         anchor = info
     assert anchor is not None
     return winners, anchor

@@ -19,17 +19,17 @@ from airflow_txlog.engine.log.segment import LogSegment
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CorruptCommit, LimitExceeded
-from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
 
 
-def read_commits(store: Store, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> Iterator[Commit]:
+def read_commits(store: Store, segment: LogSegment, known: Mapping[FileInfo, bytes] | None = None) -> Iterator[Commit]:
     """The commits of the segment, newest first; a run of them may be one `Commit` that bears the version of its last.
 
     Each is read when it is asked for, so that one is in memory at a time. The first to come, the last one of the
-    segment, is always there by itself. Where it ends a compaction it comes twice, which changes
-    nothing: its actions are the newest of that range. `known` are bytes of commits, by version, that were read before.
+    segment, is always there by itself. Where it ends a compaction it comes twice, which changes nothing: its actions
+    are the newest of that range. `known` are bytes of commits that were read before, by their files.
 
     Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
     """
@@ -37,7 +37,7 @@ def read_commits(store: Store, segment: LogSegment, known: Mapping[int, bytes] |
 
     def read(version: int) -> Commit:
         info = segment.commits[version - first]
-        data = (known or {}).get(version)
+        data = (known or {}).get(info)
         return decode_commit(version, store.read(info.path) if data is None else data, info.path)
 
     for start, end, compaction in reversed(_shortest(first, segment.version, segment.compactions)):

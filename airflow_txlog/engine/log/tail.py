@@ -18,6 +18,9 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
 
+# A larger commit of our own is read again rather than kept.
+_KEPT_BYTES = 64 * 1024
+
 _CHECKPOINTS = (LogKind.CLASSIC_CHECKPOINT, LogKind.MULTIPART_CHECKPOINT, LogKind.V2_CHECKPOINT)
 
 
@@ -94,21 +97,39 @@ class OwnCommit:
     version: int
     digest: bytes
     """SHA-256 of the bytes that we put."""
+    md5: str
+    """In hex: see `is_etag_of`."""
+    data: bytes | None
+    """The bytes; None for many."""
     seen: FileInfo | None = None
 
 
 def own_commit(version: int, data: bytes) -> OwnCommit:
     """What to remember of the bytes that were put as `version`."""
-    return OwnCommit(version, hashlib.sha256(data).digest())
+    kept = data if len(data) <= _KEPT_BYTES else None
+    return OwnCommit(version, hashlib.sha256(data).digest(), _md5(data), kept)
 
 
-def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[int, bytes]:
-    """The bytes of those own commits that had to be read, by version; a file that was verified is not read again.
+def is_etag_of(etag: str | None, data: bytes) -> bool:
+    """Whether the etag proves that a file holds these bytes.
+
+    S3 gives what was put in one request the MD5 of its bytes, unless it encrypts them with a key of KMS. Where this is
+    False, on other stores too, the file is to be read.
+    """
+    return etag == _md5(data)
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[FileInfo, bytes]:
+    """The bytes of those own commits that were verified now, by their files; what was verified is not looked at again.
 
     Raises CommitOverwritten where another's bytes stand at a version that was acknowledged to us, or the log ends
     before it. A commit that log cleanup took is none of that: later versions are there.
     """
-    read: dict[int, bytes] = {}
+    verified: dict[FileInfo, bytes] = {}
     for commit in own:
         info = tail.commits.get(commit.version)
         if info is None and tail.start <= commit.version and tail.latest < commit.version:
@@ -120,16 +141,19 @@ def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) ->
             continue
         if info == commit.seen:
             continue
-        try:
-            data = store.read(info.path)
-        except FileNotFoundError:
-            # Cleaned since it was listed, or gone: the next look shows which.
-            continue
-        if hashlib.sha256(data).digest() != commit.digest:
-            raise _overwritten(tail.table, commit.version, data)
+        data = commit.data
+        if info.etag != commit.md5:
+            try:
+                data = store.read(info.path)
+            except FileNotFoundError:
+                # Cleaned since it was listed, or gone: the next look shows which.
+                continue
+            if hashlib.sha256(data).digest() != commit.digest:
+                raise _overwritten(tail.table, commit.version, data)
         commit.seen = info
-        read[commit.version] = data
-    return read
+        if data is not None:
+            verified[info] = data
+    return verified
 
 
 def _overwritten(table: str, version: int, found: bytes | None) -> CommitOverwritten:

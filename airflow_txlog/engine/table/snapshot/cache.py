@@ -1,4 +1,5 @@
-"""What a long-lived table knows already: its newest snapshot, and the commits that were acknowledged to it.
+"""What a long-lived table knows already: its newest snapshot, the commits that were acknowledged to it, and those that
+its last commit was checked against.
 
 A poll that finds nothing new is one listing. The invariant: what is handed out was verified against the log by a
 request of this very call, and the newest snapshot is one reference, replaced as a whole and never by an older one of
@@ -8,6 +9,7 @@ the same table; so any number of threads may ask at the same time.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
@@ -28,6 +30,7 @@ class RecentTable:
         self._newest: Snapshot | None = None
         self._own: tuple[OwnCommit, ...] = ()
         self._own_table_id: str | None = None
+        self._read: Mapping[FileInfo, bytes] = {}
         self._tip: tuple[int, FileInfo | None] | None = None
         # Only held to compare and replace, never during a request.
         self._lock = threading.Lock()
@@ -66,9 +69,10 @@ class RecentTable:
         self._tip = found
         return found[0]
 
-    def remember(self, commit: OwnCommit, table_id: str) -> None:
-        """Watch over a commit that was just acknowledged."""
+    def remember(self, commit: OwnCommit, table_id: str, read: Mapping[FileInfo, bytes]) -> None:
+        """Watch over a commit that was just acknowledged. `read`: other commits, which the next look need not read."""
         with self._lock:
+            self._read = read
             kept = self._own if table_id == self._own_table_id else ()
             self._own_table_id = table_id
             self._own = (*kept, commit)[-WATCHED_COMMITS:]
@@ -78,7 +82,7 @@ class RecentTable:
         own = self._own
         try:
             if known is not None:
-                return known.refresh(version, own=own)
+                return known.refresh(version, own=own, known=self._read)
             if own:
                 verify_own_commits(self._store, list_tail(self._store, min(commit.version for commit in own)), own)
         except CommitOverwritten:
@@ -115,7 +119,7 @@ class RecentTable:
                 and current.version > found.version
             ):
                 return current
-            self._newest = found
+            self._newest, self._read = found, {}
             self._own = tuple(commit for commit in self._own if commit.version > found.version - WATCHED_VERSIONS)
         return found
 

@@ -225,17 +225,25 @@ class Snapshot:
         check_against(self.state, checksum, self.uri)
         return True
 
-    def refresh(self, version: int | None = None, *, own: Sequence[OwnCommit] = ()) -> Snapshot:
+    def refresh(
+        self,
+        version: int | None = None,
+        *,
+        own: Sequence[OwnCommit] = (),
+        known: Mapping[FileInfo, bytes] | None = None,
+    ) -> Snapshot:
         """The latest version, or `version` (not before this one), reading only the commits that are not known yet.
 
         Itself where there is nothing new, for the price of one listing. Where the log was cleaned past this version,
         or it is another log (the table was made again), the table is read afresh: a reader gets the new table.
 
         `own` are commits that were acknowledged to this process: CommitOverwritten is raised where one is not there
-        any more. Raises what `load_snapshot` raises.
+        any more. `known` are bytes of commits that were read before, by their files.
+
+        Raises what `load_snapshot` raises.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
-        known = verify_own_commits(self.store, tail, own)
+        known = {**(known or {}), **verify_own_commits(self.store, tail, own)}
         if not self._is_in(tail):
             return load_snapshot(self.store, version)
         try:
@@ -369,7 +377,9 @@ def _metadata_of(store: Store, segment: LogSegment) -> Metadata:
     return read_metadata(store, segment.checkpoint)
 
 
-def _build(store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[int, bytes] | None = None) -> Snapshot:
+def _build(
+    store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[FileInfo, bytes] | None = None
+) -> Snapshot:
     """The snapshot of the segment's version. `known` are the bytes of commits that were read before."""
     commits = read_commits(store, segment, known)
     commit_file = segment.commit_file
