@@ -3,7 +3,7 @@
 What a table does is run once unharmed, which shows the kinds of its requests; then once for each kind and each fault,
 the harm done to the first request of the kind. Whatever came of it: the table can be read and is what it was or what it
 should be, the same work done again ends as if there had been no harm, once, and VACUUM sweeps what is left over.
-The number of cases is printed after the run: a third of them; all with TXLOG_TEST_FAULTS=all.
+The number of cases is printed after the run: one fault for each kind, and all for a commit's put; all with TXLOG_TEST_FAULTS=all.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def large_append(table: Table) -> None:
         append(table, many_rows(), application=("large", 1))
 
 
-LONG_CASE = pytest.mark.long("nine faults for each kind of request")
+LONG_CASE = pytest.mark.long("a fault for each kind of request")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,9 +143,10 @@ def test_no_fault_of_the_store_hurts_a_table(
     kinds = sorted(case.kinds or made_requests)
     assert set(kinds) <= set(made_requests)
     failures, outcomes = [], 0
-    for row, kind in enumerate(kinds):
+    # From another row on in each case, so that a request which many of them make meets many faults.
+    for row, kind in enumerate(kinds, start=list(CASES).index(name)):
         for column, fault in enumerate(FAULTS):
-            if not is_drawn(row, column):
+            if not is_drawn(row, column) and (name, kind) != ("append", "PUT commit"):
                 continue
             outcomes += 1
             try:
