@@ -26,7 +26,7 @@ fetch_s3() {
     fetching=$(mktemp -d "$PWD/.venv/radosgw.XXXXXX")
     echo "Fetching an S3 server (radosgw)" >&2
     mkdir -p "$fetching/debs/partial" "$fetching/root"
-    if { apt-get update -qq || true; } >/dev/null 2>&1 &&
+    if { timeout 120 apt-get update -qq || true; } >/dev/null 2>&1 &&
         timeout 300 apt-get install -qq -y --download-only --no-install-recommends -o "Dir::Cache::archives=$fetching/debs" \
             ceph-mon ceph-osd radosgw ceph-common >"$fetching/log" 2>&1; then
         for deb in "$fetching"/debs/*.deb; do dpkg -x "$deb" "$fetching/root"; done
@@ -58,9 +58,12 @@ fetch_gcs() {
     [ -x "$fake_gcs/fake-gcs-server" ]
 }
 
-stop() {
-    for pid in $(cat "$work"/*.pid 2>/dev/null); do kill "$pid" 2>/dev/null || true; done
-    rm -rf "$work"
+# Ends the servers when this script has ended in any way, SIGKILL too.
+watch() {
+    setsid bash -c 'while kill -0 "$1"; do sleep 1; done
+        for pid in $(cat "$2"/*.pid); do kill "$pid"; done
+        rm -rf "$2"' - $$ "$work" </dev/null >/dev/null 2>&1 &
+    disown
 }
 
 free_ports() {
@@ -179,7 +182,7 @@ if [ "${1:-}" = --only ]; then
     stores=$2
     shift 2
 fi
-trap stop EXIT
+watch
 read -r -a ports <<<"$(free_ports)"
 for store in $stores; do
     setting=TXLOG_TEST_${store^^}
