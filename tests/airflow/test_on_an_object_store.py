@@ -18,7 +18,7 @@ from airflow_txlog.hooks import storage_connection
 from tests.helpers import s3
 from tests.helpers.rows import append
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("the child starts a Spark of its own")]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long("forty seconds, with a Spark of its own")]
 
 LIFE_MS = 2_000
 

@@ -115,6 +115,9 @@ _MORE_MEMORY = (
 # By what a cause says; the first that fits.
 _ADVICE = {
     ("Read-only file system",): " The disk is mounted read-only on the machine that runs the job.",
+    ("Permission denied: 's3:", "Permission denied: 'gs:", "Permission denied: 'abfss:"): (
+        " The credentials of the process that asked do not allow it; executors on other machines have their own."
+    ),
     ("Permission denied", "Operation not permitted"): " The user that runs the job has no right to it.",
     ("No space left on device",): (
         " The disk is full: the table's, or the one that spark.local.dir names, for what is shuffled and does not fit "

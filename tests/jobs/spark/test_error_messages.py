@@ -11,6 +11,7 @@ import pytest
 
 from airflow_txlog.errors import CorruptCommit, TableNotFound
 from airflow_txlog.jobs.spark.errors import translate
+from airflow_txlog.storage.bucket import answer_error
 from tests.helpers.jobs import error_of, rows, run
 from tests.helpers.rows import make_table
 
@@ -96,6 +97,9 @@ def test_a_failure_of_the_system_is_not_blamed_on_spark_and_says_what_to_do() ->
         assert error.message.splitlines()[0].startswith("Cannot write the data files: ")
         assert words in error.message
         assert "Spark" not in error.message
+    denied = translate(answer_error(403, "AccessDenied", "put_object", "s3://lake/t"), "write the data files")
+    assert denied.message.startswith("Cannot write the data files: ")
+    assert "Permission denied: 's3://lake/t'. The credentials of the process that asked do not allow it" in denied.message
 
 
 def test_no_message_begins_with_the_name_of_its_class() -> None:
