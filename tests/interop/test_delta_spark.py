@@ -98,6 +98,7 @@ def test_partition_values_of_every_type(delta: DeltaSpark, uri: str) -> None:
     assert_both_read(delta, uri, pa.Table.from_pylist(rows, schema=schema))
 
 
+@pytest.mark.long("statements of delta-spark, seconds each; deltalake reads odd partition values in make test")
 def test_partition_values_with_anything_in_them(delta: DeltaSpark, uri: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("part:1%", pa.string())])
     rows = pa.table({"id": range(len(PARTITION_STRINGS)), "part:1%": PARTITION_STRINGS}, schema=schema)

@@ -99,7 +99,7 @@ def test_a_failure_of_the_system_is_not_blamed_on_spark_and_says_what_to_do() ->
         assert "Spark" not in error.message
     denied = translate(answer_error(403, "AccessDenied", "put_object", "s3://lake/t"), "write the data files")
     assert denied.message.startswith("Cannot write the data files: ")
-    assert "Permission denied: 's3://lake/t'. The credentials of the process that asked do not allow it" in denied.message
+    assert "Permission denied: 's3://lake/t'. The credentials of the process that asked do not" in denied.message
 
 
 def test_no_message_begins_with_the_name_of_its_class() -> None:
