@@ -236,7 +236,8 @@ def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
 
 def no_credentials(cloud: str, method: str, where: str) -> PermissionError:
     """The error of a request that was not sent."""
-    return PermissionError(errno.EACCES, f"{method} was not sent: this process has no credentials for {cloud}", where)
+    why = f"{method} was not sent: this process has no credentials for {cloud}, and storage_conn_id named none"
+    return PermissionError(errno.EACCES, why, where)
 
 
 def no_bucket(where: str, filesystem: str) -> UnsupportedStore:
