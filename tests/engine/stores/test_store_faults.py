@@ -3,7 +3,8 @@
 What a table does is run once unharmed, which shows the kinds of its requests; then once for each kind and each fault,
 the harm done to the first request of the kind. Whatever came of it: the table can be read and is what it was or what it
 should be, the same work done again ends as if there had been no harm, once, and VACUUM sweeps what is left over.
-The number of cases is printed after the run: one fault for each kind, and all for a commit's put; all with TXLOG_TEST_FAULTS=all.
+The number of cases is printed after the run: one fault for each kind, and all for a commit's put; with
+TXLOG_TEST_FAULTS=all every fault for every kind.
 """
 
 from __future__ import annotations
