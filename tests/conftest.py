@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.helpers import s3
 from tests.helpers.depth import LONG
+from tests.helpers.java import JAVA_OPTIONS, PLAIN_QUERIES
 from tests.helpers.paths import GOLDEN, SHARED
 
 if TYPE_CHECKING:
@@ -26,15 +27,7 @@ if TYPE_CHECKING:
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-# Every JVM here, those of child processes too, lives for a few small queries: the second compiler would cost more than
-# it saves, and so would loading Spark's classes from their jars (`tools/ensure_spark_classes.sh`).
-SPARK_CLASSES = Path(
-    os.environ.get("TXLOG_SPARK_CLASSES", Path(__file__).resolve().parents[1] / ".venv" / "spark-classes.jsa")
-)
-_ARCHIVE = f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable" if SPARK_CLASSES.is_file() else ""
-# A heap that need not grow, and room for the classes: else each start collects garbage eight times over all of it.
-_MEMORY = "-XX:MetaspaceSize=256m"
-os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 {_MEMORY}{_ARCHIVE}")
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 # A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
 REPORTED = "reported"
@@ -203,14 +196,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this pytest process: two cores, UTC, no UI."""
     from pyspark.sql import SparkSession
 
-    # Thousands of small queries, each run once: compiling them, or planning them anew after each of their stages, would
-    # cost more than running them. `make test-long` does both, as users' Spark does.
-    plain = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.lightweightPlanChangeValidation": "false",
-    }
     session = (
         SparkSession.builder.master("local[2]")
         .appName("airflow_txlog tests")
@@ -219,7 +204,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
-        # For the same reason, without the JVM's second compiler.
+        # Without the JVM's second compiler, which would cost more than it saves.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn400m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -236,7 +221,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.retainedTasks", "1000")
         # The workers' alone: a test whose driver is to have the keys too says so (tests/jobs/stores/conftest.py).
         .config(map={f"spark.executorEnv.{name}": value for name, value in s3.environment().items()})
-        .config(map={} if LONG else plain)
+        .config(map={} if LONG else PLAIN_QUERIES)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

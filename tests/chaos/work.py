@@ -2,7 +2,8 @@
 
 A table has the columns `id` (unique), `n` and `bucket`, its partition. A piece of work is known by the name of its
 process and a number, which stand in its commit as the application transaction. The journal of a process is a file of
-JSON lines: `{"piece", "kind", …}` before the work begins, `{"done": piece, "version": v}` after it was acknowledged.
+JSON lines: `{"piece", "kind", …}` before the work begins, `{"done": piece, "status", "version"}` after it was
+acknowledged, with the words of `JobResult`: a commit has its version, nothing to do the version at which that is so.
 """
 
 from __future__ import annotations
@@ -15,10 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-BUCKETS = 24
+from airflow_txlog.clock import SYSTEM_CLOCK
+
+# So many that a job of some seconds meets some of the writers, and not each of them.
+BUCKETS = 40
+BUCKETS_OF_AN_OPTIMIZE = 10
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("bucket", pa.int32())])
 PROPERTIES = {"delta.isolationLevel": "Serializable", "delta.checkpointInterval": "20"}
-ROWS_OF_AN_APPEND = 5
+# The table of every other seed: rows are deleted in place, and two changes of one file may both commit.
+WITH_VECTORS = {"delta.enableDeletionVectors": "true"}
+# The last digits of the ids of an append: by them a row of a bucket has one row of a merge's source, or none.
+ROWS_OF_AN_APPEND, IDS_OF_A_PIECE = 5, 1000
 # Rows that a process appends have ids of its own: this many for each.
 IDS_OF_A_PROCESS = 1_000_000_000
 
@@ -27,20 +35,20 @@ Rows = dict[int, tuple[int, int]]
 """`n` and `bucket` by `id`."""
 
 ENGINE = (("append", 50), ("delete", 10), ("update", 25), ("checkpoint", 5), ("clean", 4), ("vacuum", 6))
-JOBS = (("write", 25), ("delete rows", 20), ("update rows", 25), ("merge", 20), ("optimize", 10))
+JOBS = (("write", 15), ("delete rows", 20), ("update rows", 25), ("merge", 30), ("optimize", 10))
 WITHOUT_TRANSACTION = ("checkpoint", "clean", "vacuum", "optimize")
 
 
 def draw(rng: random.Random, kinds: tuple[tuple[str, int], ...], process: int, number: int) -> Piece:
     """Piece `number` of a process."""
     kind = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
-    first = process * IDS_OF_A_PROCESS + number * 1000
+    first = process * IDS_OF_A_PROCESS + number * IDS_OF_A_PIECE
     return {
         "piece": number,
         "kind": kind,
         "bucket": rng.randrange(BUCKETS),
         "ids": [first + each for each in range(ROWS_OF_AN_APPEND)],
-        "by": rng.choice([5, 7, 11]),
+        "by": rng.choice([3, 5, 7]),
     }
 
 
@@ -67,9 +75,11 @@ def apply(rows: Rows, piece: Piece) -> None:
     elif kind == "update rows":
         rows.update({each: (n + 100, its) for each, (n, its) in rows.items() if its == bucket and each % by == 1})
     elif kind == "merge":
-        for each in piece["ids"]:
-            n = rows[each][0] + 10_000 if each in rows else 7
-            rows[each] = (n, rows[each][1] if each in rows else bucket)
+        given = {each % IDS_OF_A_PIECE: each for each in piece["ids"]}
+        matched = {each: n for each, (n, its) in rows.items() if its == bucket and each % IDS_OF_A_PIECE in given}
+        rows.update({each: (n + 10_000, bucket) for each, n in matched.items()})
+        new = given.keys() - {each % IDS_OF_A_PIECE for each in matched}
+        rows.update({given[end]: (7, bucket) for end in new})
 
 
 class Journal:
@@ -79,8 +89,9 @@ class Journal:
         self._path = path
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         self.pieces = {line["piece"]: line for line in lines if "piece" in line}
-        self.done = {line["done"]: line["version"] for line in lines if "done" in line}
-        self.counts = {name: sum(1 for line in lines if line.get("count") == name) for name in ("conflict",)}
+        self.done = {line["done"]: line for line in lines if "done" in line}
+        self.conflicts = sum(1 for line in lines if "conflict" in line)
+        self.resumed = sum(1 for line in lines if str(line.get("log")).startswith("resuming an earlier try"))
 
     def next_piece(self, seed: int, kinds: tuple[tuple[str, int], ...], process: int) -> Piece:
         """The piece that was begun and not acknowledged, so that it is tried again, or a new one."""
@@ -92,14 +103,21 @@ class Journal:
         self._write(piece)
         return piece
 
-    def acknowledge(self, piece: Piece, version: int | None) -> None:
-        self.done[piece["piece"]] = version
-        self._write({"done": piece["piece"], "version": version})
+    def acknowledge(self, piece: Piece, status: str, version: int | None) -> None:
+        line = {"done": piece["piece"], "status": status, "version": version}
+        self.done[piece["piece"]] = line
+        self._write(line)
 
-    def count(self, name: str) -> None:
-        self._write({"count": name})
+    def lost(self, error: str) -> None:
+        """Another process's commit came first."""
+        self._write({"conflict": error})
+
+    def log(self, line: str) -> None:
+        """A line that a job has for people."""
+        self._write({"conflict": line} if line.startswith("attempt ") else {"log": line})
 
     def _write(self, line: dict[str, Any]) -> None:
+        line |= {"at": round(SYSTEM_CLOCK.now_ms() / 1000, 2)}
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(file, json.dumps(line).encode() + b"\n")
