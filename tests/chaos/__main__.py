@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -35,7 +36,7 @@ from tests.chaos.process import LaterStore, work_for_ever
 from tests.chaos.work import PROPERTIES, SCHEMA, WITH_VECTORS, WITHOUT_TRANSACTION, Journal, Rows
 
 # So many commits of jobs there must be: they are waited for so long beyond the time given.
-JOB_COMMITS_WANTED, GRACE_S = 3, 120.0
+JOB_COMMITS_WANTED, GRACE_S = 3, 180.0
 # How many pieces a process does after its start before it may be killed: one with Spark takes some seconds to start.
 PIECES_OF_A_LIFE = {"engine": 1, "jobs": 3}
 # A kill comes so long after the beginning of a piece, at most: about as long as one takes.
@@ -193,8 +194,8 @@ class Processes:
         return bool(marks) and marks[-1].startswith(b'{"piece"')
 
 
-def run(store: str, writers: int, seconds: float, seed: int) -> tuple[dict[str, Any], Found]:
-    """The figures, and what the checker found."""
+def run(store: str, writers: int, seconds: float, seed: int, keep: Path | None = None) -> tuple[dict[str, Any], Found]:
+    """The figures, and what the checker found. `keep`: gets the journals, and the table where it is on a disk."""
     with tempfile.TemporaryDirectory(prefix="txlog-chaos-") as name:
         folder = Path(name)
         (folder / "archive").mkdir()
@@ -216,10 +217,8 @@ def run(store: str, writers: int, seconds: float, seed: int) -> tuple[dict[str, 
                 kills += processes.kill_one(rng, jobs=time.monotonic() < end_s)
         finally:
             processes.end()
-            if os.environ.get("KEEP"):
-                import shutil
-
-                shutil.copytree(folder, os.environ["KEEP"], dirs_exist_ok=True)
+            if keep is not None:
+                shutil.copytree(folder, keep, dirs_exist_ok=True)
         # What a killed process had sent may still be at work in the server.
         time.sleep(1)
         found = _check(place, folder / "archive")
@@ -255,8 +254,9 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a folder for the journals, and for the table on a disk")
     given = parser.parse_args()
-    figures, found = run(given.store, given.writers, given.seconds, given.seed)
+    figures, found = run(given.store, given.writers, given.seconds, given.seed, given.keep)
     print(json.dumps(figures))
     for problem in found.problems:
         print(problem, file=sys.stderr)

@@ -229,7 +229,7 @@ def test_a_change_that_did_nothing_is_unserializable_although_a_later_one_did_th
 @pytest.mark.parametrize(("place", "n"), [(0, -1), (4, 1), (2, None)])
 def test_one_row_that_is_wrong_for_one_version_is_unserializable(history: History, place: int, n: int | None) -> None:
     piece = history.begin("writer-0", "append", 3)
-    right = {each: (0, 3) for each in piece["ids"]}
+    right = dict.fromkeys(piece["ids"], (0, 3))
     wrong = right | ({} if n is None else {piece["ids"][place]: (n, 3)})
     if n is None:
         del wrong[piece["ids"][place]]
