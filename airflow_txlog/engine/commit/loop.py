@@ -18,6 +18,7 @@ import errno
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from airflow_txlog.clock import Clock
@@ -25,7 +26,7 @@ from airflow_txlog.engine.commit.conflicts.check import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit
+from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files
 from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import (
@@ -173,21 +174,22 @@ def _read_winners(
     if is_commit and tail.commits.get(version - 1) != anchor:
         # The listing may lag behind.
         _check_same_log(store, attempt, anchor)
-    winners: list[Commit] = []
+    files: list[FileInfo] = []
     for each in range(version, max(version, tail.latest) + 1):
         info = tail.commits.get(each) or store.stat(commit_name(each))
         if info is None:
             raise _vanished(attempt, commit_name(version)) if tail.latest < version else _cleaned(attempt, version)
-        try:
-            data = theirs if each == version else store.read(info.path)
-        except FileNotFoundError as error:
-            raise _cleaned(attempt, version) from error
-        winners.append(decode_commit(each, data, info.path))
-        if sum(map(len, read.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
-            read[info] = data
-        anchor = info
-    assert anchor is not None
-    return winners, anchor
+        files.append(info)
+    winners: list[Commit] = []
+    contents = chain([theirs], read_files(store, files[1:]))
+    try:
+        for info, data in zip(files, contents, strict=True):
+            winners.append(decode_commit(version + len(winners), data, info.path))
+            if sum(map(len, read.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
+                read[info] = data
+    except FileNotFoundError as error:
+        raise _cleaned(attempt, version) from error
+    return winners, files[-1]
 
 
 def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:

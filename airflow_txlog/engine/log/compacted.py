@@ -9,13 +9,14 @@ Source: protocol, "Log Compaction Files".
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.listing import CompactedFile
 from airflow_txlog.engine.log.segment import LogSegment
+from airflow_txlog.engine.log.tail import read_files
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import CorruptCommit, LimitExceeded
@@ -27,27 +28,33 @@ log = logging.getLogger(__name__)
 def read_commits(store: Store, segment: LogSegment, known: Mapping[FileInfo, bytes] | None = None) -> Iterator[Commit]:
     """The commits of the segment, newest first; a run of them may be one `Commit` that bears the version of its last.
 
-    Each is read when it is asked for, so that one is in memory at a time. The first to come, the last one of the
-    segment, is always there by itself. Where it ends a compaction it comes twice, which changes nothing: its actions
-    are the newest of that range. `known` are bytes of commits that were read before, by their files.
+    Few are in memory at a time. The first to come, the last one of the segment, is always there by itself. Where it
+    ends a compaction it comes twice, which changes nothing: its actions are the newest of that range. `known` are
+    bytes of commits that were read before, by their files.
 
     Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
     """
     first = segment.version - len(segment.commits) + 1
+    held = known or {}
 
-    def read(version: int) -> Commit:
-        info = segment.commits[version - first]
-        data = (known or {}).get(info)
-        return decode_commit(version, store.read(info.path) if data is None else data, info.path)
+    def read(versions: Sequence[int]) -> Iterator[Commit]:
+        files = [segment.commits[version - first] for version in versions]
+        unread = read_files(store, [info for info in files if info not in held])
+        for version, info in zip(versions, files, strict=True):
+            yield decode_commit(version, held[info] if info in held else next(unread), info.path)
 
+    singles: list[int] = []
     for start, end, compaction in reversed(_shortest(first, segment.version, segment.compactions)):
         compacted = None if compaction is None else _read_compacted(store, compaction)
         if compacted is None:
-            yield from (read(version) for version in range(end, start - 1, -1))
+            singles += range(end, start - 1, -1)
             continue
+        yield from read(singles)
+        singles = []
         if end == segment.version:
-            yield read(segment.version)
+            yield from read([end])
         yield compacted
+    yield from read(singles)
 
 
 _Step = tuple[int, int, CompactedFile | None]

@@ -10,7 +10,8 @@ The invariant: what follows the known version is contiguous, or the result says 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
@@ -82,6 +83,35 @@ def _look(store: Store, start: int) -> LogTail:
             continue
         latest = max(latest, name.version)
     return LogTail(table=store.root, start=start, commits=commits, latest=latest)
+
+
+# --- commits that are read together ---------------------------------------------------------------------------------
+
+# How many requests are under way at a time, and how much they may bring together.
+_READ_AT_ONCE, _READ_BYTES = 8, 16 * 1024 * 1024
+
+
+def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
+    """What the files hold, in their order: a few at a time where each is a request over a network.
+
+    Raises what the store raises, in the place of the file that it raises it for.
+    """
+    if not store.is_remote or len(files) < 2:
+        yield from (store.read(info.path) for info in files)
+        return
+    with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="txlog-read") as pool:
+        for batch in _batches(files):
+            yield from pool.map(store.read, [info.path for info in batch])
+
+
+def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:
+    batch: list[FileInfo] = []
+    for info in files:
+        if batch and (len(batch) == _READ_AT_ONCE or sum(each.size_bytes for each in (*batch, info)) > _READ_BYTES):
+            yield batch
+            batch = []
+        batch.append(info)
+    yield batch
 
 
 # --- commits that were acknowledged to us ---------------------------------------------------------------------------

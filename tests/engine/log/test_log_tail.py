@@ -1,11 +1,16 @@
-"""What one listing from a known version on tells."""
+"""What one listing from a known version on shows, and files of the log that are read together."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from airflow_txlog.engine.log.tail import list_tail
+from airflow_txlog.engine.log.tail import list_tail, read_files
 from airflow_txlog.errors import LogGap
+from airflow_txlog.storage import Store
+from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.memory import MemoryStore
 from tests.engine.log.test_log_segment import classic, commit, commits, log_of, part, v2
 
 
@@ -45,3 +50,57 @@ def test_a_gap_is_believed_when_it_is_seen_twice() -> None:
     store.hidden_once = {commit(5)}
     assert len(list_tail(store, 3).after(3)) == 4
     assert store.requests == 2
+
+
+# --- files that are read together -----------------------------------------------------------------------------------
+
+
+class FarStore(MemoryStore):
+    """Each read waits until as many are under way as the barrier wants, as those of a store over a network may be."""
+
+    is_remote = True
+    together = 1
+
+    def read(self, path: str) -> bytes:
+        if self.together > 1:
+            self.barrier.wait(20)
+        return super().read(path)
+
+    def wait_for(self, together: int) -> None:
+        self.together, self.barrier = together, threading.Barrier(together)
+
+
+def files_of(store: Store, count: int) -> list[FileInfo]:
+    for number in range(count):
+        store.put(f"{number:02d}", b"x" * number)
+    return [info for number in range(count) if (info := store.stat(f"{number:02d}")) is not None]
+
+
+def test_files_of_a_far_store_are_read_together_and_come_in_their_order() -> None:
+    store = FarStore("memory://far")
+    files = files_of(store, 16)
+    store.wait_for(8)
+    assert list(read_files(store, files[::-1])) == [b"x" * number for number in range(15, -1, -1)]
+
+
+def test_large_files_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FarStore("memory://far")
+    files = files_of(store, 6)
+    monkeypatch.setattr("airflow_txlog.engine.log.tail._READ_BYTES", 1)
+    held = read_files(store, files)
+    assert next(held) == b""
+    # Not yet asked for: the second file holds one byte, and the two together are as much as may be.
+    store.delete("02")
+    assert next(held) == b"x"
+    with pytest.raises(FileNotFoundError):
+        next(held)
+
+
+def test_a_file_that_is_gone_is_an_error_in_its_place() -> None:
+    store = FarStore("memory://far")
+    files = files_of(store, 10)
+    store.delete("04")
+    held = read_files(store, files)
+    assert [next(held) for _ in range(4)] == [b"x" * number for number in range(4)]
+    with pytest.raises(FileNotFoundError):
+        next(held)
