@@ -8,9 +8,11 @@ becomes `storage_options`. The invariant: a secret goes into `Credentials` and n
 from __future__ import annotations
 
 import calendar
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -32,6 +34,8 @@ _PLAIN_AWS = frozenset(
         "config_kwargs",
     }
 )
+_PLAIN_GOOGLE = frozenset({"project", "keyfile_dict", "key_path", "scope", "num_retries"})
+_GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
@@ -102,11 +106,15 @@ def _google_options(connection: Any) -> dict[str, Any]:
 
 def _google_credentials(conn_id: str) -> Credentials:
     try:
-        from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
         from google.auth.transport.requests import Request
     except ImportError:
-        raise unavailable(conn_id, f"it {_not_installed('apache-airflow-providers-google')}") from None
-    found = GoogleBaseHook(gcp_conn_id=conn_id).get_credentials()
+        raise unavailable(conn_id, f"it {_not_installed('google-auth')}") from None
+    try:
+        from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
+    except ImportError:
+        found = _service_account(conn_id)
+    else:
+        found = GoogleBaseHook(gcp_conn_id=conn_id).get_credentials()
     found.refresh(Request())
     # In UTC, without a zone.
     expires = found.expiry
@@ -115,6 +123,31 @@ def _google_credentials(conn_id: str) -> Credentials:
         values={"token": found.token},
         expires_ms=None if expires is None else calendar.timegm(expires.utctimetuple()) * 1000,
     )
+
+
+def _service_account(conn_id: str) -> Any:
+    """The account of a connection that holds its keyfile, for which the provider package is not needed."""
+    from google.oauth2.service_account import Credentials as ServiceAccount
+
+    connection = BaseHook.get_connection(conn_id)
+    prefix = f"extra__{connection.conn_type}__"
+    held = {name.removeprefix(prefix): value for name, value in connection.extra_dejson.items() if value}
+    others = sorted(held.keys() - _PLAIN_GOOGLE)
+    keyfile, path = held.get("keyfile_dict"), held.get("key_path", "")
+    if others or not (keyfile or path):
+        named = ", ".join(others) or "neither keyfile_dict nor key_path"
+        raise unavailable(conn_id, f"what it asks for ({named}) {_not_installed('apache-airflow-providers-google')}")
+    scopes = [each.strip() for each in held.get("scope", _GOOGLE_SCOPE).split(",")]
+    try:
+        found = keyfile or Path(path).read_text(encoding="utf-8")
+        info = dict(json.loads(found) if isinstance(found, str) else found)
+        return ServiceAccount.from_service_account_info(info, scopes=scopes)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise unavailable(conn_id, f"the file of its key_path cannot be read ({error.strerror})") from None
+    except (TypeError, ValueError):
+        # The text of the error may quote the key.
+        name = "keyfile_dict" if keyfile else "the file of its key_path"
+        raise unavailable(conn_id, f"{name} is not the JSON key of a service account, as Google gives it") from None
 
 
 # --- azure ----------------------------------------------------------------------------------------------------------

@@ -1,13 +1,17 @@
-"""A task on a real S3 server with an Airflow connection: its work is done, and the secret is nowhere."""
+"""A task on a real server with an Airflow connection: its work is done, and the connection's secrets are nowhere."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import ssl
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp.connector
 import pyarrow as pa
 import pytest
 
@@ -15,45 +19,141 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import Credentials
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks import storage_connection
-from tests.helpers import s3
+from tests.helpers import azure, gcs, s3
+from tests.helpers.identity_proxies import OverTls, WithTokens
 from tests.helpers.rows import append
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long("forty seconds, with a Spark of its own")]
 
 LIFE_MS = 2_000
+Request = pytest.FixtureRequest
 
 
-@pytest.fixture
-def users(monkeypatch: pytest.MonkeyPatch) -> Table:
-    """A hundred users in two files, in a bucket of the tests' server."""
-    uri = s3.new_folder()
+@dataclass(frozen=True, kw_only=True)
+class Lake:
+    """A server of the tests, and the connection by which a task reaches it."""
+
+    conn_type: str
+    connection: dict[str, Any]
+    uri: str
+    """As the task names it."""
+    table: Table
+    """The same one, opened with what the server knows beside the connection."""
+    secrets: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    fetches: list[int] = field(default_factory=list)
+    """When credentials that live for LIFE_MS were fetched; stays empty where they never expire."""
+
+
+def users_at(uri: str, options: dict[str, Any]) -> Table:
+    """A hundred users in two files."""
     rows = pa.table({"user_id": pa.array(range(100), pa.int64())})
-    table = Table.create(uri, rows.schema, storage_options=s3.options())
+    table = Table.create(uri, rows.schema, storage_options=options)
     for part in (rows.slice(0, 50), rows.slice(50)):
         append(table, part)
-    monkeypatch.setenv("TXLOG_TEST_TABLE", uri)
     return table
 
 
-@pytest.fixture
-def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The connection's credentials live for two seconds; the times at which they were asked for."""
-    asked: list[int] = []
+def aws(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
+    options = s3.options()
+    uri = s3.new_folder()
+    fetches: list[int] = []
     plain = storage_connection._plain_aws_credentials
 
     def short_lived(conn_id: str) -> Credentials:
-        asked.append(SYSTEM_CLOCK.now_ms())
-        return Credentials(kind="aws", values=plain(conn_id).values, expires_ms=asked[-1] + LIFE_MS)
+        fetches.append(SYSTEM_CLOCK.now_ms())
+        return Credentials(kind="aws", values=plain(conn_id).values, expires_ms=fetches[-1] + LIFE_MS)
 
     monkeypatch.setattr(storage_connection, "_plain_aws_credentials", short_lived)
-    # As where the provider is not installed.
-    monkeypatch.setitem(sys.modules, "airflow.providers.amazon", None)
-    return asked
+    extra = {"endpoint_url": options["endpoint_url"], "region_name": options["region"]}
+    return Lake(
+        conn_type="aws",
+        connection={"login": options["key"], "password": options["secret"], "extra": extra},
+        uri=uri,
+        table=users_at(uri, options),
+        secrets=[options["secret"]],
+        fetches=fetches,
+    )
+
+
+def google(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
+    uri = gcs.new_folder()
+    # google-auth cuts the time at which a token expires to whole seconds.
+    server = WithTokens(gcs.options()["endpoint_url"], life_s=LIFE_MS // 1000 + 1).__enter__()
+    request.addfinalizer(lambda: server.__exit__(None, None, None))
+    return Lake(
+        conn_type="google_cloud_platform",
+        connection={"extra": {"keyfile_dict": json.dumps(server.keyfile), "project": "tests"}},
+        uri=uri,
+        table=users_at(uri, gcs.options()),
+        # Its lines are written in many ways where it is quoted.
+        secrets=[server.keyfile["private_key"].splitlines()[5], server.TOKENS],
+        options={"endpoint_url": server.endpoint},
+        fetches=server.issued_ms,
+    )
+
+
+def azure_by_connection_string(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
+    text = azure.options()["connection_string"]
+    return _azure("adls", {"extra": {"connection_string": text}}, [])
+
+
+def azure_by_key(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
+    host = _azure_over_tls(monkeypatch, request)
+    account, key = azure.account()
+    return _azure("wasb", {"login": account, "password": key, "extra": {"account_host": host}}, [])
+
+
+def azure_by_sas(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
+    from azure.storage.blob import generate_container_sas
+
+    host = _azure_over_tls(monkeypatch, request)
+    account, key = azure.account()
+    until = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+    given = {"account_key": key, "permission": "racwdl", "expiry": until}
+    sas = generate_container_sas(account, azure.CONTAINER, **given)
+    signature = next(each for each in sas.split("&") if each.startswith("sig="))
+    return _azure("wasb", {"login": account, "extra": {"sas_token": sas, "account_host": host}}, [signature[4:]])
+
+
+def _azure(conn_type: str, connection: dict[str, Any], secrets: list[str]) -> Lake:
+    _, key = azure.account()
+    table = users_at(azure.new_folder(), azure.options())
+    return Lake(
+        conn_type=conn_type, connection=connection, uri=table.uri, table=table, secrets=[key.split("/")[0], *secrets]
+    )
+
+
+def _azure_over_tls(monkeypatch: pytest.MonkeyPatch, request: Request) -> str:
+    """The account's host, as a connection names it. This process and those it starts trust its certificate alone."""
+    account, _ = azure.account()
+    folder = request.getfixturevalue("tmp_path_factory").mktemp("tls")
+    server = OverTls(azure.endpoint(), folder).__enter__()
+    request.addfinalizer(lambda: server.__exit__(None, None, None))
+    monkeypatch.setenv("SSL_CERT_FILE", str(server.authority))
+    trusting = ssl.create_default_context(cafile=server.authority)
+    monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", trusting)
+    return f"{server.endpoint.removeprefix('https://')}/{account}"
+
+
+def _long(reach: Callable[..., Lake]) -> Any:
+    return pytest.param(reach, marks=pytest.mark.long("a Spark for each kind of connection"))
+
+
+@pytest.fixture(
+    params=[aws, *map(_long, (google, azure_by_connection_string, azure_by_key, azure_by_sas))],
+    ids=lambda reach: reach.__name__,
+)
+def lake(request: Request, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    # As where the providers are not installed.
+    for name in ("amazon", "google"):
+        monkeypatch.setitem(sys.modules, f"airflow.providers.{name}", None)
+    lake: Lake = request.param(monkeypatch, request)
+    return lake
 
 
 def test_a_job_outlives_its_credentials_and_the_secret_of_the_connection_is_nowhere(
-    users: Table,
-    fetches: list[int],
+    lake: Lake,
     dag_of: Callable[[str, str], Any],
     airflow_home: Path,
     tmp_path: Path,
@@ -61,25 +161,27 @@ def test_a_job_outlives_its_credentials_and_the_secret_of_the_connection_is_nowh
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    options = s3.options()
-    extra = {"endpoint_url": options["endpoint_url"], "region_name": options["region"]}
-    connection = {"conn_type": "aws", "login": options["key"], "password": options["secret"], "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE_ON_S3", json.dumps(connection))
-    monkeypatch.setenv("TXLOG_TEST_STORAGE", "lake_on_s3")
+    extra = {"storage_options": lake.options, "storage_conn_id": "its_store"}
+    monkeypatch.setenv("AIRFLOW_CONN_ITS_STORE", json.dumps({"conn_type": lake.conn_type, **lake.connection}))
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "extra": extra}))
     events = tmp_path / "events"
     events.mkdir()
-    monkeypatch.setenv("TXLOG_TEST_EVENTS", events.as_uri())
+    given = {"TABLE": lake.uri, "CONNECTION": "lake", "STORAGE": "its_store", "EVENTS": events.as_uri()}
+    for name, value in given.items():
+        monkeypatch.setenv(f"TXLOG_TEST_{name}", value)
 
     dag = dag_of("stores", "on_an_object_store")
     dag_run = dag.test()
 
     (ti,) = dag_run.get_task_instances()
     assert ti.state == "success"
+    users = lake.table
     assert sorted(users.to_arrow()["user_id"].to_pylist()) == [user for user in range(100) if user != 42]
-    # From the first to the last, with few between: the driver and the workers share what the task has.
-    lasted_ms = fetches[-1] - fetches[0]
-    assert lasted_ms > LIFE_MS
-    assert len(fetches) <= 3 + 2 * lasted_ms / (LIFE_MS * 3 / 4)
+    if lake.fetches:
+        # From the first to the last, with few between: the driver and the workers share what the task has.
+        lasted_ms = lake.fetches[-1] - lake.fetches[0]
+        assert lasted_ms > LIFE_MS
+        assert len(lake.fetches) <= 3 + 2 * lasted_ms / (LIFE_MS * 3 / 4)
 
     watched = "\n".join(dag.get_task("forget").runner.run.__globals__["WATCHED"])
     assert "org.apache.spark" in watched
@@ -90,10 +192,10 @@ def test_a_job_outlives_its_credentials_and_the_secret_of_the_connection_is_nowh
     written = [*events.rglob("*"), *(path for path in airflow_home.rglob("*") if not path.is_symlink())]
     held = {str(path): path.read_bytes() for path in written if path.is_file()}
     assert any(name.startswith(str(events)) for name in held)
-    prefix = users.uri.removeprefix(f"s3://{s3.BUCKET}/")
-    for key in s3.keys_under(users.uri):
-        held[key] = s3.client().get_object(Bucket=s3.BUCKET, Key=f"{prefix}/{key}")["Body"].read()
-    found = [name for name, text in shown.items() if options["secret"] in text]
-    assert found + [name for name, data in held.items() if options["secret"].encode() in data] == []
+    held |= {each.path: users.store.read(each.path) for each in users.store.walk()}
+    assert any(name.endswith("00003.json") for name in held)
+    found = [name for name, text in shown.items() if any(secret in text for secret in lake.secrets)]
+    leaked = [name for name, data in held.items() if any(secret.encode() in data for secret in lake.secrets)]
+    assert found + leaked == []
     # Nor what opens the endpoint.
     assert "TXLOG_CREDENTIALS" not in watched + "".join(data.decode(errors="replace") for data in held.values())

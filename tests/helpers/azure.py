@@ -34,6 +34,21 @@ def client() -> Any:
     return made
 
 
+def account() -> tuple[str, str]:
+    """The name and the key of the server's account."""
+    found = _settings()
+    return found["AccountName"], found["AccountKey"]
+
+
+def endpoint() -> str:
+    """The server's URL, without the account."""
+    return _settings()["BlobEndpoint"].rstrip("/").removesuffix(f"/{account()[0]}")
+
+
+def _settings() -> dict[str, str]:
+    return dict(each.split("=", 1) for each in options()["connection_string"].split(";") if each)
+
+
 def new_folder() -> str:
     """The URI of a folder in the tests' container that is new."""
     return f"az://{client().container_name}/{uuid.uuid4().hex}/t"

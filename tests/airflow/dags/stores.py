@@ -60,6 +60,7 @@ with DAG("on_an_object_store", schedule=None):
         task_id="forget",
         table_uri=os.environ.get("TXLOG_TEST_TABLE", "/nowhere"),
         predicate="user_id = 42",
+        txlog_conn_id=os.environ.get("TXLOG_TEST_CONNECTION"),
         storage_conn_id=os.environ.get("TXLOG_TEST_STORAGE"),
         spark_conf={"spark.eventLog.enabled": "true", "spark.eventLog.dir": os.environ.get("TXLOG_TEST_EVENTS", "")},
         unrestricted="spark_conf",
