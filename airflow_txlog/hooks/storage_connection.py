@@ -222,3 +222,5 @@ _KINDS = {
     "wasb": _AZURE,
     "adls": _AZURE,
 }
+CONN_TYPES = frozenset(_KINDS)
+"""The types of connections that `storage_conn_id` takes."""

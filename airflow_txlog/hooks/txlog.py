@@ -52,7 +52,20 @@ class TxlogHook(BaseHook):
 
     @cached_property
     def _connection(self) -> Any:
-        return None if self.txlog_conn_id is None else self.get_connection(self.txlog_conn_id)
+        if self.txlog_conn_id is None:
+            return None
+        from airflow_txlog.hooks.storage_connection import CONN_TYPES
+
+        connection = self.get_connection(self.txlog_conn_id)
+        if connection.conn_type in CONN_TYPES:
+            # Its tables would be opened with the process's own identity, and not with this one.
+            raise InvalidJobSpec(
+                f"The connection {self.txlog_conn_id!r} is of type {connection.conn_type!r}, which is one for "
+                f"storage_conn_id. Name it there, or in the extra of a connection of type {self.conn_type!r}: "
+                f'{{"storage_conn_id": "{self.txlog_conn_id}"}}.',
+                argument="txlog_conn_id",
+            )
+        return connection
 
     @cached_property
     def _extra(self) -> dict[str, Any]:
