@@ -14,6 +14,7 @@ import functools
 import http.client
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -151,8 +152,12 @@ def _fetched(connection: str) -> Credentials:
 def _named(error: Exception) -> str:
     """`ClientError (AccessDenied)`: the class, and the code of a service's answer."""
     answer = getattr(error, "response", None)
-    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
-    return f"{type(error).__name__} ({code})" if isinstance(code, str) and code.isalnum() else type(error).__name__
+    of_amazon = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    of_google = next((each.get("error") for each in error.args if isinstance(each, dict)), None)
+    of_azure = re.search(r"\bAADSTS\d+\b", str(error))
+    code = of_amazon or of_google or (of_azure and of_azure[0])
+    is_code = isinstance(code, str) and re.fullmatch(r"\w{1,64}", code, re.ASCII)
+    return f"{type(error).__name__} ({code})" if is_code else type(error).__name__
 
 
 # --- as clients take them -------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put
 
 from __future__ import annotations
 
+import base64
 import errno
 import functools
+import logging
 import os
 import re
 import weakref
@@ -28,7 +30,7 @@ from azure.storage.blob import BlobBlock
 from azure.storage.blob.aio import BlobPrefix
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.credentials import AZURE, KeptCredentials, azure_arguments
+from airflow_txlog.credentials import AZURE, KeptCredentials, azure_arguments, unavailable
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
@@ -62,8 +64,16 @@ OPTIONS: dict[str, type] = {
     "client_secret": str,
     "connection_string": str,
 }
+# The SDK logs each request and its answer in twenty lines, at a level that Airflow shows.
+_REQUESTS_LOGGER = logging.getLogger(f"{__name__}.requests")
+_REQUESTS_LOGGER.setLevel(logging.WARNING)
 # One try a call, as ours are counted against one deadline.
-_CALL = {"retry_total": 0, "connection_timeout": CONNECT_S, "read_timeout": READ_S}
+_CALL = {
+    "retry_total": 0,
+    "connection_timeout": CONNECT_S,
+    "read_timeout": READ_S,
+    "logger": _REQUESTS_LOGGER,
+}
 _PARTS_READ_AT_ONCE = 4
 _CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
 _HOST = re.compile(rf"([a-z0-9]{{3,24}})\.(?:dfs|blob)\.({'|'.join(map(re.escape, _CLOUDS))})")
@@ -154,14 +164,20 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
             f"{credentials.connection!r} is of {given['account_name']}. Nothing was read or written.",
             uri=f"{SCHEME}://{account}.dfs.{cloud}",
         )
-    held = {} if credentials is None else azure_arguments(credentials)
+    arguments = host | ({} if credentials is None else azure_arguments(credentials))
+    key = arguments.get("account_key")
     try:
-        filesystem = AzureBlobFileSystem(**host, **held, skip_instance_cache=True, use_listings_cache=False)
-    except ValueError as error:
+        if key:
+            base64.b64decode(key, validate=True)
+            # At a host that does not name it, the client has to be given the account.
+            arguments["account_key"] = {"account_name": account, "account_key": key}
+        filesystem = AzureBlobFileSystem(**arguments, skip_instance_cache=True, use_listings_cache=False)
+    except ValueError:
         # Its text may hold what was given.
-        raise PermissionError(
-            errno.EACCES, f"the credentials for the storage account {account} are of no use"
-        ) from error
+        why = f"the key, the SAS or the connection string for the storage account {account} is malformed; copy it again"
+        if credentials is not None:
+            raise unavailable(credentials.connection, why) from None
+        raise PermissionError(errno.EACCES, why) from None
     _leave_open_in_forks(filesystem)
     named = filesystem.service_client.account_name
     if named not in (None, account):

@@ -230,7 +230,8 @@ def answer_error(status: int | None, code: str, method: str, where: str) -> Exce
 def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
     """The error of a request that was answered, and will be answered the same again."""
     if status in (401, 403):
-        return PermissionError(errno.EACCES, f"{method} was refused ({code or status})", where)
+        why = "the credentials are not valid there, or do not allow it"
+        return PermissionError(errno.EACCES, f"{method} was refused ({code or status}): {why}", where)
     return OSError(errno.EREMOTEIO, f"{method} failed ({code or status})", where)
 
 

@@ -25,6 +25,7 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 import aiohttp
 from gcsfs.core import GCSFileSystem
 from google.auth.exceptions import GoogleAuthError, TransportError
+from google.oauth2.credentials import Credentials as AccessToken
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import GOOGLE, KeptCredentials, google_token
@@ -58,6 +59,8 @@ OPTIONS: dict[str, type] = {
     "token": str,
 }
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=READ_S)
+# What gcsfs takes as a way to credentials.
+_WAYS = frozenset({"anon", "google_default", "cache", "cloud"})
 _GOOGLE = ".googleapis.com"
 _RESUME, _CANCELLED = 308, 499
 
@@ -84,8 +87,12 @@ def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentia
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> GCSFileSystem:
     # Without "google_default", gcsfs would go on without credentials where it finds none.
-    own = "anon" if given.get("anon") else given.get("token", "google_default")
-    token = own if credentials is None else google_token(credentials)
+    token = "anon" if given.get("anon") else given.get("token", "google_default")
+    if credentials is not None:
+        token = google_token(credentials)
+    elif token not in _WAYS and not os.path.exists(token):
+        # As a text, gcsfs would send it to Google's tokeninfo first, as part of a URL, which errors quote.
+        token = AccessToken(token)  # type: ignore[no-untyped-call]
     try:
         return GCSFileSystem(
             token=token,
@@ -94,9 +101,9 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> GCSFile
             skip_instance_cache=True,
             use_listings_cache=False,
         )
-    except ValueError as error:
+    except ValueError:
         # Its text may hold what was given.
-        raise PermissionError(errno.EACCES, "the token for Google Cloud Storage is of no use") from error
+        raise PermissionError(errno.EACCES, "the token of storage_options names a file that holds no key") from None
 
 
 @dataclass(frozen=True, slots=True)

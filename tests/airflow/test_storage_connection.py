@@ -6,6 +6,8 @@ import datetime as dt
 import json
 import pickle
 import sys
+import traceback
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,7 @@ from airflow_txlog.operators import identity
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import Access, StoreReference
+from tests.helpers.identity_proxies import WithTokens
 
 pytestmark = pytest.mark.airflow
 
@@ -96,10 +99,55 @@ def test_the_provider_of_amazon_is_asked_where_it_is_installed(monkeypatch: pyte
     assert credentials.expires_ms == int(expires.timestamp() * 1000)
 
 
-def test_a_google_connection_gives_an_access_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_google_connection_with_a_keyfile_gives_an_access_token_of_its_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with WithTokens("http://127.0.0.1:9", life_s=60) as server:
+        file = tmp_path / "key.json"
+        file.write_text(json.dumps(server.keyfile))
+        for extra in (
+            {"keyfile_dict": server.keyfile, "num_retries": 5},
+            {"extra__google_cloud_platform__keyfile_dict": json.dumps(server.keyfile), "key_path": ""},
+            {"key_path": str(file), "scope": "https://a, https://b"},
+        ):
+            given = {**extra, "project": "p"}
+            options, found = opened(connect(monkeypatch, "google_cloud_platform", extra=given))
+            assert (options, found.kind) == ({"project": "p"}, GOOGLE)
+            assert found.values["token"].startswith(server.TOKENS)
+            assert found.expires_ms is not None
+        assert len(server.issued_ms) == 3
+        # A key that the token service does not know.
+        stolen = {**server.keyfile, "private_key": WithTokens("http://127.0.0.1:9", life_s=60).keyfile["private_key"]}
+        name = connect(monkeypatch, "google_cloud_platform", extra={"keyfile_dict": stolen})
+        with pytest.raises(CredentialsUnavailable, match=r"raised RefreshError \(invalid_grant\)\. Nothing"):
+            opened(name)
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ({"keyfile_dict": SECRET}, "keyfile_dict is not the JSON key of a service account"),
+        ({"keyfile_dict": {"type": "service_account", "private_key": SECRET}}, "keyfile_dict is not the JSON key"),
+        ({"keyfile_dict": json.dumps([SECRET])}, "keyfile_dict is not the JSON key"),
+        ({"key_path": "/nowhere/key.json"}, "the file of its key_path cannot be read (No such file or directory)"),
+        (
+            {"impersonation_chain": "a", "keyfile_dict": SECRET},
+            "(impersonation_chain) needs the package apache-airflow",
+        ),
+        ({"project": "p"}, "(neither keyfile_dict nor key_path) needs the package apache-airflow-providers-google"),
+    ],
+)
+def test_a_google_connection_without_a_keyfile_of_use_says_why(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(CredentialsUnavailable) as raised:
+        opened(connect(monkeypatch, "google_cloud_platform", extra=extra))
+    assert why in raised.value.message
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_the_provider_of_google_is_asked_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = connect(monkeypatch, "google_cloud_platform", extra={"keyfile_dict": SECRET, "project": "p"})
-    with pytest.raises(CredentialsUnavailable, match="needs the package apache-airflow-providers-google"):
-        opened(name)
     found = SimpleNamespace(token=None, expiry=None)
 
     def refresh(request: Any) -> None:
@@ -214,6 +262,14 @@ def test_operators_the_sensor_and_the_hook_take_it_over_that_of_the_connection(
     reference = pickle.dumps(StoreReference.of(TxlogHook("on_s3").table("t").store))
     for shown in (spec.to_json(with_key=True), repr(spec), str(reference)):
         assert SECRET not in shown
+
+
+def test_a_connection_of_the_cloud_itself_is_refused_as_one_of_txlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = connect(monkeypatch, "wasb", login="acc", password=SECRET)
+    with pytest.raises(InvalidJobSpec, match="one for storage_conn_id") as raised:
+        TxlogHook(name).table("az://c/t")
+    assert '{"storage_conn_id": "of_wasb"}' in raised.value.message
+    assert SECRET not in raised.value.message
 
 
 def test_it_is_not_read_when_the_dag_is_parsed() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import logging
 import os
 import pickle
 import signal
+import socket
 import time
+import traceback
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import botocore.exceptions
@@ -278,6 +282,51 @@ def test_a_store_on_azure_is_opened_with_the_key_of_its_connection() -> None:
     holder.failure, holder.fixed = None, options
     assert store.put_if_absent("a", b"a")
     assert store.read("a") == b"a"
+
+
+@pytest.mark.parametrize("given", [{"account_key": f"{SECRET}!"}, {"connection_string": SECRET}])
+def test_a_malformed_secret_of_azure_is_named_as_that_and_not_shown(given: dict[str, str]) -> None:
+    holder = Holder(None, kind=AZURE)
+    holder.fixed = given
+    of_connection = Access(storage_options={"account_name": "acc"}, storage_conn_id=holder.connection)
+    for access in (of_connection, Access(storage_options={"account_name": "acc", **given})):
+        with pytest.raises(PermissionError, match="for the storage account acc is malformed") as raised:
+            open_store("az://c/t", access).read("a")
+        assert SECRET not in "".join(traceback.format_exception(raised.value))
+        assert access.storage_conn_id is None or holder.connection in str(raised.value)
+
+
+def test_a_token_of_google_goes_to_the_store_alone_and_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket.socket, "connect", None)
+    endpoint = {"endpoint_url": "http://127.0.0.1:9"}
+    store = open_store("gs://b/t", Access(storage_options={"token": SECRET, **endpoint}))
+    assert store._bucket._connection.filesystem().credentials.credentials.token == SECRET
+    file = tmp_path / "key.json"
+    file.write_text(json.dumps(SECRET))
+    with pytest.raises(PermissionError, match="names a file that holds no key") as raised:
+        open_store("gs://b/t", Access(storage_options={"token": str(file)})).read("a")
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_key_opens_an_account_of_azure_at_a_host_that_does_not_name_it() -> None:
+    options = {"account_name": "acc", "account_host": "127.0.0.2:9/x", "account_key": "AAAA"}
+    # Not before a request is signed, and sent.
+    store = open_store("az://c/t", Access(storage_options=options))
+    assert store._bucket._connection.filesystem().service_client.account_name == "acc"
+
+
+def test_requests_to_azure_are_not_logged_and_a_refused_one_says_what_may_be_wrong(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, key = azure.account()
+    text = azure.options()["connection_string"].replace(key, f"AAAA{key[4:]}")
+    folder = azure.new_folder()
+    caplog.clear()
+    with caplog.at_level(logging.INFO), pytest.raises(PermissionError, match="credentials are not valid there, or do"):
+        open_store(folder, Access(storage_options={"connection_string": text})).read("a")
+    assert caplog.text == ""
 
 
 def test_two_connections_do_not_share_a_client() -> None:
