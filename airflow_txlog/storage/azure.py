@@ -171,7 +171,8 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
             base64.b64decode(key, validate=True)
             # At a host that does not name it, the client has to be given the account.
             arguments["account_key"] = {"account_name": account, "account_key": key}
-        filesystem = AzureBlobFileSystem(**arguments, skip_instance_cache=True, use_listings_cache=False)
+        opened = AzureBlobFileSystem if credentials is None else _OfConnection
+        filesystem = opened(**arguments, skip_instance_cache=True, use_listings_cache=False)
     except ValueError:
         # Its text may hold what was given.
         why = f"the key, the SAS or the connection string for the storage account {account} is malformed; copy it again"
@@ -187,6 +188,19 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
             uri=f"{SCHEME}://{account}.dfs.{cloud}",
         )
     return filesystem
+
+
+class _OfConnection(AzureBlobFileSystem):  # type: ignore[misc]
+    """With the secret that it is given: where the environment holds another one, adlfs would take that first."""
+
+    def __init__(self, **given: Any) -> None:
+        self._given = given
+        super().__init__(**given)
+
+    def do_connect(self) -> None:
+        for name in ("connection_string", "account_key", "sas_token"):
+            setattr(self, name, self._given.get(name))
+        super().do_connect()
 
 
 def _leave_open_in_forks(filesystem: AzureBlobFileSystem) -> None:

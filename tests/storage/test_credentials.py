@@ -317,6 +317,23 @@ def test_a_key_opens_an_account_of_azure_at_a_host_that_does_not_name_it() -> No
     assert store._bucket._connection.filesystem().service_client.account_name == "acc"
 
 
+@pytest.mark.parametrize(("held", "own"), [("account_key", "b3du"), ("sas_token", "sv=1&sig=own")])
+def test_a_connection_of_azure_is_not_mixed_with_what_the_environment_holds(
+    held: str, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "b3RoZXI="
+    text = f"AccountName=acc;AccountKey={other};EndpointSuffix=core.windows.net;DefaultEndpointsProtocol=https"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", other)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"sig={other}")
+    holder = Holder(None, kind=AZURE)
+    holder.fixed = {held: own}
+    access = Access(storage_options={"account_name": "acc"}, storage_conn_id=holder.connection)
+    client = open_store("az://c/t", access)._bucket._connection.filesystem().service_client
+    assert getattr(client.credential, "account_key", None) == (own if held == "account_key" else None)
+    assert client.get_blob_client("c", "b").url.endswith(own) == (held == "sas_token")
+
+
 def test_requests_to_azure_are_not_logged_and_a_refused_one_says_what_may_be_wrong(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
