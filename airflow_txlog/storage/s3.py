@@ -11,6 +11,8 @@ Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional r
 from __future__ import annotations
 
 import functools
+import hashlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -20,6 +22,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
+from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import ConnectionError as NotConnected
 from botocore.exceptions import HTTPClientError, NoCredentialsError, PartialCredentialsError
@@ -64,12 +67,16 @@ OPTIONS: dict[str, type] = {
     "token": str,
 }
 # One try a call, as ours are counted against one deadline.
-_CLIENT = {
+_CLIENT: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
     "connect_timeout": CONNECT_S,
     # What the server's log says of us; botocore would put its own together anew for each request.
     "user_agent": f"airflow-txlog/{__version__}",
 }
+if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
+    # Since botocore 1.36 a body over HTTPS is sent in chunks that end with a checksum, which servers that are not
+    # Amazon's refuse, or keep with its frames. Ours is `_checked`, which every server knows.
+    _CLIENT["request_checksum_calculation"] = "when_required"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
@@ -193,7 +200,7 @@ class S3Bucket:
 
     def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        self._request("put_object", Key=key, Body=data, **condition)
+        self._request("put_object", Key=key, **_checked(data), **condition)
 
     def delete(self, keys: Sequence[str]) -> dict[str, Exception]:
         if len(keys) == 1:
@@ -213,7 +220,7 @@ class S3Bucket:
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         key, upload_id, _ = upload
-        answer = self._request("upload_part", Key=key, UploadId=upload_id, PartNumber=number, Body=data)
+        answer = self._request("upload_part", Key=key, UploadId=upload_id, PartNumber=number, **_checked(data))
         return {"ETag": answer["ETag"], "PartNumber": number}
 
     def complete(self, upload: Any, parts: Sequence[Any]) -> None:
@@ -314,6 +321,12 @@ def _as_os_error(error: Exception, method: str, where: str) -> Exception:
     if status is None and not isinstance(error, network):
         return error
     return answer_error(status, code or ("" if status else type(error).__name__), method, where)
+
+
+def _checked(data: bytes) -> dict[str, Any]:
+    """A body, and the header by which the server checks it; a bucket with object lock takes none without."""
+    md5 = hashlib.md5(data, usedforsecurity=False).digest()
+    return {"Body": data, "ContentMD5": b64encode(md5).decode()}
 
 
 def _failed_delete(code: str, where: str) -> OSError:

@@ -1,0 +1,47 @@
+"""What an S3 server is sent: servers that are not Amazon's know less than its own client sends by itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+import aiohttp
+import pytest
+
+from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage.bucket import NotAnswered
+from airflow_txlog.storage.objects import ObjectStore
+
+OPTIONS = {"key": "k", "secret": "s", "region": "us-east-1"}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The headers of every request, by their names in small letters; none is answered."""
+    found: list[dict[str, str]] = []
+
+    async def kept(session: aiohttp.ClientSession, method: str, url: Any, *, headers: Any, **more: Any) -> Any:
+        found.append({str(name).lower(): str(value) for name, value in headers.items()})
+        raise aiohttp.ClientConnectionError
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", kept)
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_body_is_sent_whole_with_a_checksum_that_every_server_knows(scheme: str, sent: list[dict[str, str]]) -> None:
+    store = open_store("s3://bucket/t", Access(storage_options={**OPTIONS, "endpoint_url": f"{scheme}://127.0.0.1:1"}))
+    assert isinstance(store, ObjectStore)
+    for put in (
+        lambda: store._bucket.put("t/x", b"body", if_absent=True),
+        lambda: store._bucket.put_part(("t/x", "upload", {}), 1, b"body"),
+    ):
+        with pytest.raises(NotAnswered):
+            put()
+    md5 = base64.b64encode(hashlib.md5(b"body", usedforsecurity=False).digest()).decode()
+    for headers in sent:
+        assert headers["content-md5"] == md5
+        assert headers.get("content-length") == "4"
+        assert not {"transfer-encoding", "content-encoding", "x-amz-trailer"} & set(headers)
+    assert len(sent) == 2
