@@ -56,7 +56,7 @@ class ObjectStore:
     ) -> None:
         """`folder` is a path in the bucket; `bucket_of` takes the URI of any object apart into its bucket and key.
 
-        Raises UnsupportedStore for a folder without a name.
+        Raises UnsupportedStore for a folder without a name, or whose name engines read differently.
         """
         self._folder = folder.strip("/")
         if not self._folder:
@@ -66,6 +66,15 @@ class ObjectStore:
                 uri=bucket.uri,
             )
         self._root = f"{bucket.uri}/{self._folder}"
+        try:
+            inner_parts(self._folder)
+        except ValueError as error:
+            raise UnsupportedStore(
+                f"UnsupportedStore: {self._root!r} holds an empty part, `.` or `..`, which is a folder of its own to "
+                "an object store and not to Spark: two engines would take it for two places. Write it without. "
+                "Nothing was read or written.",
+                uri=bucket.uri,
+            ) from error
         self._prefix = f"{self._folder}/"
         self._bucket = bucket
         self._access = access

@@ -81,6 +81,9 @@ def test_a_table_has_one_root_however_it_is_spelled(uri: str, options: dict[str,
         "gs:///t",
         "gs://bucket",
         "s3://bucket/",
+        "s3://bucket/a//t",
+        "gs://bucket/a/../t",
+        "abfss://box@lake.dfs.core.windows.net/a/./t",
     ],
 )
 def test_a_uri_that_names_no_folder_in_a_bucket_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
