@@ -26,6 +26,8 @@ CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
 """For how long a connection, the next bytes of an answer, and its last are waited for."""
 
 _BUSY = frozenset({408, 409, 425, 429})
+# What a server will not learn by being asked again.
+_NOT_KNOWN = frozenset({501, 505})
 
 
 class NameTaken(Exception):
@@ -155,18 +157,22 @@ def check_conditions(bucket: Bucket, folder: str) -> None:
     # Named as what killed writers leave, so that VACUUM sweeps it where this process is killed in between.
     key = temporary_path(f"{folder}txlog-probe")
     bucket.put(key, b"probe", if_absent=False)
+    met = "replaces an object although it was asked not to"
     try:
         bucket.put(key, b"probe", if_absent=True)
     except NameTaken:
         _PROVED.add((server, bucket.uri))
         return
+    except OSError as error:
+        if error.errno != errno.EREMOTEIO:
+            raise
+        met = f"takes a put, and none that must not replace an object: {error.strerror}"
     finally:
         with suppress(OSError):
             bucket.delete([key])
     raise UnsupportedStore(
-        f"UnsupportedStore: the server at {server} replaces an object although it was asked not to, so two writers of "
-        f"{bucket.uri} could both believe to have made one version. Nothing was committed. Use a server that knows "
-        "conditional writes.",
+        f"UnsupportedStore: the server at {server} {met}. So two writers of {bucket.uri} could both believe to have "
+        "made one version. Nothing was committed. Use a server that knows conditional writes.",
         uri=bucket.uri,
     )
 
@@ -222,7 +228,7 @@ def answer_error(status: int | None, code: str, method: str, where: str) -> Exce
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
     if status == 416:
         return EmptyRange(errno.EINVAL, "the object has no such range", where)
-    if status is None or status in _BUSY or status >= 500:
+    if status is None or status in _BUSY or (status >= 500 and status not in _NOT_KNOWN):
         return NotAnswered(errno.EAGAIN, f"{method} was not answered ({code or status})", where)
     return refusal(status, code, method, where)
 

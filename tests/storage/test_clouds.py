@@ -266,6 +266,7 @@ def test_a_process_without_credentials_is_denied_at_once(monkeypatch: pytest.Mon
         (416, EmptyRange),
         (429, NotAnswered),
         (500, NotAnswered),
+        (501, OSError),
         (503, NotAnswered),
     ],
 )
@@ -309,6 +310,19 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused_each_time() -> 
         with pytest.raises(UnsupportedStore, match="server-False"):
             bucket.check_conditions(server, "t/_delta_log/")
     assert server.keys == set()
+
+
+@pytest.mark.usefixtures("_nothing_proved")
+def test_a_server_that_does_not_know_the_condition_of_a_put_is_refused_by_what_it_answers() -> None:
+    server: Any = Server(is_honest=True)
+
+    def put(key: str, data: bytes, *, if_absent: bool) -> None:
+        if if_absent:
+            raise answer_error(501, "NotImplemented", "put_object", key)
+
+    server.put = put
+    with pytest.raises(UnsupportedStore, match="NotImplemented"):
+        bucket.check_conditions(server, "t/_delta_log/")
 
 
 @pytest.mark.usefixtures("_nothing_proved")
