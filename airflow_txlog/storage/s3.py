@@ -24,9 +24,17 @@ from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 from botocore.exceptions import ConnectionError as NotConnected
-from botocore.exceptions import HTTPClientError, NoCredentialsError, PartialCredentialsError
 from botocore.handlers import add_expect_header
+from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from airflow_txlog import __version__
@@ -77,6 +85,8 @@ if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
     # Since botocore 1.36 a body over HTTPS is sent in chunks that end with a checksum, which servers that are not
     # Amazon's refuse, or keep with its frames. Ours is `_checked`, which every server knows.
     _CLIENT["request_checksum_calculation"] = "when_required"
+# What a proxy makes of an answer; not all of them are a BotoCoreError.
+_CUT_SHORT = (ResponseParserError, IncompleteReadError, FlexibleChecksumError)
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
@@ -318,8 +328,9 @@ def _as_os_error(error: Exception, method: str, where: str) -> Exception:
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return no_credentials("S3", method, where)
     network = HTTPClientError | NotConnected | aiohttp.ClientError | OSError | TimeoutError
-    if status is None and not isinstance(error, network):
-        return error
+    if status is None and not isinstance(error, network) and not isinstance(error, _CUT_SHORT):
+        # A profile that is missing, a sign-on that has ended, a name that no bucket can have: nothing was sent.
+        return refusal(None, type(error).__name__, method, where) if isinstance(error, BotoCoreError) else error
     return answer_error(status, code or ("" if status else type(error).__name__), method, where)
 
 

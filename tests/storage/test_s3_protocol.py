@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 from typing import Any
 
 import aiohttp
 import pytest
+from botocore.exceptions import IncompleteReadError
+from botocore.parsers import ResponseParserError
 
-from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage import Access, open_store, s3
 from airflow_txlog.storage.bucket import NotAnswered
 from airflow_txlog.storage.objects import ObjectStore
 
@@ -45,3 +48,21 @@ def test_a_body_is_sent_whole_with_a_checksum_that_every_server_knows(scheme: st
         assert headers.get("content-length") == "4"
         assert not {"transfer-encoding", "content-encoding", "x-amz-trailer"} & set(headers)
     assert len(sent) == 2
+
+
+def test_what_the_client_refuses_before_it_asks_is_an_error_of_ours(sent: list[dict[str, str]]) -> None:
+    nowhere = {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1"}
+    for uri, options in (
+        ("s3://bucket/t", {**nowhere, "profile": "one that is not there"}),
+        ("s3://bad bucket!/t", {**nowhere, **OPTIONS}),
+    ):
+        with pytest.raises(OSError, match="failed") as caught:
+            open_store(uri, Access(storage_options=options)).stat("x")
+        # Surely nothing was put: a commit is then refused, and not unknown.
+        assert caught.value.errno == errno.EREMOTEIO
+    assert sent == []
+
+
+def test_an_answer_that_is_none_of_s3_is_asked_for_again() -> None:
+    for error in (ResponseParserError("<html>"), IncompleteReadError(actual_bytes=1, expected_bytes=2)):
+        assert isinstance(s3._as_os_error(error, "put_object", "s3://bucket/t/x"), NotAnswered)
