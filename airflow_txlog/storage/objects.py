@@ -178,8 +178,24 @@ class ObjectStore:
             except ValueError as error:
                 failures[path] = error
         if keys:
-            failed = self._repeated(lambda: self._bucket.delete(builtins.list(keys)))
-            failures.update({keys[key]: error for key, error in failed.items()})
+            failures.update({keys[key]: error for key, error in self._delete(builtins.list(keys)).items()})
+        return failures
+
+    def _delete(self, keys: Sequence[str]) -> dict[str, Exception]:
+        try:
+            return self._repeated(lambda: self._bucket.delete(keys))
+        except OSError as error:
+            if error.errno != errno.EREMOTEIO or len(keys) == 1:
+                raise
+        # Not as a batch: the server knows none, or one of the names cannot be written in it.
+        failures: dict[str, Exception] = {}
+        for number, key in enumerate(keys):
+            try:
+                self._repeated(lambda alone=[key]: self._bucket.delete(alone))  # type: ignore[misc]
+            except NotAnswered as error:
+                return {**failures, **dict.fromkeys(keys[number:], error)}
+            except OSError as error:
+                failures[key] = error
         return failures
 
     def delete_empty_directory(self, path: str) -> bool:
