@@ -62,7 +62,15 @@ def open_storage_connection(conn_id: str) -> dict[str, Any]:
 def _aws_options(connection: Any) -> dict[str, Any]:
     extra = connection.extra_dejson
     endpoint = (extra.get("service_config") or {}).get("s3", {}).get("endpoint_url") or extra.get("endpoint_url")
-    return {"endpoint_url": endpoint, "region": extra.get("region_name")}
+    if extra.get("verify") not in (None, "", True):
+        raise InvalidJobSpec(
+            f"storage_conn_id: the connection {connection.conn_id!r} has verify in its extra, which is not used for "
+            "tables. Name the file of the authority in AWS_CA_BUNDLE, in the environment of the worker and of Spark's "
+            "executors, and take verify out or use a connection without it. Nothing was read.",
+            argument="storage_conn_id",
+        )
+    style = ((extra.get("config_kwargs") or {}).get("s3") or {}).get("addressing_style")
+    return {"endpoint_url": endpoint, "region": extra.get("region_name"), "addressing_style": style}
 
 
 def _aws_credentials(conn_id: str) -> Credentials:

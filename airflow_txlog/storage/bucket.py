@@ -228,7 +228,8 @@ def answer_error(status: int | None, code: str, method: str, where: str) -> Exce
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
     if status == 416:
         return EmptyRange(errno.EINVAL, "the object has no such range", where)
-    if status is None or status in _BUSY or (status >= 500 and status not in _NOT_KNOWN):
+    is_busy = status is None or status in _BUSY or code == "RequestTimeout"
+    if is_busy or (status is not None and status >= 500 and status not in _NOT_KNOWN):
         return NotAnswered(errno.EAGAIN, f"{method} was not answered ({code or status})", where)
     return refusal(status, code, method, where)
 
@@ -237,6 +238,8 @@ def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
     """The error of a request that was answered, and will be answered the same again."""
     if status in (401, 403):
         why = "the credentials are not valid there, or do not allow it"
+        if code == "RequestTimeTooSkewed":
+            why = "the clock of this machine is too far from the server's"
         return PermissionError(errno.EACCES, f"{method} was refused ({code or status}): {why}", where)
     return OSError(errno.EREMOTEIO, f"{method} failed ({code or status})", where)
 

@@ -59,6 +59,18 @@ def test_an_aws_connection_gives_its_keys_its_region_and_its_endpoint(monkeypatc
     assert KeptCredentials(name).current().values == {"access_key": "AK2", "secret_key": f"{SECRET}2"}
 
 
+def test_an_aws_connection_gives_how_a_bucket_is_addressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"endpoint_url": "http://e", "verify": True, "config_kwargs": {"s3": {"addressing_style": "path"}}}
+    options, _ = opened(connect(monkeypatch, "aws", login="AK", password=SECRET, extra=extra))
+    assert options == {"endpoint_url": "http://e", "addressing_style": "path"}
+
+
+@pytest.mark.parametrize("verify", [False, "/etc/own-authority.pem"])
+def test_what_an_aws_connection_has_and_is_not_used_is_refused(monkeypatch: pytest.MonkeyPatch, verify: object) -> None:
+    with pytest.raises(InvalidJobSpec, match="AWS_CA_BUNDLE"):
+        opened(connect(monkeypatch, "aws", login="AK", password=SECRET, extra={"verify": verify}))
+
+
 @pytest.mark.parametrize(
     ("extra", "named"),
     [({"role_arn": f"arn:aws:iam::1:role/{SECRET}"}, "(role_arn)"), ({"profile_name": "p"}, "(profile_name)")],

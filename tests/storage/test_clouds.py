@@ -274,6 +274,14 @@ def test_an_answer_is_judged_by_its_status(status: int | None, expected: type[Ex
     assert type(answer_error(status, "Word", "PUT", "gs://bucket/t/x")) is expected
 
 
+def test_a_clock_that_is_wrong_and_a_body_that_came_too_slowly_are_said_to_be_that() -> None:
+    skewed = answer_error(403, "RequestTimeTooSkewed", "PUT", "s3://bucket/t/x")
+    assert isinstance(skewed, PermissionError)
+    assert "clock" in str(skewed)
+    assert "credentials" not in str(skewed)
+    assert isinstance(answer_error(400, "RequestTimeout", "PUT", "s3://bucket/t/x"), NotAnswered)
+
+
 class Server:
     """A bucket on a server that does, or does not, heed the condition of a put."""
 
