@@ -44,6 +44,7 @@ from airflow_txlog.storage.bucket import (
     Listed,
     UnfinishedUpload,
     answer_error,
+    bare_etag,
     no_bucket,
     no_credentials,
     raise_as,
@@ -243,7 +244,7 @@ class AzureBucket:
             whole = int(stream.properties.content_range.rpartition("/")[2])
             if check is not None:
                 check(whole)
-            return Content(data=await stream.readall(), size_bytes=whole, etag=stream.properties.etag.strip('"'))
+            return Content(data=await stream.readall(), size_bytes=whole, etag=bare_etag(stream.properties.etag))
 
         content: Content = self._request("GET", key, read)
         return content
@@ -369,7 +370,7 @@ def _found(key: str, properties: Any) -> FoundObject:
         key=key,
         size_bytes=int(properties.size),
         modified_ms=whole_seconds_ms(properties.last_modified),
-        etag=properties.etag.strip('"'),
+        etag=bare_etag(properties.etag),
     )
 
 

@@ -180,6 +180,11 @@ def check_conditions(bucket: Bucket, folder: str) -> None:
 # --- what the modules of the clouds share ---------------------------------------------------------------------------
 
 
+def bare_etag(text: str) -> str:
+    """An etag without its quotes, and without the mark of a proxy that packs answers: it stands on some of them."""
+    return text.removeprefix("W/").strip('"')
+
+
 class Connection:
     """A file system of fsspec for this process: one is of no use in a process that was forked from its own."""
 

@@ -53,6 +53,7 @@ from airflow_txlog.storage.bucket import (
     Listed,
     UnfinishedUpload,
     answer_error,
+    bare_etag,
     no_bucket,
     no_credentials,
     raise_as,
@@ -183,7 +184,7 @@ class S3Bucket:
             key=key,
             size_bytes=int(answer["ContentLength"]),
             modified_ms=whole_seconds_ms(answer["LastModified"]),
-            etag=answer["ETag"].strip('"'),
+            etag=bare_etag(answer["ETag"]),
         )
 
     def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
@@ -200,7 +201,7 @@ class S3Bucket:
                 key=each["Key"],
                 size_bytes=int(each["Size"]),
                 modified_ms=whole_seconds_ms(each["LastModified"]),
-                etag=each["ETag"].strip('"'),
+                etag=bare_etag(each["ETag"]),
             )
             for each in page.get("Contents", ())
         ]
@@ -280,7 +281,7 @@ class S3Bucket:
                     data = await body.read()
                 except Exception as error:
                     raise_as(_as_os_error(error, "get_object", f"{self.uri}/{key}"), error)
-            return Content(data=data, size_bytes=int(whole), etag=answer["ETag"].strip('"'))
+            return Content(data=data, size_bytes=int(whole), etag=bare_etag(answer["ETag"]))
 
         content: Content = self._connection.run(read)
         return content

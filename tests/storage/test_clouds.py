@@ -282,6 +282,11 @@ def test_a_clock_that_is_wrong_and_a_body_that_came_too_slowly_are_said_to_be_th
     assert isinstance(answer_error(400, "RequestTimeout", "PUT", "s3://bucket/t/x"), NotAnswered)
 
 
+@pytest.mark.parametrize("text", ['"abc"', 'W/"abc"', "abc"])
+def test_an_etag_is_one_however_a_proxy_writes_it(text: str) -> None:
+    assert bucket.bare_etag(text) == "abc"
+
+
 class Server:
     """A bucket on a server that does, or does not, heed the condition of a put."""
 
