@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
 from airflow_txlog.engine.log.wire import decode_commit
@@ -153,8 +153,22 @@ def _md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
+def up_to_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> LogTail:
+    """The tail, up to the last commit that was acknowledged to us: a listing may lag behind, and their names do not."""
+    last = max((commit.version for commit in own), default=-1)
+    if last <= tail.latest:
+        return tail
+    info = store.stat(commit_name(last))
+    if info is None:
+        return tail
+    hidden = {version: store.stat(commit_name(version)) for version in range(tail.latest + 1, last)} | {last: info}
+    found = {version: info for version, info in hidden.items() if info is not None}
+    return replace(tail, commits={**tail.commits, **found}, latest=last)
+
+
 def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[FileInfo, bytes]:
-    """The bytes of those own commits that were verified now, by their files; what was verified is not looked at again.
+    """Of a tail that reaches `up_to_own_commits`: the bytes of those that were verified now, by their files. What was
+    verified is not looked at again.
 
     Raises CommitOverwritten where another's bytes stand at a version that was acknowledged to us, or the log ends
     before it. A commit that log cleanup took is none of that: later versions are there.
@@ -163,13 +177,8 @@ def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) ->
     for commit in own:
         info = tail.commits.get(commit.version)
         if info is None and tail.start <= commit.version and tail.latest < commit.version:
-            # A listing may lag behind: only the name itself says that the commit is gone.
-            info = store.stat(commit_name(commit.version))
-            if info is None:
-                raise _overwritten(tail.table, commit.version, None)
-        if info is None:
-            continue
-        if info == commit.seen:
+            raise _overwritten(tail.table, commit.version, None)
+        if info is None or info == commit.seen:
             continue
         data = commit.data
         if info.etag != commit.md5:

@@ -93,3 +93,13 @@ def test_a_table_does_not_grow_older_while_the_listing_lags(table: Table, store:
     store.hidden_from = 1
     assert (table.snapshot().version, table.latest_version()) == (1, 1)
     assert [change.version for change in changes_since(known, 0)] == [1]
+
+
+def test_what_was_acknowledged_is_seen_although_the_listing_lags(table: Table, store: LaggingStore, clock: Any) -> None:
+    append(table, "a")
+    table.snapshot()
+    append(Table(store, clock=clock), "b")
+    store.hidden_from = 2
+    assert append(table, "c") == 3
+    assert (table.latest_version(), table.snapshot().version) == (3, 3)
+    assert sorted(table.snapshot().files().column("path").to_pylist()) == ["a", "b", "c"]

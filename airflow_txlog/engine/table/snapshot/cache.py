@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.log.tail import OwnCommit, list_tail, verify_own_commits
+from airflow_txlog.engine.log.tail import OwnCommit, list_tail, up_to_own_commits, verify_own_commits
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.errors import CommitOverwritten, LogGap
 from airflow_txlog.storage.base import FileInfo, Store
@@ -84,7 +84,8 @@ class RecentTable:
             if known is not None:
                 return known.refresh(version, own=own, known=self._read)
             if own:
-                verify_own_commits(self._store, list_tail(self._store, min(commit.version for commit in own)), own)
+                tail = list_tail(self._store, min(commit.version for commit in own))
+                verify_own_commits(self._store, up_to_own_commits(self._store, tail, own), own)
         except CommitOverwritten:
             # A table that was dropped and made again holds other bytes at every version: for a reader it is a new one.
             if load_snapshot(self._store).metadata.id == self._own_table_id:
@@ -95,7 +96,7 @@ class RecentTable:
     def _after(self, tip: tuple[int, FileInfo | None]) -> tuple[int, FileInfo | None] | None:
         """The last version from the tip on, or None where the log is not the one that we know."""
         version, seen = tip
-        tail = list_tail(self._store, version)
+        tail = up_to_own_commits(self._store, list_tail(self._store, version), self._own)
         if seen is None:
             if tail.latest < version:
                 return None

@@ -22,7 +22,7 @@ from airflow_txlog.engine.log.compacted import read_commits
 from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.paths import store_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment
-from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, verify_own_commits
+from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
@@ -243,6 +243,7 @@ class Snapshot:
         Raises what `load_snapshot` raises.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
+        tail = up_to_own_commits(self.store, tail, own)
         known = {**(known or {}), **verify_own_commits(self.store, tail, own)}
         if not self._is_in(tail):
             return load_snapshot(self.store, version)
