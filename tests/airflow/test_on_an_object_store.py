@@ -23,7 +23,7 @@ from tests.helpers import azure, gcs, s3
 from tests.helpers.identity_proxies import OverTls, WithTokens
 from tests.helpers.rows import append
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long("forty seconds, with a Spark of its own")]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long("a Spark for each kind of connection")]
 
 LIFE_MS = 2_000
 Request = pytest.FixtureRequest
@@ -136,12 +136,8 @@ def _azure_over_tls(monkeypatch: pytest.MonkeyPatch, request: Request) -> str:
     return f"{server.endpoint.removeprefix('https://')}/{account}"
 
 
-def _long(reach: Callable[..., Lake]) -> Any:
-    return pytest.param(reach, marks=pytest.mark.long("a Spark for each kind of connection"))
-
-
 @pytest.fixture(
-    params=[aws, *map(_long, (google, azure_by_connection_string, azure_by_key, azure_by_sas))],
+    params=[aws, google, azure_by_connection_string, azure_by_key, azure_by_sas],
     ids=lambda reach: reach.__name__,
 )
 def lake(request: Request, monkeypatch: pytest.MonkeyPatch) -> Lake:

@@ -178,6 +178,7 @@ def test_vectors_of_ours_are_read_grown_purged_and_spared_by_delta_spark(delta: 
     assert not vectors_of(table.snapshot().files())
 
 
+@pytest.mark.long("statements of delta-spark, seconds each")
 def test_a_vacuum_of_ours_leaves_what_delta_spark_needs(delta: DeltaSpark, uri: str) -> None:
     table = Table.create(uri, PEOPLE)
     append(table, people("ann", "bob"))

@@ -46,6 +46,7 @@ def in_the_old_spelling(table: Table, version: int) -> None:
     commit.write_text("\n".join(map(json.dumps, lines)))
 
 
+@pytest.mark.long("statements of delta-spark, seconds each")
 def test_a_vacuum_of_delta_spark_leaves_every_live_file(delta: DeltaSpark, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     table = Table.create(uri, SCHEMA, [COLUMN])
