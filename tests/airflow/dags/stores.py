@@ -28,7 +28,9 @@ class Watched(ChildProcessRunner):
         store = Table.at(spec.table_uri, Access.of(spec)).store
         WATCHED.extend((spec.to_json(with_key=True), repr(spec), repr(pickle.dumps(StoreReference.of(store)))))
         ended = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(ended,))
+        # Not the Spark of other tests, which was given keys of its own.
+        others = {process.pid for process in psutil.Process().children(recursive=True)}
+        watcher = threading.Thread(target=_watch, args=(ended, others))
         watcher.start()
 
         def keep(line: str) -> None:
@@ -44,10 +46,12 @@ class Watched(ChildProcessRunner):
             watcher.join()
 
 
-def _watch(ended: threading.Event) -> None:
+def _watch(ended: threading.Event, others: set[int]) -> None:
     seen: set[str] = set()
     while not ended.wait(0.5):
         for process in psutil.Process().children(recursive=True):
+            if process.pid in others:
+                continue
             try:
                 seen.add(Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").replace("\0", " "))
             except OSError:
