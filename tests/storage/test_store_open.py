@@ -78,7 +78,8 @@ def test_each_commit_of_a_single_writer_is_logged_with_its_table(
     for version in (1, 2):
         caplog.clear()
         append(table, pa.table({"id": [version]}))
-        assert [unproven.root in each.message for each in caplog.records if "put-if-absent" in each.message] == [True]
+        messages = [each.getMessage() for each in caplog.records]
+        assert [unproven.root in message for message in messages if "put-if-absent" in message] == [True]
     assert Table.at(unproven.root, unproven.access).to_arrow().num_rows == 2
 
 

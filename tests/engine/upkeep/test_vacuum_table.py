@@ -210,7 +210,7 @@ def test_a_vacuum_leaves_the_private_folder_of_another_users_job_and_goes_on_wit
         assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 2
     assert people_on_disk(path) == {"bob", "cid"}
     assert (path / "txlog-inputs-0" / "keys").exists()
-    (warning,) = [record.message for record in caplog.records]
+    (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.endswith("what no commit has removed from them is left alone: txlog-inputs-0")
 
 
@@ -230,7 +230,7 @@ def test_a_removed_file_in_a_folder_of_another_user_is_no_success(
     with another_user(), pytest.raises(PermissionError) as caught:
         table.vacuum(timedelta(0), check_retention=False, mode=mode)
     assert "day=1/" in caught.value.__notes__[0]
-    (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.endswith("what no commit has removed from them is left alone: day=1")
     # The rest is gone all the same, and no later lite vacuum passes the file over.
     assert list((path / "day=2").glob("*.parquet")) == []
