@@ -27,7 +27,7 @@ def _pem_of(key: rsa.RSAPrivateKey) -> str:
 
 
 def _certificate_of(key: rsa.RSAPrivateKey) -> str:
-    """A certificate for 127.0.0.1, which vouches for itself."""
+    """A certificate for 127.0.0.1, signed by itself."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = dt.datetime.now(dt.UTC)
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -81,7 +81,7 @@ class WithTokens(FaultProxy):
 
 
 class OverTls(FaultProxy):
-    """A server at an address of https, which `authority`, the path of a file, vouches for."""
+    """A server at an address of https; `authority` is the path of the certificate by which it is trusted."""
 
     def __init__(self, endpoint: str, folder: Path) -> None:
         super().__init__(endpoint)
