@@ -36,7 +36,7 @@ from tests.chaos.process import LaterStore, work_for_ever
 from tests.chaos.work import PROPERTIES, SCHEMA, WITH_VECTORS, WITHOUT_TRANSACTION, Journal, Rows
 
 # So many commits of jobs there must be: they are waited for so long beyond the time given.
-JOB_COMMITS_WANTED, GRACE_S = 3, 180.0
+JOB_COMMITS_WANTED, GRACE_S = 3, 360.0
 # How many pieces a process does after its start before it may be killed: one with Spark takes some seconds to start.
 PIECES_OF_A_LIFE = {"engine": 1, "jobs": 3}
 # A kill comes so long after the beginning of a piece, at most: about as long as one takes.
@@ -224,8 +224,8 @@ def run(store: str, writers: int, seconds: float, seed: int, keep: Path | None =
         found = _check(place, folder / "archive")
     if found.job_commits < JOB_COMMITS_WANTED:
         found.problems.append(f"only {found.job_commits} jobs of Spark have committed: too few to say anything of them")
-    if not (kills and found.conflicts):
-        found.problems.append(f"{kills} kills and {found.conflicts} conflicts: too few to say anything")
+    if not kills:
+        found.problems.append("no process was killed: too few to say anything")
     figures = {name: value for name, value in dataclasses.asdict(found).items() if name not in ("problems", "live")}
     given = {"store": store, "writers": writers, "seconds": seconds, "seed": seed}
     return {**given, "kills": kills, "kills_at_work": processes.kills_at_work, **figures}, found
@@ -258,6 +258,9 @@ def main() -> None:
     given = parser.parse_args()
     figures, found = run(given.store, given.writers, given.seconds, given.seed, given.keep)
     print(json.dumps(figures))
+    if not found.conflicts:
+        # Chance, on a slow machine; a run that is to show something has some.
+        found.problems.append("no process met a conflict: too few commits to say anything")
     for problem in found.problems:
         print(problem, file=sys.stderr)
     sys.exit(bool(found.problems or found.lost or found.duplicated or found.unserializable))
