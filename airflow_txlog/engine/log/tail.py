@@ -167,8 +167,9 @@ def up_to_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> 
 
 
 def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) -> dict[FileInfo, bytes]:
-    """Of a tail that reaches `up_to_own_commits`: the bytes of those that were verified now, by their files. What was
-    verified is not looked at again.
+    """The bytes of the own commits that were verified now, by their files; what was verified is not looked at again.
+
+    `tail` comes from `up_to_own_commits`: a commit of ours that lies beyond it is not there.
 
     Raises CommitOverwritten where another's bytes stand at a version that was acknowledged to us, or the log ends
     before it. A commit that log cleanup took is none of that: later versions are there.

@@ -60,7 +60,12 @@ def test_requests_of_a_table_on_s3(proxy: FaultProxy) -> None:
     assert dict(proxy.take()) == {"LIST": 1, "HEAD commit": 1, "PUT commit": 1}
 
 
-def test_commits_that_another_was_checked_against_are_read_once(proxy: FaultProxy) -> None:
+@pytest.mark.parametrize(("kept_bytes", "reads"), [(1_000_000, {}), (1, {"GET commit": 4})])
+def test_commits_that_another_was_checked_against_are_read_once_unless_they_are_large(
+    kept_bytes: int, reads: dict[str, int], proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_txlog.engine.commit.loop._KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr("airflow_txlog.engine.log.tail._KEPT_BYTES", kept_bytes)
     uri = s3.new_folder()
     Table.create(uri, SCHEMA, storage_options=s3.options())
     mine, others = through(proxy, uri), Table.open(uri, storage_options=s3.options())
@@ -71,7 +76,7 @@ def test_commits_that_another_was_checked_against_are_read_once(proxy: FaultProx
     tx.commit("WRITE")
     proxy.take()
     assert mine.snapshot().num_files == 4
-    assert dict(proxy.take()) == {"LIST": 1}
+    assert dict(proxy.take()) == {"LIST": 1, **reads}
     assert mine.snapshot().files().equals(Table.open(uri, storage_options=s3.options()).snapshot().files())
 
 
