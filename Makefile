@@ -29,13 +29,13 @@ help: ## list the commands
 venv: ## make or refresh .venv from constraints.txt and pyproject.toml
 	@tools/ensure_venv.sh
 
-demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013; STORE=s3 on an S3 server
-	@$(WITH_JAVA) $(if $(filter s3,$(STORE)),tools/with_stores.sh --only s3) $(PYTHON) -m tools.demo $(if $(STORE),--store $(STORE))
+demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013; STORE=s3 on an S3 server, RUNNER=cluster on a Spark cluster, RUNNER=warm on a shared Spark
+	@$(WITH_JAVA) $(if $(filter s3,$(STORE)),tools/with_stores.sh --only s3) $(PYTHON) -m tools.demo $(if $(STORE),--store $(STORE)) $(if $(RUNNER),--runner $(RUNNER))
 
 test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
-test-long: venv ## run what draws from seeds in full, and what takes long: marked "seeded" and "long"
+test-long: venv ## run far more of what draws from seeds, and what takes long; TXLOG_TEST_ALL=1 runs all of it
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these

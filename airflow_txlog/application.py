@@ -19,6 +19,7 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
+from airflow_txlog.exchange import Exchange
 from airflow_txlog.records import Restore
 from airflow_txlog.saved_work import restore_note, work_folder
 from airflow_txlog.storage import Access, open_store
@@ -165,8 +166,12 @@ def _check_digest(
     """An author's key may name one piece of work only; what cannot be checked any more is not taken for this work."""
     if commit is None:
         raise _reused(snapshot, wanted, "was used so long ago that the log no longer shows for what")
-    if (info.get("tags") or {}).get(DIGEST_TAG) != spec.digest():
-        raise _reused(snapshot, wanted, f"did other work at version {commit.version}", version=commit.version)
+    # An earlier release, or a task without the secret of saved work, recorded one without a key.
+    if (info.get("tags") or {}).get(DIGEST_TAG) not in (spec.digest(), spec.digest(with_key=False)):
+        why = f"did other work at version {commit.version}"
+        if spec.saved_work_key is None:
+            why += ", or work that is not known again without the Variable txlog_saved_work_secret"
+        raise _reused(snapshot, wanted, why, version=commit.version)
 
 
 def _reused(
@@ -197,6 +202,8 @@ def forget_saved_work(spec: JobSpec) -> None:
     folder = work_folder(store.root, spec.application, spec.saved_work_key)
     if folder is not None:
         remove_saved_work(store, folder)
+    if spec.saved_work_key is not None:
+        Exchange(store, spec.saved_work_key).remove()
     if isinstance(spec.operation, Restore) and spec.application is not None:
         remove_restore_note(store, spec.application)
 

@@ -10,8 +10,8 @@ What the job does with `JobSpec.application`, the application transaction (sound
 
 1. Before anything is read, and again at every refresh, it looks `app_id` up in the snapshot. A recorded version at or
    above `version` means the work is done: the result is `already_done`.
-2. `check_digest` (the author's own key): the commit that recorded it must carry `tags[DIGEST_TAG] == spec.digest()`,
-   else the key was used for other work, which is `IdempotencyKeyReused`.
+2. `check_digest` (the author's own name for the work): the commit that recorded it must carry this spec's digest as
+   `tags[DIGEST_TAG]`, else the name was used for other work, which is `IdempotencyKeyReused`.
 3. `not_before_ms` (no state store to keep the number in): a transaction recorded before that moment belongs to an
    earlier life of the same run id, and is `IdempotencyKeyReused` too.
 4. `first_tried_ms` (when the work was first tried, at the earliest): a table that forgets transactions sooner than that
@@ -24,6 +24,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -148,11 +149,12 @@ class JobSpec:
         object.__setattr__(self, "unrestricted", tuple(sorted(set(self.unrestricted))))
         check_restrictions(self.operation, self.spark_conf, self.unrestricted)
 
-    def digest(self) -> str:
-        """SHA-256 (hex) of what the job does: operation, table, arguments, time zone.
+    def digest(self, *, with_key: bool = True) -> str:
+        """SHA-256 (hex) of what the job does: operation, table, arguments, time zone; keyed by `saved_work_key`.
 
-        Equal for every try of a task; the result's place, Spark's settings, the annotations and the transaction's
-        number are left out.
+        With the key, a reader of the table's log cannot try out which subjects a delete was for. Equal for every try
+        of a task; the result's place, Spark's settings, the annotations and the transaction's number are left out.
+        `with_key=False`: of a task that had no key.
         """
         what = {
             "operation": self.operation.name,
@@ -161,11 +163,17 @@ class JobSpec:
             "time_zone": self.time_zone,
         }
         text = json.dumps(what, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        if with_key and self.saved_work_key is not None:
+            return hmac.new(bytes.fromhex(self.saved_work_key), text.encode(), hashlib.sha256).hexdigest()
         return hashlib.sha256(text.encode()).hexdigest()
 
     def commit_tags(self) -> dict[str, str]:
-        """What the commit's `commitInfo.tags` carry: the digest, and the annotations as `airflow.<name>`."""
-        tags = {DIGEST_TAG: self.digest()}
+        """What the commit's `commitInfo.tags` carry: the digest, and the annotations as `airflow.<name>`.
+
+        A digest without a key, which could be tried out, is there only where a later try must compare it.
+        """
+        is_compared = self.application is not None and self.application.check_digest
+        tags = {DIGEST_TAG: self.digest()} if is_compared or self.saved_work_key is not None else {}
         for name, value in self.annotations.items():
             if value is not None:
                 tags[ANNOTATION_TAG_PREFIX + name] = value if isinstance(value, str) else json.dumps(value)

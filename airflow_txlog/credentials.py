@@ -2,7 +2,7 @@
 
 An `Access` names a connection of Airflow (`storage_conn_id`). The process that can read that connection says here how
 (`offer`). A job's process and Spark's Python workers below it ask that process, over an endpoint on loopback whose URL
-and token they inherit in their environment (`runners.credentials_endpoint`).
+and token they inherit in their environment (`runners.credentials_endpoint`), or find in a folder that it names.
 
 The invariant: credentials are in memory alone. They are in no description, no pickle, no file and no message.
 """
@@ -10,8 +10,8 @@ The invariant: credentials are in memory alone. They are in no description, no p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-import http.client
 import json
 import os
 import re
@@ -26,6 +26,13 @@ from airflow_txlog.errors import CredentialsUnavailable
 
 URL, TOKEN = "TXLOG_CREDENTIALS_URL", "TXLOG_CREDENTIALS_TOKEN"
 """The variables of the environment in which a job and its workers find the endpoint, and what they show it."""
+
+OWN = "TXLOG_CREDENTIALS"
+"""`own` in this variable: a process elsewhere, such as an executor of a cluster, that has an identity of its own."""
+
+FOLDER = "TXLOG_CREDENTIALS_FOLDER"
+"""The variable that workers of a Spark which many jobs share have instead: a folder, this user's alone, with a file for
+each job that runs: JSON of the two."""
 
 AWS, GOOGLE, AZURE = "aws", "google", "azure"
 """The kinds. The values of each:
@@ -59,6 +66,11 @@ class Credentials:
 
 Source = Callable[[], Credentials]
 _sources: dict[str, Source] = {}
+
+
+def has_own_identity() -> bool:
+    """Whether this process opens stores with an identity of its own, also where a job names a connection."""
+    return os.environ.get(OWN) == "own"
 
 
 def offer(connection: str, fetch: Source) -> None:
@@ -230,13 +242,41 @@ def body_of(credentials: Credentials) -> bytes:
 
 
 def _asked(connection: str) -> Credentials:
-    url, token = os.environ.get(URL), os.environ.get(TOKEN)
-    if not url or not token:
+    endpoints = _endpoints()
+    if not endpoints:
         raise unavailable(
             connection,
             f"this process ({os.uname().nodename}) is not below the task that holds it, as {URL} is not in its "
-            "environment. Executors on other machines need an identity of their own",
+            f"environment. Executors on other machines have an identity of their own: say so there with {OWN}=own",
         )
+    for url, token in endpoints[:-1]:
+        # Of several tasks any that holds the connection will do; one may be ending, or have been killed.
+        with contextlib.suppress(CredentialsUnavailable):
+            return _asked_at(url, token, connection)
+    return _asked_at(*endpoints[-1], connection)
+
+
+def _endpoints() -> list[tuple[str, str]]:
+    """URL and token of each endpoint that this process may ask, the newest first."""
+    if URL in os.environ and TOKEN in os.environ:
+        return [(os.environ[URL], os.environ[TOKEN])]
+    try:
+        files = sorted(os.scandir(os.environ[FOLDER]), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    except (KeyError, OSError):
+        return []
+    found = []
+    for file in files:
+        # One that is being written, or was just deleted.
+        with contextlib.suppress(OSError, ValueError):
+            with open(file.path) as opened:
+                url, token = json.load(opened)
+            found.append((url, token))
+    return found
+
+
+def _asked_at(url: str, token: str, connection: str) -> Credentials:
+    import http.client  # noqa: PLC0415 - it brings much, and few jobs need it
+
     place = urlsplit(url)
     # Not urllib, which would send the token to a proxy that the environment names.
     client = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)

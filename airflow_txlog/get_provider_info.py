@@ -42,6 +42,12 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_txlog.sensors.table_version"],
             }
         ],
+        "triggers": [
+            {
+                "integration-name": "Delta tables (txlog)",
+                "python-modules": ["airflow_txlog.triggers.submitted_job", "airflow_txlog.triggers.table_version"],
+            }
+        ],
         "hooks": [
             {
                 "integration-name": "Delta tables (txlog)",
@@ -52,6 +58,9 @@ def get_provider_info() -> dict[str, Any]:
         "cli": ["airflow_txlog.cli.definition.get_cli_commands"],
         "config": {"txlog": _config_section()},
     }
+
+
+RUNNERS = ("child", "in_process", "warm", "connect", "submit")
 
 
 def _connection_type() -> dict[str, Any]:
@@ -73,7 +82,13 @@ def _connection_type() -> dict[str, Any]:
             "runner": {
                 "label": "Runner",
                 "description": "Where jobs run unless the operator says otherwise.",
-                "schema": {"type": ["string", "null"], "enum": ["child", "in_process", None]},
+                "schema": {"type": ["string", "null"], "enum": [*RUNNERS, None]},
+            },
+            "spark_conn_id": {
+                "label": "Spark connection",
+                "description": "The connection of the cluster that the runner uses (spark_connect for the runner "
+                "connect, spark for submit). Empty for a runner that starts its own Spark.",
+                "schema": {"type": ["string", "null"]},
             },
             "strict_writers": {
                 "label": "Strict writers",
@@ -124,10 +139,12 @@ def _config_section() -> dict[str, Any]:
             },
             "runner": {
                 "description": "Where jobs run unless the operator or its connection says otherwise: child (a child "
-                "process of the task) or in_process (a Spark session that the process shares; for tests and demos).",
+                "process of the task), warm (a Spark that the tasks of a machine share), connect (a Spark Connect "
+                "server), submit (spark-submit to a cluster) or in_process (a Spark session that the process shares; "
+                "for tests and demos).",
                 "version_added": "0.1.0",
                 "type": "string",
-                "example": "in_process",
+                "example": "warm",
                 "default": "child",
             },
         },

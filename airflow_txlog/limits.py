@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_txlog.errors import InvalidInput, LimitExceeded
 
-_MIB = 1024 * 1024
+MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,13 @@ class Limit:
             start = end + 1
 
 
-LOG_FILE = Limit("TXLOG_MAX_LOG_FILE_BYTES", 512 * _MIB)
+LOG_FILE = Limit("TXLOG_MAX_LOG_FILE_BYTES", 512 * MIB)
 """A file of the log that is read whole: a commit, a checkpoint in JSON, a compaction, a checksum, a hint."""
-LOG_LINE = Limit("TXLOG_MAX_LOG_LINE_BYTES", 64 * _MIB)
+LOG_LINE = Limit("TXLOG_MAX_LOG_LINE_BYTES", 64 * MIB)
 """One line of such a file, which is one action."""
-CHECKPOINT = Limit("TXLOG_MAX_CHECKPOINT_BYTES", 2048 * _MIB)
+CHECKPOINT = Limit("TXLOG_MAX_CHECKPOINT_BYTES", 2048 * MIB)
 """The actions of one checkpoint, decoded, from all its files: about 800 bytes for a data file of the table."""
-VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * _MIB)
+VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * MIB)
 """One deletion vector: enough for any choice among 500 million rows of one data file."""
+SMALL_JOB = Limit("TXLOG_SMALL_JOB_BYTES", 256 * MIB)
+"""What a job that evaluates no SQL reads at once without Spark; beyond it Spark is started, and nothing is refused."""

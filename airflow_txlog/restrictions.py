@@ -27,7 +27,7 @@ _TUNES = re.compile(
       | default\.parallelism | rdd\.compress | task\.(cpus|maxFailures) | files\.(maxPartitionBytes|openCostInBytes)
       | driver\.(cores|maxResultSize|memory|memoryOverhead|memoryOverheadFactor)
       | executor\.(cores|instances|heartbeatInterval|memory|memoryOverhead|memoryOverheadFactor|pyspark\.memory)
-      | python\.worker\.(memory|reuse) | ui\.showConsoleProgress
+      | python\.worker\.(memory|reuse) | ui\.showConsoleProgress | txlog\.executorsWaitSeconds
     )""",
     re.VERBOSE,
 )

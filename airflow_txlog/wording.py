@@ -16,6 +16,15 @@ from airflow_txlog.records import REPLACED, row_counts
 _STATUS = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
 
 
+APPLICATION = "Spark application "
+"""How the line begins that says where a job runs on a cluster."""
+
+
+def application_line(application: str | None, master: str, ui: str | None) -> str:
+    """Where a job runs on a cluster: `Spark application app-… on spark://…, its UI at http://…`."""
+    return f"{APPLICATION}{application} on {master}{f', its UI at {ui}' if ui else ''}"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -96,9 +105,11 @@ def event_extra(result: JobResult) -> dict[str, Any]:
     """What the asset events of a task carry, for those who are scheduled by them."""
     return {
         "table_uri": result.table_uri,
+        "from_version": None if result.version is None else result.version - 1,
         "version": result.version,
         "operation": result.operation,
         "status": result.status,
+        "rows": rows_changed(result),
         "metrics": result.metrics,
     }
 

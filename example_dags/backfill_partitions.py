@@ -14,8 +14,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from airflow_txlog.operators.sources import files, query
-from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.operators import DeltaWriteOperator, files, query
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 TABLE = str(FOLDER / "flights_by_day")

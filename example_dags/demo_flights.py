@@ -5,8 +5,8 @@ number stands for the person who asked to be forgotten.
 
 The table and its input live in the folder named by TXLOG_DEMO_FOLDER; where TXLOG_DEMO_CONN_ID names a connection of
 type `txlog`, the table lives under its base, for example in a bucket. Run it with `make demo`, or with
-`airflow dags test demo_flights`: the jobs share one warm Spark session of that process ("in_process"). Leave `runner`
-out and every task starts a Spark of its own in a child process.
+`airflow dags test demo_flights`: the jobs share one Spark session of that process ("in_process"). TXLOG_DEMO_RUNNER
+names another runner: "warm" shares a Spark that outlives the process, "child" starts one for each task.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from pathlib import Path
 
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_txlog.operators.checkpoint import CheckpointOperator
-from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.merge import DeltaMergeOperator, when_matched_update, when_not_matched_insert
-from airflow_txlog.operators.sources import files
-from airflow_txlog.operators.vacuum import VacuumOperator
-from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.operators import (
+    CheckpointOperator,
+    DeltaDeleteOperator,
+    DeltaMergeOperator,
+    DeltaWriteOperator,
+    VacuumOperator,
+    files,
+    when_matched_update,
+    when_not_matched_insert,
+)
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 CONNECTION = os.environ.get("TXLOG_DEMO_CONN_ID")
@@ -39,7 +43,8 @@ with DAG(
     # A conflict is retried; anything that running again cannot help fails at once, whatever stands here.
     default_args={
         "txlog_conn_id": CONNECTION,
-        "runner": "in_process",
+        "runner": os.environ.get("TXLOG_DEMO_RUNNER", "in_process"),
+        "spark_conn_id": os.environ.get("TXLOG_DEMO_SPARK_CONN_ID"),
         "retries": 3,
         "retry_delay": timedelta(seconds=10),
     },

@@ -17,9 +17,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.sources import files, query
-from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.operators import DeltaDeleteOperator, DeltaWriteOperator, files, query
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 USERS, ORDERS, REQUESTS = (str(FOLDER / name) for name in ("people", "orders", "requests.csv"))

@@ -16,10 +16,13 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.merge import DeltaMergeOperator, when_matched_update
-from airflow_txlog.operators.sources import query
-from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.operators import (
+    DeltaDeleteOperator,
+    DeltaMergeOperator,
+    DeltaWriteOperator,
+    query,
+    when_matched_update,
+)
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 TABLE = str(FOLDER / "users")

@@ -16,12 +16,15 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from airflow_txlog.operators.checkpoint import CheckpointOperator
-from airflow_txlog.operators.delete import DeltaDeleteOperator
-from airflow_txlog.operators.optimize import DeltaOptimizeOperator
-from airflow_txlog.operators.sources import files, query
-from airflow_txlog.operators.vacuum import VacuumOperator
-from airflow_txlog.operators.write import DeltaWriteOperator
+from airflow_txlog.operators import (
+    CheckpointOperator,
+    DeltaDeleteOperator,
+    DeltaOptimizeOperator,
+    DeltaWriteOperator,
+    VacuumOperator,
+    files,
+    query,
+)
 
 FOLDER = Path(os.environ.get("TXLOG_DEMO_FOLDER", str(Path(tempfile.gettempdir()) / "txlog_demo")))
 TABLE = str(FOLDER / "carriers")

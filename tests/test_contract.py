@@ -195,8 +195,19 @@ def test_the_digest_is_the_same_for_every_try_and_another_for_other_work() -> No
         first.replace(time_zone="Europe/Berlin"),
     ]
     assert len({first.digest(), *(spec.digest() for spec in other)}) == 4
-    assert first.commit_tags() == {DIGEST_TAG: first.digest()}
-    assert retry.commit_tags()["airflow.try_number"] == "2"
+    assert retry.commit_tags() == {"airflow.try_number": "2"}
+
+
+def test_whom_a_delete_was_for_cannot_be_tried_out_on_the_digest_of_its_commit() -> None:
+    plain = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "id = 1"})
+    one, other = (plain.replace(saved_work_key=digit * 64) for digit in "01")
+    assert len({plain.digest(), one.digest(), other.digest()}) == 3
+    assert one.digest(with_key=False) == plain.digest()
+    assert one.commit_tags() == {DIGEST_TAG: one.digest()}
+    # Without a key only where a later try must compare it.
+    assert plain.commit_tags() == {}
+    named = plain.replace(application=ApplicationTransaction(app_id="a", version=1, check_digest=True))
+    assert named.commit_tags() == {DIGEST_TAG: plain.digest()}
 
 
 def test_b5_a_checkpoint_carries_no_application_transaction() -> None:

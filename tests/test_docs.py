@@ -47,11 +47,12 @@ def test_quotes_of_the_example_dags_are_up_to_date() -> None:
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    text = (ROOT / "docs" / "operators.md").read_text()
-    assert tool.quoted(text) == text, "run `python tools/quote_examples.py`"
-    assert len(tool.QUOTE.findall(text)) + len(dag_blocks(ROOT / "docs" / "operators.md")) == len(
-        python_blocks(ROOT / "docs" / "operators.md")
-    ), "a block is neither a quote of an example nor a DAG that this module parses"
+    for page in tool.QUOTING_PAGES:
+        text = page.read_text()
+        assert tool.quoted(text) == text, "run `python tools/quote_examples.py`"
+        assert len(tool.QUOTE.findall(text)) + len(dag_blocks(page)) == len(python_blocks(page)), (
+            "a block is neither a quote of an example nor a DAG that this module parses"
+        )
 
 
 def airflow_environment(home: Path, dags: Path) -> dict[str, str]:

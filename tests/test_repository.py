@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 from tests.helpers import s3
+from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
 
 
@@ -214,6 +215,7 @@ def test_a_demo_without_its_s3_server_fails_in_one_line(
 @pytest.mark.airflow
 @pytest.mark.spark
 @pytest.mark.long("the whole demo on a real S3 server")
+@by_hand("two minutes; test_on_an_object_store runs a DAG on each kind of store")
 def test_the_demo_runs_on_s3_by_the_connection_alone(tmp_path: Path) -> None:
     s3.options()  # skips without a server
     for folder in ("tools", "example_dags"):

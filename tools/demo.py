@@ -1,16 +1,18 @@
-"""Runs the demo pipeline with real Airflow and real Spark, and shows it as it goes: `make demo [STORE=s3]`.
+"""Runs the demo pipeline with real Airflow and real Spark, and shows it as it goes: `make demo [STORE=s3] [RUNNER=…]`.
 
 Airflow runs in a child process with a home, a database and a table of its own under build/demo; everything it prints
 goes to build/demo/airflow.log. Our operators write a line to a progress file as each task ends, and this front end
 shows those. In the end the table is read by us and by another implementation, and the two must agree.
 
 With STORE=s3 the table is in a bucket of the S3 server that TXLOG_TEST_S3 names ("endpoint key secret";
-tools/with_stores.sh starts one), and the tasks open it by an Airflow connection.
+tools/with_stores.sh starts one), and the tasks open it by an Airflow connection. With RUNNER=cluster the jobs run on a
+standalone Spark cluster of two workers, which is started for them; with RUNNER=warm on a Spark that they share.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import os
@@ -29,6 +31,9 @@ from botocore.session import get_session
 from deltalake import DeltaTable
 
 from airflow_txlog.engine import Table
+from airflow_txlog.runners.warm.folders import FOLDER as WARM_FOLDER
+from airflow_txlog.runners.warm.server import stop_all
+from tools.standalone_cluster import StandaloneCluster
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "demo"
@@ -40,6 +45,8 @@ LAKE = FOLDER / "lake"
 TABLE_NAME = "flights"
 BUCKET = "txlog-demo"
 REGION = "us-east-1"
+# What executors find the keys of the S3 server by, which the cluster's machines have and the tasks have not.
+KEYS = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
 DAG_ID = "demo_flights"
 # The aircraft that the pipeline forgets (its parameter's default), and where its number stands.
 FORGOTTEN_COLUMN = "tailnum"
@@ -70,7 +77,11 @@ class Place(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.demo")
     parser.add_argument("--store", choices=["file", "s3"], default="file", help="where the table is")
-    store = parser.parse_args(arguments).store
+    parser.add_argument(
+        "--runner", choices=["in_process", "warm", "cluster"], default="in_process", help="where jobs run"
+    )
+    given = parser.parse_args(arguments)
+    os.environ[WARM_FOLDER] = str(FOLDER / "warm")
     began = time.monotonic()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # A front end that is told to go takes Airflow and Spark with it: SystemExit runs the clean-up on its way.
@@ -78,9 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(told, lambda number, _: sys.exit(128 + number))
     try:
         prepare_folder()
-        place = place_on_s3() if store == "s3" else Place(table_uri=str(LAKE / TABLE_NAME))
+        place = place_on_s3() if given.store == "s3" else Place(table_uri=str(LAKE / TABLE_NAME))
         print(f"Airflow and Spark start, which takes 20 s or so. Their log is {shown(LOG)}")
-        run_pipeline(place)
+        with spark_of(given.runner, place) as variables:
+            run_pipeline(place._replace(environment={**place.environment, **variables}))
         print_history(place)
         version, rows = agreed_count(place)
     except DemoFailed as failure:
@@ -90,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ndemo: FAILED interrupted")
         return 130
+    finally:
+        # A warm Spark outlives the tasks that used it.
+        stop_all()
     print(f"The table is at {place.shown()}, {time.monotonic() - began:.0f} s in all.")
     print(f"demo: OK version={version} rows={rows}")
     return 0
@@ -145,6 +160,22 @@ def place_on_s3() -> Place:
             "AWS_ALLOW_HTTP": "true",
         },
     )
+
+
+@contextlib.contextmanager
+def spark_of(runner: str, place: Place) -> Iterator[dict[str, str]]:
+    """What Airflow's processes need in their environment to run jobs there; a cluster is up while the context lasts."""
+    if runner != "cluster":
+        yield {"TXLOG_DEMO_RUNNER": runner}
+        return
+    keys = {f"AWS_{name}": place.options[option] for name, option in KEYS.items() if option in place.options}
+    with StandaloneCluster(FOLDER / "cluster", environment=keys) as cluster:
+        print(f"A Spark cluster of two workers is up: {cluster.master}, its UI at {cluster.ui}")
+        yield {
+            "TXLOG_DEMO_RUNNER": "submit",
+            "TXLOG_DEMO_SPARK_CONN_ID": "demo_cluster",
+            "AIRFLOW_CONN_DEMO_CLUSTER": json.dumps({"conn_type": "spark", "host": cluster.master}),
+        }
 
 
 def environment() -> dict[str, str]:

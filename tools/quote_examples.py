@@ -1,4 +1,4 @@
-"""Puts the marked regions of the example DAGs into docs/operators.md, below the comments that name them.
+"""Puts the marked regions of the example DAGs into the pages that quote them, below the comments that name them.
 
 `<!-- example_dags/FILE.py: REGION -->` is followed by a Python block; this script replaces the block by the lines of
 the file between `[START REGION]` and `[END REGION]`. A test holds the two equal.
@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-QUOTING_PAGES = [ROOT / "docs" / "operators.md"]
+QUOTING_PAGES = [ROOT / "docs" / "operators.md", ROOT / "docs" / "waiting.md"]
 QUOTE = re.compile(r"<!-- (example_dags/\w+\.py): (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 
 

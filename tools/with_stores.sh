@@ -63,7 +63,8 @@ watch() {
     setsid bash -c 'while kill -0 "$1"; do sleep 1; done
         for pid in $(cat "$2"/*.pid); do kill "$pid"; done
         rm -rf "$2"' - $$ "$work" </dev/null >/dev/null 2>&1 &
-    disown
+    # Not where it has ended already, for want of setsid.
+    disown 2>/dev/null || true
 }
 
 free_ports() {

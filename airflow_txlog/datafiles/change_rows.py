@@ -20,7 +20,7 @@ UPDATE_POSTIMAGE = "update_postimage"
 CHANGE_TYPE_FIELD = pa.field(CHANGE_TYPE_COLUMN, pa.string())
 
 # Rows that the table held and does not hold any more; the other two are in the table now.
-_GONE = pa.array([DELETE, UPDATE_PREIMAGE])
+_GONE = (DELETE, UPDATE_PREIMAGE)
 
 
 def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
@@ -35,7 +35,7 @@ def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None
     types = batch.column(index)
     names = [name for name in batch.schema.names if name != CHANGE_TYPE_COLUMN]
     rows = batch.select(names)
-    is_gone = pc.is_in(types, value_set=_GONE)
+    is_gone = pc.is_in(types, value_set=pa.array(_GONE))
     if is_gone.true_count:
         rows = rows.filter(pc.invert(is_gone))
     return rows, batch if types.null_count == 0 else batch.filter(pc.is_valid(types))

@@ -316,7 +316,7 @@ class Table:
     def _after_commit(self, read: Snapshot | None, landed: Landed) -> None:
         metadata = landed.attempt.new_metadata or landed.attempt.current_metadata
         assert metadata is not None
-        self._recent.remember(landed.own, metadata.id, landed.read)
+        self._recent.remember(landed.own, metadata.id, landed.contents)
         self._checkpoint_if_due(read, landed.version, metadata)
 
     # --- upkeep -----------------------------------------------------------------------------------------------------

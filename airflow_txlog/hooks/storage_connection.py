@@ -49,7 +49,10 @@ def open_storage_connection(conn_id: str) -> dict[str, Any]:
     if kind is None:
         raise InvalidJobSpec(
             f"storage_conn_id: the connection {conn_id!r} is of type {connection.conn_type!r}; a store takes one of "
-            f"{', '.join(_KINDS)}.",
+            f"{', '.join(_KINDS)}. Nothing was read. Make the connection again with the type of its cloud, by "
+            f'`airflow connections add {conn_id} --conn-json \'{{"conn_type": "aws", "login": "…", '
+            f'"password": "…"}}\'` (`--conn-type` and the UI know '
+            "that type only where its provider's package is installed).",
             argument="storage_conn_id",
         )
     offer(conn_id, partial(kind.fetch, conn_id))

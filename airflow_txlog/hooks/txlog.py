@@ -3,15 +3,16 @@
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
 to, and in `extra` `spark_conf` (settings of every job), `storage_options` (how stores are opened: references, no
 secrets), `storage_conn_id` (the connection whose credentials open them, see docs/credentials.md), `runner`,
-`strict_writers` (see docs/writers.md) and `allow_absolute_paths`. It holds no secret. Invariant: nothing is read,
-neither a connection nor a table, before a method is called.
+`spark_conn_id` (the connection of its cluster), `strict_writers` (see docs/writers.md) and
+`allow_absolute_paths`. It holds no secret. Invariant: nothing is read, neither a connection nor a table, before a
+method is called.
 A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,12 @@ from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.records import operation_named, read_operation
 from airflow_txlog.restrictions import only_tunes
-from airflow_txlog.runners import Runner, make_runner
+from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
 
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot, Table
+    from airflow_txlog.engine.table.changes.following import LogFollower
+    from airflow_txlog.hooks.unprocessed import UnprocessedVersions
 
 
 class TxlogHook(BaseHook):
@@ -37,6 +40,8 @@ class TxlogHook(BaseHook):
     :param storage_conn_id: the connection of the cloud (type aws, google_cloud_platform, wasb or adls) whose
         credentials open the tables' store, instead of the one that the extra of `txlog_conn_id` names. Without either,
         each process uses its own identity.
+    :param spark_conn_id: the connection of the cluster, for a runner that has one (docs/operators.md), instead of the
+        one that the extra of `txlog_conn_id` names.
     """
 
     conn_name_attr = "txlog_conn_id"
@@ -44,11 +49,19 @@ class TxlogHook(BaseHook):
     conn_type = "txlog"
     hook_name = "Delta tables (txlog)"
 
-    def __init__(self, txlog_conn_id: str | None = None, storage_conn_id: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        txlog_conn_id: str | None = None,
+        storage_conn_id: str | None = None,
+        spark_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.txlog_conn_id = txlog_conn_id
         self._storage_conn_id = storage_conn_id
+        self._spark_conn_id = spark_conn_id
         self._tables: dict[str, Table] = {}
+        self._followers: dict[str, LogFollower] = {}
 
     @cached_property
     def _connection(self) -> Any:
@@ -136,6 +149,19 @@ class TxlogHook(BaseHook):
         """The runner that the connection asks for, or None where it does not say."""
         return self._extra.get("runner") or None
 
+    def make_runner(self, name: str) -> Runner:
+        """A fresh runner of this name, for the cluster that `spark_conn_id` names. Raises InvalidJobSpec."""
+        from airflow_txlog.hooks.spark_connection import open_spark_connection
+
+        check_runner(name)
+        return make_runner(name, open_spark_connection(name, self.spark_conn_id_for(name)))
+
+    def spark_conn_id_for(self, runner: str) -> str | None:
+        """The connection of the cluster of a runner; None without one."""
+        # The one in the extra is for those runners that have a cluster, whichever a task asks for.
+        of_extra = self._extra.get("spark_conn_id") if CONNECTION_TYPES[runner] else None
+        return self._spark_conn_id or of_extra or None
+
     @property
     def strict_writers(self) -> bool:
         """Whether a table with a writer that would replace our commits is refused, and not only warned about."""
@@ -212,6 +238,30 @@ class TxlogHook(BaseHook):
             self._tables[uri] = Table.at(uri, Access.of(self), strict_writers=self.strict_writers)
         return self._tables[uri]
 
+    def follower(self, table: str) -> LogFollower:
+        """The table's log, to be followed from look to look: the same object every time, for one thread at a time."""
+        from airflow_txlog.engine.table.changes.following import LogFollower
+
+        found = self.table(table)
+        if found.uri not in self._followers:
+            self._followers[found.uri] = LogFollower(found.store)
+        return self._followers[found.uri]
+
+    def unprocessed_versions(self, table: str, *, consumer: str, state: Any) -> Iterator[UnprocessedVersions]:
+        """The versions of the table that this consumer has not processed yet, in one part or two, oldest first.
+
+        A part counts as processed when the loop comes back for the next one. Where the body raises, or its process
+        dies, the next run gets the same part with the same `key` again, and then what came since. `state` keeps how
+        far the consumer has come: anything with `get(key)` and `set(key, value)` for JSON, such as
+        `context["asset_state_store"][ASSET]` of Airflow 3.3. `consumer` names it there: a DAG and a task, for example.
+        One run at a time may take the parts of a consumer (`max_active_runs=1`).
+
+        The first run of all gets the whole log. Raises CorruptTable, and what the store and `state` raise.
+        """
+        from airflow_txlog.hooks.unprocessed import unprocessed_versions
+
+        return unprocessed_versions(self, table, consumer, state)
+
     def run(
         self,
         operation: str,
@@ -248,8 +298,8 @@ class TxlogHook(BaseHook):
             allow_absolute_paths=self.allow_absolute_paths,
             single_writer=self.single_writer,
         )
-        chosen = make_runner(runner) if isinstance(runner, str) else runner
-        return chosen.run(self.with_settings(spec), log=self.log.info)
+        chosen = self.make_runner(runner) if isinstance(runner, str) else runner
+        return run_unless_done(chosen, self.with_settings(spec), log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection is usable: its base, its settings. Opens no table."""

@@ -1,6 +1,9 @@
-"""A job in a process of its own: `python -m airflow_txlog.jobs SPEC_FILE`.
+"""A job in a process of its own: `python -m airflow_txlog.jobs [--session KIND] SPEC_FILE`.
 
 The description comes from a file and the result goes to `result_uri`; nothing of either stands in the command line.
+`--session` says whose Spark it is: `local` (the default) is started by this process, `connect` is a server's, and
+`submitted` was started by `spark-submit` together with this process (`submitted_main`). A Spark is started,
+or asked for, where the job needs it; with `none` a job that does fails, has done nothing, and says so (`needs_spark`).
 Standard output has lines of the job alone. What any other prints, as Spark's JVM does, goes to standard error.
 The process ends when its standard input does, so that it dies with its parent, and on SIGTERM. Exit codes: 0 done, 75
 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
@@ -8,44 +11,86 @@ failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in fu
 
 from __future__ import annotations
 
+import argparse
+import atexit
 import contextlib
+import importlib
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from airflow_txlog.contract import JobResult, read_spec, write_document
+from airflow_txlog.contract import JobResult, JobSpec, read_spec, write_document
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.installation import LOCAL_DEFAULTS, not_started
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
 STOP_TIMEOUT_S = 3.0
+# The function that gives each kind of session. Named and not imported: they need the PySpark that may be broken.
+NO_SESSION = "none"
+SESSIONS = {
+    "local": "airflow_txlog.jobs.spark.session:local_session",
+    "connect": "airflow_txlog.jobs.spark.connect:connect_session",
+    "submitted": "airflow_txlog.jobs.spark.submitted:submitted_session",
+}
 
 
-def main(arguments: list[str]) -> int:
-    """Run the job that a spec file describes; the exit code."""
-    say = _own_output()
-    if len(arguments) != 1:
-        print("usage: python -m airflow_txlog.jobs SPEC_FILE", file=sys.stderr)
-        return EXIT_FAILED
-    threading.Thread(target=_die_with_parent, name="stdin", daemon=True).start()
-    signal.signal(signal.SIGTERM, _on_terminate)
+def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
+    """Run the job that a spec file describes; the exit code. `opened`: where this process finds a file that is named
+    as the submitter has it.
+    """
+    say = begin()
+    parser = argparse.ArgumentParser(prog="python -m airflow_txlog.jobs")
+    parser.add_argument("--session", default=_usual_session(), choices=sorted([*SESSIONS, NO_SESSION]))
+    parser.add_argument("spec_file", metavar="SPEC_FILE")
+    given = parser.parse_args(arguments)
     try:
-        spec = read_spec(arguments[0])
+        spec = read_spec(opened(given.spec_file))
     except TxlogError as error:
         say(f"{type(error).__name__}: {error}")
         return EXIT_FAILED
-    spark: Any = None
-    try:
-        # Here, so that a PySpark that is missing or broken is an error of the job.
-        from airflow_txlog.jobs.run import needs_spark, run_job  # noqa: PLC0415
-        from airflow_txlog.jobs.spark.session import local_session  # noqa: PLC0415
+    if spec.result_uri is not None:
+        spec = spec.replace(result_uri=opened(spec.result_uri))
+    return exit_code(run_in_session(spec, given.session, say))
 
-        spark = local_session(spec.spark_conf) if needs_spark(spec) else None
+
+def begin() -> Callable[[str], None]:
+    """What logs the lines of the job. From here on the process ends with its standard input, and by SIGTERM."""
+    say = _own_output()
+    # Its parent holds standard input open while it lives.
+    threading.Thread(target=leave_at_end_of, args=(0,), name="stdin", daemon=True).start()
+    signal.signal(signal.SIGTERM, _on_terminate)
+    return say
+
+
+def run_in_session(
+    spec: JobSpec, session: str, say: Callable[[str], None], begun: Callable[[Any], None] = lambda spark: None
+) -> JobResult:
+    """The result of the job, which is put at `spec.result_uri` where there is one. `begun` gets the session first."""
+    started: list[Any] = []
+
+    def start() -> Any:
+        if session == "local":
+            conf = {**LOCAL_DEFAULTS, **spec.spark_conf}
+            say(f"starting Spark: {conf['spark.master']}, {conf['spark.driver.memory']} of heap")
+        started.append(_session_of(session, spec.spark_conf))
+        begun(started[-1])
+        return started[-1]
+
+    try:
+        # PySpark's own client of Spark Connect imports it.
+        if session != "connect" or spec.operation.may_spare_spark or not spec.operation.needs_spark:
+            _without_pandas()
+        # Here, so that a package that is missing or broken is an error of the job.
+        from airflow_txlog.jobs.run import run_job  # noqa: PLC0415
+
+        # A cluster takes an application that never asks for it for one that failed.
+        spark = start() if session == "submitted" and spec.operation.needs_spark else None
     except Exception as error:
         result = JobResult(
             status="failed",
@@ -57,14 +102,52 @@ def main(arguments: list[str]) -> int:
         say(f"{spec.operation.name} failed: {result.error['type']}: {result.error['message']}")
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
-        return EXIT_FAILED
-    result = run_job(spec, spark, log=say)
-    if spark is not None:
+        return result
+    result = run_job(spec, spark, log=say, start=None if session == NO_SESSION else start)
+    for each in started:
         with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
-            spark.stop()
+            each.stop()
+    return result
+
+
+def exit_code(result: JobResult) -> int:
+    """How a process ends that has this result."""
     if result.error is None:
         return EXIT_DONE
     return EXIT_RETRY if result.error["retryable"] else EXIT_FAILED
+
+
+def _usual_session() -> str:
+    """`submitted` under spark-submit, where a local Spark of our own would ignore the cluster that was asked for."""
+    return "submitted" if "PYSPARK_GATEWAY_PORT" in os.environ else "local"
+
+
+class _NoPandas:
+    """Among the finders of modules: there is no pandas."""
+
+    def find_spec(self, name: str, *more: Any) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not looked for here", name=name)
+
+
+def _without_pandas() -> None:
+    """Keep pyarrow from importing pandas where that is installed: a third of a second and 40 MB, for nothing.
+
+    It looks for it once, with the first array that it makes of a list; what asks it for pandas later gets it.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - where nothing is to be run, nothing is imported
+
+    blocked: Any = _NoPandas()
+    sys.meta_path.insert(0, blocked)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(blocked)
+
+
+def _session_of(kind: str, spark_conf: Mapping[str, str]) -> Any:
+    module, _, name = SESSIONS[kind].partition(":")
+    return getattr(importlib.import_module(module), name)(spark_conf)
 
 
 def _own_output() -> Callable[[str], None]:
@@ -76,13 +159,32 @@ def _own_output() -> Callable[[str], None]:
     def say(line: str) -> None:
         print(line, file=own, flush=True)
 
+    # What the engine and the stores log holds no value, as the lines of the job do.
+    log = logging.getLogger("airflow_txlog")
+    log.addHandler(_Lines(say))
+    log.setLevel(logging.INFO)
+    log.propagate = False
     return say
 
 
-def _die_with_parent() -> None:
-    """Wait for the end of standard input, which the parent holds open while it lives."""
+class _Lines(logging.Handler):
+    """Says what is logged, as one line."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        head = "" if record.levelno <= logging.INFO else f"{record.levelname}: "
+        # The task may be gone, and what logs is perhaps in the middle of a commit.
+        with contextlib.suppress(OSError):
+            self._say(head + " ".join(record.getMessage().split("\n")))
+
+
+def leave_at_end_of(descriptor: int) -> None:
+    """Wait for the end of an input that another process holds open while it lives, and end this one."""
     # Not through sys.stdin: this thread would hold its lock when the interpreter shuts down.
-    while os.read(0, 4096):
+    while os.read(descriptor, 4096):
         pass
     _leave()
 
@@ -101,12 +203,23 @@ def _leave() -> None:
 
 
 def _cancel_jobs() -> None:
+    if "pyspark" not in sys.modules:
+        return
     from pyspark import SparkContext  # noqa: PLC0415 - only where there is something to cancel
+
+    from airflow_txlog.jobs.spark.connect import end_sessions  # noqa: PLC0415
 
     running = SparkContext._active_spark_context
     if running is not None:
         running.cancelAllJobs()
+    end_sessions()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if "pyspark.sql.connect" not in sys.modules:
+        sys.exit(code)
+    # A task on a server waits for no more than what is left to tidy: taking the interpreter apart takes a fifth of a
+    # second, and a thread of gRPC may wait for a server that is gone.
+    atexit._run_exitfuncs()
+    os._exit(code)

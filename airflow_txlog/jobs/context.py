@@ -9,19 +9,23 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import watched
+from airflow_txlog.limits import MIB, SMALL_JOB
 from airflow_txlog.records import Operation
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
+from airflow_txlog.wording import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Log = Callable[[str], None]
 
@@ -151,13 +155,17 @@ class FixedTexts:
 class JobContext(LogContext):
     """One job while it runs, with its Spark. Used by one thread."""
 
-    spark: SparkSession
+    session: SparkSession | None
+    """Its Spark; None for a job that is tried without, of which `bytes_allowed` is what it may read at once."""
     current_time: CurrentTime
     """The time that the job's texts and the table's rules name: of its start, or of the earlier try that it goes on."""
     texts: FixedTexts
     """The author's texts, with the current time fixed."""
     parallelism: int
-    """How many tasks Spark runs at once."""
+    """How many tasks run at once."""
+    bytes_allowed: int = 0
+    bytes_planned: int = 0
+    """The most that was read at once without Spark."""
     job_id: str = field(init=False)
     views: list[str] = field(default_factory=list)
     saved_inputs: SavedInputs = field(default_factory=SavedInputs)
@@ -168,8 +176,37 @@ class JobContext(LogContext):
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Measures what runs inside as a step of the result; while it runs long, logs how far it is."""
-        with super().step(name), watched(self.spark, name, self.log):
+        watching = contextlib.nullcontext() if self.session is None else watched(self.session, name, self.log)
+        with super().step(name), watching:
             yield
+
+    @property
+    def spark(self) -> SparkSession:
+        """Raises NeedsSpark in a job that is tried without."""
+        if self.session is None:
+            raise NeedsSpark("a step of the job is a query")
+        return self.session
+
+    @property
+    def is_ansi(self) -> bool:
+        """Whether a cast that does not fit fails, as far as this job's own settings say where there is no Spark."""
+        name, default = "spark.sql.ansi.enabled", "true"
+        if self.session is None:
+            return self.spec.spark_conf.get(name, default).lower() == "true"
+        return self.session.conf.get(name, default) == "true"
+
+    def check_small(self, sizes: Sequence[int]) -> None:
+        """Raises NeedsSpark where a job that is tried without is to read files of these sizes, and they are many."""
+        if self.session is not None:
+            return
+        # A store takes as long for a request as for a megabyte.
+        weight = sum(max(size, MIB) for size in sizes)
+        if weight > self.bytes_allowed:
+            raise NeedsSpark(
+                f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes are to be read, and {SMALL_JOB.setting} allows "
+                f"{self.bytes_allowed}, each file counted as {MIB} at least"
+            )
+        self.bytes_planned = max(self.bytes_planned, sum(sizes))
 
     @property
     def operation(self) -> Operation:
@@ -204,7 +241,7 @@ class JobContext(LogContext):
 
     def drop_views(self) -> None:
         """Forget the temporary views of this job."""
-        for name in self.views:
+        for name in [] if self.session is None else self.views:
             with contextlib.suppress(Exception):  # the session may be gone
                 self.spark.catalog.dropTempView(name)
         self.views.clear()

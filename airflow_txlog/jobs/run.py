@@ -8,65 +8,118 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import zoneinfo
 from collections.abc import Callable
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.application import remove_saved_work
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec, JobError
+from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
-from airflow_txlog.jobs.files.source_listing import check_reachable
+from airflow_txlog.jobs.files.here import THREADS
+from airflow_txlog.jobs.files.places import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
+from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.instants import CurrentTime
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
-from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.current_time import fix_current_time
+from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.locations import scheme_of
 from airflow_txlog.storage import Access
 from airflow_txlog.wording import job_lines
 
-
-def needs_spark(spec: JobSpec) -> bool:
-    """Whether the job evaluates SQL; without that it needs no session, and saves the ten seconds of its start."""
-    return spec.operation.needs_spark
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def run_job(spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None) -> JobResult:
+StartSpark = Callable[[], "SparkSession"]
+
+
+def run_job(
+    spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None, start: StartSpark | None = None
+) -> JobResult:
     """Run the job, and put its result at `spec.result_uri` where there is one.
 
     `spark`: a session that runs nothing else meanwhile, best one of `session.local_session`: the source's views are
-    made in it and dropped. None will do where `needs_spark` says so. `log` gets lines for people.
+    made in it and dropped. Without it a job that may spare Spark is tried without, and where it needs Spark, `start`
+    gives the session; without that too, the result is an error with the fact `needs_spark`, and nothing was staged.
+    `log` gets lines for people.
 
     Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result cannot be put
     where it belongs.
     """
     say = log or (lambda line: None)
     say(f"{spec.operation.name} {spec.table_uri}")
-    context: LogContext | None = None
+    contexts: list[LogContext] = []
     try:
-        table = Table.at(spec.table_uri, Access.of(spec), strict_writers=spec.strict_writers)
-        if not needs_spark(spec):
-            context = LogContext(spec=spec, table=table, log=say)
-            result = _job_of(spec)(context)
-        else:
-            if spark is None:
-                raise InvalidJobSpec(f"{spec.operation.name} needs a Spark session.", argument="operation")
-            check_meaning(spec.spark_conf, spec.time_zone)
-            check_reachable(table.uri)
-            with job_settings(spark, spec.time_zone):
-                job = context = begin_job(spec, spark, table, say)
-                result = _run_rows(job)
+        result = _run(spec, spark, start, say, contexts)
     except Exception as error:
-        result = _failed(spec, context, error, say)
+        result = _failed(spec, contexts[-1] if contexts else None, error, say)
     # The result first: what was committed must reach the operator, whatever becomes of a line for people.
     if spec.result_uri is not None:
         write_document(spec.result_uri, result.to_json())
     for line in job_lines(result):
         say(line)
     return result
+
+
+def _run(
+    spec: JobSpec, spark: SparkSession | None, start: StartSpark | None, say: Log, contexts: list[LogContext]
+) -> JobResult:
+    """The result of a job that succeeds. What it began with is added to `contexts`."""
+    table = Table.at(spec.table_uri, Access.of(spec), strict_writers=spec.strict_writers)
+    if not spec.operation.needs_spark:
+        contexts.append(LogContext(spec=spec, table=table, log=say))
+        return _job_of(spec)(contexts[-1])
+    check_meaning(spec.spark_conf, spec.time_zone)
+    check_reachable(table.uri)
+    if spark is None:
+        try:
+            return _run_without(spec, table, say, contexts)
+        except NeedsSpark as needed:
+            if start is None:
+                raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
+            say(f"Spark is needed: {needed}")
+        try:
+            spark = start()
+        except Exception as error:
+            raise not_started(error) from error
+    with job_settings(spark, spec.time_zone, spec.spark_conf):
+        job = begin_job(spec, spark, table, say)
+        contexts.append(job)
+        return _run_rows(job)
+
+
+def _run_without(spec: JobSpec, table: Table, say: Log, contexts: list[LogContext]) -> JobResult:
+    """The result of the job by this process alone. Raises NeedsSpark, and then nothing is staged."""
+    if not spec.operation.may_spare_spark:
+        raise NeedsSpark("the job evaluates SQL, or reads what only Spark reads")
+    if not _is_known_zone(spec.time_zone):
+        raise NeedsSpark(f"whether there is a time zone {spec.time_zone!r} is for it to say")
+    job = begin_job(spec, None, table, say)
+    contexts.append(job)
+    result = _run_rows(job)
+    say(
+        f"without Spark: nothing to evaluate was SQL, and at most {job.bytes_planned} bytes were read at once, of "
+        f"{job.bytes_allowed} that {SMALL_JOB.setting} allows"
+    )
+    return result
+
+
+def _is_known_zone(name: str) -> bool:
+    if name == "UTC":
+        return True
+    # Python takes files beside the zones for zones, which Java does not know: posix/Europe/Berlin, Factory.
+    if "/" not in name or not name[0].isupper():
+        return False
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return False
+    return True
 
 
 def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
@@ -76,37 +129,50 @@ def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
     return job
 
 
-def begin_job(spec: JobSpec, spark: SparkSession, table: Table, log: Log) -> JobContext:
+def begin_job(spec: JobSpec, spark: SparkSession | None, table: Table, log: Log) -> JobContext:
     """The context of a job that starts now: from here on the current time in its texts stands still.
 
-    The session must be in the job's time zone. Raises InvalidJobSpec for a parameter with a name of ours.
+    The session must be in the job's time zone; None for a job that is tried without. Raises InvalidJobSpec for a
+    parameter with a name of ours.
     """
     current_time = CurrentTime(spark)
     return JobContext(
         spec=spec,
-        spark=spark,
+        session=spark,
         table=table,
         log=log,
         current_time=current_time,
         texts=fix_current_time(spec, current_time),
-        parallelism=default_parallelism(spark),
+        parallelism=THREADS if spark is None else default_parallelism(spark),
+        bytes_allowed=SMALL_JOB.allowed,
     )
 
 
 def _run_rows(context: JobContext) -> JobResult:
     spec = context.spec
     try:
-        with context.step("prepare"):
-            ship(context.spark)
+        if context.session is not None:
+            _prepare(context, context.session)
         result = _job_of(spec)(context)
     except Exception as error:
-        if not (context.work_folder is not None and _may_be_retried(context.spec, error)):
+        is_tried_again = isinstance(error, NeedsSpark) or _may_be_retried(context.spec, error)
+        if not (context.work_folder is not None and is_tried_again):
             _remove_inputs(context)
         raise
     finally:
         context.drop_views()
     _remove_inputs(context)
     return result
+
+
+def _prepare(context: JobContext, spark: SparkSession) -> None:
+    """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
+    from airflow_txlog.jobs.spark.executors import check_executors  # noqa: PLC0415 - only with Spark
+    from airflow_txlog.jobs.spark.shipping import ship  # noqa: PLC0415
+
+    with context.step("prepare"):
+        ship(spark)
+        check_executors(spark, context.parallelism, scheme_of(context.root), context.log)
 
 
 def _may_be_retried(spec: JobSpec, error: Exception) -> bool:

@@ -1,4 +1,44 @@
-"""The operators: each describes one job on one table, has it run, and reports the result.
+"""The operators, by one import path: each describes one job on one table, has it run, and reports the result.
 
-Import them from their modules: `write`, `merge`, `delete`, `checkpoint`, `vacuum`; `sources` builds what they read.
+`files`, `table` and `query` make what they read; `when_matched_update` and its siblings the clauses of a merge.
 """
+
+from airflow_txlog.operators.checkpoint import CheckpointOperator
+from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.merge import (
+    DeltaMergeOperator,
+    when_matched_delete,
+    when_matched_update,
+    when_not_matched_by_source_delete,
+    when_not_matched_by_source_update,
+    when_not_matched_insert,
+)
+from airflow_txlog.operators.optimize import DeltaOptimizeOperator
+from airflow_txlog.operators.restore import DeltaRestoreOperator
+from airflow_txlog.operators.sources import files, query, table
+from airflow_txlog.operators.truncate import DeltaTruncateOperator
+from airflow_txlog.operators.update import DeltaUpdateOperator
+from airflow_txlog.operators.upsert import DeltaUpsertOperator
+from airflow_txlog.operators.vacuum import VacuumOperator
+from airflow_txlog.operators.write import DeltaWriteOperator
+
+__all__ = [
+    "CheckpointOperator",
+    "DeltaDeleteOperator",
+    "DeltaMergeOperator",
+    "DeltaOptimizeOperator",
+    "DeltaRestoreOperator",
+    "DeltaTruncateOperator",
+    "DeltaUpdateOperator",
+    "DeltaUpsertOperator",
+    "DeltaWriteOperator",
+    "VacuumOperator",
+    "files",
+    "query",
+    "table",
+    "when_matched_delete",
+    "when_matched_update",
+    "when_not_matched_by_source_delete",
+    "when_not_matched_by_source_update",
+    "when_not_matched_insert",
+]

@@ -6,30 +6,38 @@ operator reads no connection, no configuration and no file, so that a DAG parses
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import Asset, BaseOperator, conf
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
-from airflow_txlog.operators.given import column_list, has_template, null_refusal, parameter_map, path_text, text_map
+from airflow_txlog.hooks.asset_events import fill_asset_events
+from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
+from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.records import Operation, read_operation
-from airflow_txlog.runners import Runner, check_runner, make_runner
-from airflow_txlog.wording import event_extra, task_lines, xcom_of
+from airflow_txlog.runners import DurableRunner, Runner, check_runner, not_deferrable, run_unless_done
+from airflow_txlog.wording import task_lines, xcom_of
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+except ImportError:
+    # As earlier releases of Airflow have it.
+    from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_txlog.contract import ApplicationTransaction
     from airflow_txlog.hooks.txlog import TxlogHook
 
 
-class TxlogOperator(BaseOperator):
+class TxlogOperator(RenderedOperator):
     """Base of the operators: one job on one table.
 
     :param table_uri: the table: an absolute path, a URI, or with a connection that has a base folder a name under it.
@@ -38,25 +46,34 @@ class TxlogOperator(BaseOperator):
     :param storage_conn_id: a connection of type `aws`, `google_cloud_platform`, `wasb` or `adls`, whose credentials
         open the table's store; None takes the one that the extra of `txlog_conn_id` names, else each process uses its
         own identity. It is read when the task runs (docs/credentials.md).
-    :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares), or a
-        `Runner`; None takes the connection's, else `[txlog] runner` of the configuration, else "child".
+    :param spark_conn_id: the connection of the cluster, for a runner that has one; None takes the one that the extra of
+        `txlog_conn_id` names.
+    :param runner: "child" (a child process of the task), "in_process" (a Spark session that the process shares),
+        "warm" (a Spark that the tasks of this machine share), "connect" (a Spark Connect server, which a
+        `spark_conn_id` of type `spark_connect` names), "submit" (a cluster by `spark-submit`, which one of type `spark`
+        names; docs/runners.md), or a `Runner`; None takes the connection's, else `[txlog] runner` of the configuration,
+        else "child".
     :param spark_conf: Spark settings of this job, over those of the connection. No secrets: they are shown in the UI.
         They may tune by numbers, sizes, times and true or false; any other needs `unrestricted`. (templated)
     :param unrestricted: what is yours entirely, with no template that puts another person's text into it, and may
         therefore load code: "spark_conf"; "query", the SQL of a source, which may then also run programs and read any
         file or catalog; "options", those of file sources.
     :param time_zone: the time zone in which SQL texts are understood.
+    :param deferrable: wait for the job in the triggerer, and hold no worker meanwhile. Only for a cluster that runs the
+        job's driver itself (`submit` in cluster mode); refused elsewhere.
     :param conflict_deadline_s: how long, in seconds, the job itself goes on after losing to another commit, before
         the conflict is given to Airflow's retries. What was found and staged, and what still holds, is not done again.
+    :param emit_without_change: make the asset events of `outlets` also where no row changed (docs/waiting.md).
+    :param emit_partitions: make one asset event for each partition that changed, for DAGs that are scheduled by
+        partitions (Airflow 3.3); a DAG that is scheduled by the asset as a whole gets none of them.
 
     A template that renders to None or to an undefined name fails the task in every argument. What needs no rendering is
-    checked when the DAG is parsed. A task that finds nothing to do succeeds and emits no asset event.
+    checked when the DAG is parsed. A task that changes no row succeeds and emits no asset event.
     A task that fails is retried by `TxlogRetryPolicy` only for what running again can win (set `retries`); give
     `retry_policy=` to replace it.
     """
 
     operation: ClassVar[type[Operation]]
-    nullable_parameters: Collection[str] = ()
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
 
@@ -66,24 +83,33 @@ class TxlogOperator(BaseOperator):
         table_uri: str,
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
+        spark_conn_id: str | None = None,
         runner: str | Runner | None = None,
         spark_conf: Mapping[str, Any] | None = None,
         unrestricted: str | Collection[str] = (),
         time_zone: str = "UTC",
         conflict_deadline_s: int = 3600,
+        deferrable: bool = False,
+        emit_without_change: bool = False,
+        emit_partitions: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.table_uri = path_text(table_uri)
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
+        self.spark_conn_id = spark_conn_id
         self.runner = runner
         self.spark_conf = spark_conf
         self.unrestricted = (unrestricted,) if isinstance(unrestricted, str) else tuple(unrestricted)
         self.time_zone = time_zone
         self.conflict_deadline_s = conflict_deadline_s
+        self.deferrable = deferrable
+        self.emit_without_change = emit_without_change
+        self.emit_partitions = emit_partitions
         self._running: Runner | None = None
         self._spec_of_work: JobSpec | None = None
+        self._durable_runner: DurableRunner | None = None
         # After super().__init__, which has applied the author's argument or default_args.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy()
@@ -93,7 +119,7 @@ class TxlogOperator(BaseOperator):
         """The hook of this operator's connection."""
         from airflow_txlog.hooks.txlog import TxlogHook
 
-        return TxlogHook(self.txlog_conn_id, self.storage_conn_id)
+        return TxlogHook(self.txlog_conn_id, self.storage_conn_id, self.spark_conn_id)
 
     def job_arguments(self) -> dict[str, Any]:
         """The fields of the operation's record, from the rendered fields of this operator."""
@@ -106,6 +132,8 @@ class TxlogOperator(BaseOperator):
         """
         if isinstance(self.runner, str):
             check_runner(self.runner)
+            if self.deferrable and self.runner != "submit":
+                raise not_deferrable(self.runner)
         # With a connection, a name is joined to its base, which is known only when the task runs.
         uri = self.table_uri if self.txlog_conn_id is None or not isinstance(self.table_uri, str) else "/"
         try:
@@ -120,59 +148,29 @@ class TxlogOperator(BaseOperator):
         """The arguments of this operator that make an argument of the job."""
         return (argument,)
 
-    def render_template(
-        self,
-        content: Any,
-        context: Context,
-        jinja_env: jinja2.Environment | None = None,
-        seen_oids: set[int] | None = None,
-    ) -> Any:
-        """What Airflow renders, but for a template with an expression that is None or undefined.
-
-        That is null for a parameter that may be null, and InvalidJobSpec anywhere else: as a text it would be a value
-        that no row has, a table of that name, or a key that all work shares.
-        """
-        if not isinstance(content, str):
-            value = super().render_template(content, context, jinja_env, seen_oids)
-            if value is None and hasattr(content, "resolve"):
-                return self._null_of(content, "is another task's output, which is None", is_all_null=True)
-            return value
-        is_null = False
-        env = jinja_env or self.get_template_env()
-
-        def look(value: Any) -> Any:
-            nonlocal is_null
-            is_undefined = isinstance(value, env.undefined)
-            is_null = is_null or value is None or is_undefined
-            # An undefined name raises when it becomes a text, without a word on the argument.
-            return "" if is_undefined else value
-
-        rendered = super().render_template(content, context, env.overlay(finalize=look), seen_oids)
-        if not is_null:
-            return rendered
-        found = f"has the template {content!r}, which renders to None"
-        return self._null_of(content, found, is_all_null=str(rendered) in ("None", ""))
-
-    def _null_of(self, content: Any, found: str, *, is_all_null: bool) -> None:
-        """None where all places of the content are parameters that may be null; else raises InvalidJobSpec."""
-        places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
-        may_be_null = {f"parameters.{name}" for name in self.nullable_parameters}
-        if is_all_null and places and may_be_null.issuperset(places):
-            return
-        place = next((place for place in places if place not in may_be_null), "an argument")
-        raise_for_airflow(InvalidJobSpec(null_refusal(place, found), argument=place))
-
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
         """The application transaction of this try; None for operations that carry none (soundness B5)."""
         return None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the job and return its small XCom: version, read_version, operation, status, metrics, files, seconds."""
+        return self._execute(context, run_unless_done)
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on once the triggerer has seen the end of the job, or cannot see the job any more."""
+        self.log.info("%s", event["text"])
+        return self._execute(context, lambda runner, spec, *, log: runner.resume(spec, log=log))
+
+    def _execute(self, context: Context, run: Callable[..., JobResult]) -> dict[str, Any]:
         try:
             spec = self._spec_of_work = self.job_spec(context)
             self._running = self._make_runner()
             started_s = time.perf_counter()
-            result = self._running.run(spec, log=self.log.info)
+            if isinstance(self._running, DurableRunner):
+                spec = self._spec_of_work = self._durable(self._running, spec, context)
+            elif self.deferrable:
+                raise not_deferrable(type(self._running).__name__)
+            result = run(self._running, spec, log=self.log.info)
         except TxlogError as error:
             raise_for_airflow(error)
         finally:
@@ -180,12 +178,47 @@ class TxlogOperator(BaseOperator):
         seconds = time.perf_counter() - started_s
         for line in task_lines(result):
             self.log.info("%s", line)
-        if result.status == "nothing_to_do":
-            # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
-            self.outlets = []
-        self._fill_asset_events(context, result)
+        fill_asset_events(
+            self, context, result, without_change=self.emit_without_change, by_partition=self.emit_partitions
+        )
         report_result(context, result, seconds)
         return xcom_of(result, seconds)
+
+    def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
+        """The spec of a job that may outlive this process: with a key by which every try of the task finds it."""
+        from airflow_txlog.hooks.work_key import saved_work_key
+        from airflow_txlog.operators.identity import job_identity
+
+        application = spec.application
+        if application is None:
+            spec = spec.replace(saved_work_key=saved_work_key(job_identity(context)))
+        elif not application.check_digest and application.version > 1:
+            # The task was cleared. What ran before that is not to be done beside this.
+            before = dataclasses.replace(application, version=application.version - 1)
+            runner.cancel(spec.replace(application=before, saved_work_key=saved_work_key(before)), log=self.log.info)
+        self._durable_runner = runner
+        if self.deferrable:
+            runner.instead_of_waiting = self._wait_in_triggerer
+        return spec
+
+    def _wait_in_triggerer(self, name: str) -> NoReturn:
+        from airflow_txlog.triggers.submitted_job import SubmittedJobTrigger
+
+        conn_id = self.hook.spark_conn_id_for("submit")
+        assert conn_id is not None, "its runner has opened it"
+        self.log.info("waiting for %s in the triggerer", name)
+        trigger = SubmittedJobTrigger(spark_conn_id=conn_id, name=name)
+        self.defer(trigger=trigger, method_name="resume", timeout=self.execution_timeout)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Airflow's; where the wait in the triggerer took too long, the job is cancelled before the task fails."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            spec, runner = self.job_spec(context), self._make_runner()
+            if isinstance(runner, DurableRunner):
+                runner.cancel(self._durable(runner, spec, context), log=self.log.info)
+            raise
 
     def job_spec(self, context: Mapping[str, Any]) -> JobSpec:
         """The validated description of the job. Reads the connection, and for a data-changing job the table."""
@@ -230,13 +263,7 @@ class TxlogOperator(BaseOperator):
         if self.runner is not None and not isinstance(self.runner, str):
             return self.runner
         name = self.runner or self.hook.runner_name or conf.get("txlog", "runner", fallback="") or "child"
-        return make_runner(name)
-
-    def _fill_asset_events(self, context: Mapping[str, Any], result: JobResult) -> None:
-        """Put the version into the asset events of this task, for the DAGs that they schedule."""
-        for outlet in self.outlets or ():
-            if isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra.update(event_extra(result))
+        return self.hook.make_runner(name)
 
 
 class ExactlyOnceOperator(TxlogOperator):
@@ -279,6 +306,9 @@ def _forget_saved_work(context: Any) -> None:
     from airflow_txlog.application import forget_saved_work
 
     try:
+        if task._durable_runner is not None:
+            # Where the task failed without its job: no try comes that would wait for it.
+            task._durable_runner.cancel(spec, log=task.log.info)
         forget_saved_work(spec)
     except Exception as error:
         task.log.warning(
@@ -303,6 +333,10 @@ class DataChangingOperator(ExactlyOnceOperator):
         numbers, dates, datetimes, Decimals, bytes, or lists of them. (templated)
     :param nullable_parameters: the names of parameters that may be null. Any other that is None, or whose template
         renders to None, fails the task: a comparison with null is true of no row.
+    :param sensitive: the values of `parameters` are personal data: Airflow's Rendered Templates, and with them its
+        database, show asterisks, and so does the task's log for the texts among them (the first hundred, of five
+        characters and more). Every try renders them anew. What a DAG file says as a literal, and what
+        another task pushed as an XCom, Airflow keeps all the same.
     """
 
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_predicate", "parameters")
@@ -313,9 +347,11 @@ class DataChangingOperator(ExactlyOnceOperator):
         partition_predicate: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         nullable_parameters: str | Collection[str] = (),
+        sensitive: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.sensitive = sensitive
         self.partition_predicate = partition_predicate
         self.parameters = parameters
         self.nullable_parameters = column_list("nullable_parameters", nullable_parameters) or ()
@@ -325,15 +361,3 @@ class DataChangingOperator(ExactlyOnceOperator):
             "partition_predicate": self.partition_predicate,
             "parameters": parameter_map(self.parameters, self.nullable_parameters),
         }
-
-
-def _places(name: str, value: Any, content: Any) -> Iterator[str]:
-    """Where a text, or another task's output, stands in an argument: `parameters.day`, `keys[2]`."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _places(f"{name}.{key}", item, content)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _places(f"{name}[{index}]", item, content)
-    elif value is content or (isinstance(value, str) and isinstance(content, str) and value == content):
-        yield name

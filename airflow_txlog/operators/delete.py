@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.operators.arguments.given import source_of
+from airflow_txlog.operators.arguments.personal import revealed
 from airflow_txlog.operators.base import DataChangingOperator
-from airflow_txlog.operators.given import source_of
 from airflow_txlog.parameters import encode_parameter
 from airflow_txlog.records import Delete, Operation
 
@@ -26,6 +27,8 @@ class DeltaDeleteOperator(DataChangingOperator):
         (templated)
     :param require_match: fail, changing nothing, where the predicate is true of no row (MatchNotFound), or a key is in
         no row (KeysNotFound).
+    :param sensitive: as of `DataChangingOperator`, but True by default, and of `keys` too: what is deleted is often a
+        person's.
 
     Example: `DeltaDeleteOperator(task_id="forget", table_uri="/lake/users", key_column="user_id",
     keys=files("/in/requests", format="csv", schema="user_id STRING"))`. Other arguments: `DataChangingOperator` and
@@ -49,11 +52,12 @@ class DeltaDeleteOperator(DataChangingOperator):
         key_column: str | None = None,
         source_column: str | None = None,
         require_match: bool = False,
+        sensitive: bool = True,
         **kwargs: Any,
     ) -> None:
         if predicate is None and key_column is None:
             raise TypeError("DeltaDeleteOperator needs a predicate, or keys and key_column")
-        super().__init__(**kwargs)
+        super().__init__(sensitive=sensitive, **kwargs)
         self.predicate = predicate
         self.keys = keys
         self.key_column = key_column
@@ -88,6 +92,7 @@ class DeltaDeleteOperator(DataChangingOperator):
 
 
 def _described(column: str | None, keys: Any, source_column: str | None) -> dict[str, Any]:
+    keys = revealed(keys)
     if isinstance(keys, Mapping):
         return {"column": column, "source": source_of(keys, "keys"), "source_column": source_column}
     if isinstance(keys, str) or not isinstance(keys, Sequence):

@@ -208,6 +208,13 @@ def app_id_of(ti: Any, deployment: str) -> str:
     return f"{prefix}/{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}"
 
 
+def job_identity(context: Mapping[str, Any]) -> ApplicationTransaction:
+    """What names the job of a task that carries no transaction, the same for every try until the task is cleared."""
+    ti = context["ti"]
+    deployment = deployment_id() or _iso(_run_started(context)) or "none"
+    return ApplicationTransaction(app_id=app_id_of(ti, deployment), version=int(ti.max_tries))
+
+
 def deployment_id() -> str:
     """The name that the configuration gives to this Airflow deployment; empty where it gives none."""
     return str(conf.get("txlog", "deployment_id", fallback="") or "")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from airflow_txlog.operators.given import has_template, is_output, path_text, text_map
+from airflow_txlog.operators.arguments.given import has_template, is_output, path_text, text_map
 
 
 def files(

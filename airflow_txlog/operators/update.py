@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_txlog.operators.arguments.given import expression_map
 from airflow_txlog.operators.base import DataChangingOperator
-from airflow_txlog.operators.given import expression_map
 from airflow_txlog.records import Operation, Update
 
 

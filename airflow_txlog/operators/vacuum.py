@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from airflow_txlog.operators.arguments.given import path_text
 from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.operators.given import path_text
 from airflow_txlog.records import Operation, Vacuum
 
 

@@ -59,11 +59,27 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
         "a process died; the next try finds the application transaction, or goes on with what was saved. "
         'Work without one is left to Airflow with `otherwise="default"`',
     ),
+    errors.ClusterLost: (
+        Ring.POLICY,
+        "as `JobLost`: the cluster may be back, and the next try finds the transaction, the job that still runs, or "
+        "what was saved",
+    ),
+    errors.ExecutorsLost: (
+        Ring.POLICY,
+        "as `JobLost`: other machines may live longer, and the next try goes on with what was saved",
+    ),
+    errors.SparkUnavailable: (
+        Ring.POLICY,
+        "this try has begun nothing; the cluster or the server may answer again, and a warm one is started anew",
+    ),
+    errors.NoExecutors: (Ring.POLICY, "nothing was done, and a busy cluster may have room later"),
     errors.JobError: (
         Ring.AIRFLOW,
         "Spark or the machine: a full disk, a permission, a store that does not answer, Spark that does not start",
     ),
     errors.CredentialsUnavailable: (Ring.AIRFLOW, "a secrets backend or a token service may answer again"),
+    errors.UnfitExecutor: (Ring.AIRFLOW, "another machine may have what is missing on this one"),
+    errors.OutOfMemory: (Ring.AIRFLOW, "the next try has no more memory, but may have less beside it"),
     errors.SourceNotFound: (Ring.AIRFLOW, "the file or the table may arrive"),
     errors.CommitOverwritten: (Ring.NONE, "the same writer would overwrite the next commit too"),
     errors.OverwritingWriter: (Ring.NONE, "the same writer would overwrite our commits"),

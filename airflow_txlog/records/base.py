@@ -59,6 +59,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """The named parameters of the SQL texts as Python values: date, datetime, Decimal, bytes, str, numbers."""
         return {}
 
+    @property
+    def may_spare_spark(self) -> bool:
+        """Whether a job that `needs_spark` is tried without it first: nothing in it is SQL, and it may be small.
+
+        The job finds out whether it is; a step that needs Spark all the same ends the try before anything is staged.
+        """
+        return False
+
+    @property
+    def likely_spares_spark(self) -> bool:
+        """Whether it is worth a process of its own to find out, where the process that has Spark cannot try without."""
+        return self.may_spare_spark
+
     def arguments(self) -> dict[str, Any]:
         """The fields as JSON has them, all of them."""
         data: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))

@@ -23,7 +23,7 @@ from airflow_txlog.records.fields import (
     Version,
 )
 from airflow_txlog.records.refusals import want
-from airflow_txlog.records.sources import AnyKeys
+from airflow_txlog.records.sources import AnyKeys, KeyValues, TableView
 
 _JOBS = "airflow_txlog.jobs.operations"
 
@@ -77,6 +77,16 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
         """Keys stand in place of a predicate."""
         possible = self.keys is None or self.predicate is None
         want("arguments.predicate", possible, "null where keys are given", self.predicate)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        """A predicate may be about partition columns alone, in a form that Spark need not judge."""
+        keys = self.keys
+        return keys is None or isinstance(keys, KeyValues) or isinstance(keys.source, TableView)
+
+    @property
+    def likely_spares_spark(self) -> bool:
+        return self.may_spare_spark and self.predicate is None
 
 
 @register

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import JobLost, TxlogError
@@ -30,6 +30,34 @@ class Runner(Protocol):
         """Stop the running job, if there is one. What it has committed stays; what it has staged is never named."""
 
 
+@runtime_checkable
+class DurableRunner(Runner, Protocol):
+    """A runner whose job outlives the process that submits it, and is found again by every later try of its work."""
+
+    instead_of_waiting: Callable[[str], NoReturn] | None
+    """Called with the name of the running job, where another process is to wait for it. It raises."""
+
+    def resume(self, spec: JobSpec, *, log: Log) -> JobResult:
+        """As `run`, for a try that has submitted its job and waited elsewhere: nothing is submitted again."""
+
+    def cancel(self, spec: JobSpec, *, log: Log) -> None:
+        """Cancel the job of this work that an earlier process has submitted, and log what became of it."""
+
+
+def run_unless_done(runner: Runner, spec: JobSpec, *, log: Log) -> JobResult:
+    """`runner.run`, unless the table's log shows that an earlier try has done the work: that needs no Spark to know.
+
+    The first try of a task is not looked up. What the log does not answer, the job finds out.
+    """
+    if spec.operation.needs_spark and spec.annotations.get("try_number") != 1:
+        with contextlib.suppress(Exception):
+            done = result_of_done(spec)
+            if done is not None:
+                log("the table's log shows that an earlier try has done this work: nothing is started")
+                return done
+    return runner.run(spec, log=log)
+
+
 def result_or_error(spec: JobSpec, result: JobResult) -> JobResult:
     """The result itself, unless it is "failed": then its typed error is raised, or what `result_of_lost` gives."""
     error = result.typed_error()
@@ -45,18 +73,28 @@ def result_of_lost(spec: JobSpec, error: JobLost) -> JobResult:
 
     Raises the error itself where the log does not show it, or does not answer; and what the lookup refuses to answer.
     """
-    # Here: a DAG file that names a runner is parsed without the engine.
-    from airflow_txlog.application import find_done, forget_saved_work
-
     try:
-        done = find_done(spec)
+        done = result_of_done(spec)
     except TxlogError:
         raise
     except Exception as unanswered:
         raise error from unanswered
     if done is None:
         raise error
-    with contextlib.suppress(Exception):
-        # The job itself did not come to it. What cannot be deleted is left to a VACUUM.
-        forget_saved_work(spec)
+    return done
+
+
+def result_of_done(spec: JobSpec) -> JobResult | None:
+    """The result of work that the table's log shows, as "already_done"; None where it does not.
+
+    Raises what the lookup refuses to answer.
+    """
+    # Here: a DAG file that names a runner is parsed without the engine.
+    from airflow_txlog.application import find_done, forget_saved_work
+
+    done = find_done(spec)
+    if done is not None:
+        with contextlib.suppress(Exception):
+            # The job itself did not come to it. What cannot be deleted is left to a VACUUM.
+            forget_saved_work(spec)
     return done

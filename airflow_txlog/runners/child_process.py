@@ -12,25 +12,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result
+from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result, write_document
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.errors import JobError, JobLost
+from airflow_txlog.errors import JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.installation import DISK_FULL
 from airflow_txlog.runners.base import Log, result_of_lost, result_or_error
-from airflow_txlog.runners.credentials_endpoint import credentials_environment
 from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 
+# What runs a job, whatever Spark it is for.
+JOB = (sys.executable, "-m", "airflow_txlog.jobs")
+WITHOUT_SPARK = (*JOB, "--session", "none")
 TERMINATION_GRACE_S = 5.0
 STOP_POLL_S = 0.05
 # More than nearly every result takes.
@@ -41,8 +44,23 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 class ChildProcessRunner:
     """One child process a job. The default: a Spark that dies takes nothing of Airflow with it."""
 
-    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "airflow_txlog.jobs")) -> None:
-        self._command = command
+    def __init__(
+        self,
+        command: Sequence[str] = JOB,
+        environment: Mapping[str, str] | None = None,
+        files: Sequence[int] = (),
+        *,
+        named_files: bool = False,
+    ) -> None:
+        """`command` runs the file of a spec, its last argument; `environment` is added to this process's own.
+
+        `files` are open ones that the child inherits. `named_files`: the spec and the result are files with a name,
+        for a job that cannot open those of its parent.
+        """
+        self._command = tuple(command)
+        self._files = tuple(files)
+        self._named_files = named_files
+        self._added = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
 
@@ -50,30 +68,40 @@ class ChildProcessRunner:
         """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
         with contextlib.ExitStack() as files:
             try:
-                spec_file, result_file = (files.enter_context(_temporary_file()) for _ in range(2))
+                spec_file, result_file = (
+                    files.enter_context(temporary_file(named=self._named_files)) for _ in range(2)
+                )
                 result_uri = spec.result_uri or _path_of(result_file)
                 spec_file.write(spec.replace(result_uri=result_uri).to_json(with_key=True).encode())
                 # The child may get the same open file, and not one of its own.
                 spec_file.seek(0)
                 _take_room(result_file)
             except OSError as error:
-                raise _not_started(spec, error) from error
-            credentials = files.enter_context(credentials_environment(spec.storage_conn_id))
+                raise job_not_started(spec, error) from error
+            credentials: dict[str, str] = {}
+            if spec.storage_conn_id is not None:
+                from airflow_txlog.runners.credentials_endpoint import credentials_environment
+
+                credentials = files.enter_context(credentials_environment(spec.storage_conn_id))
             exit_code, tail = self._run_child(spec_file, result_file, log, credentials)
             result = read_result(result_uri)
         if result is not None:
             return result_or_error(spec, result)
         lost = _lost(spec, "was stopped" if self._killed else _how_it_ended(exit_code), exit_code, tail)
-        if self._killed:
-            raise lost
+        # A job that was stopped too: its commit may have been on its way.
         return result_of_lost(spec, lost)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the last job was stopped by `kill`."""
+        return self._killed
 
     def kill(self) -> None:
         """SIGTERM, five seconds, SIGKILL. The child's JVM and Python workers end with it."""
         self._killed = True
         process = self._process
         if process is not None:
-            _stop(process)
+            stop(process)
 
     def _run_child(
         self, spec_file: IO[bytes], result_file: IO[bytes], log: Log, credentials: Mapping[str, str]
@@ -82,11 +110,11 @@ class ChildProcessRunner:
         # No start_new_session: Airflow kills a task by its process group, and the child must be in it.
         process = subprocess.Popen(
             [*self._command, _path_of(spec_file)],
-            pass_fds=(spec_file.fileno(), result_file.fileno()),
+            pass_fds=(spec_file.fileno(), result_file.fileno(), *self._files),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**_environment(), **credentials},
+            env={**job_environment(), **self._added, **credentials},
         )
         self._process, self._killed = process, False
         try:
@@ -107,7 +135,8 @@ class ChildProcessRunner:
         finally:
             # Reached by an ordinary end too, where there is nothing left to stop. A timeout of the task raises
             # anywhere above, in the middle of a read.
-            _stop(process)
+            stop(process)
+            _wait_for_end(process)
             # Not closed by `kill`: a reader below the signal handler is still in it, and sees the end by itself.
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
@@ -115,15 +144,39 @@ class ChildProcessRunner:
             self._process = None
 
 
+def run_without_spark(
+    spec: JobSpec, run: Callable[[ChildProcessRunner, JobSpec], JobResult], log: Log
+) -> JobResult | None:
+    """The result of a job that a child process does without Spark; None where the job needs it, and nothing was done.
+
+    `run` runs a job in a child process that is not begun yet. For runners whose Spark is not the child's own.
+    """
+    if not spec.operation.needs_spark:
+        return run(ChildProcessRunner(), spec)
+    if not spec.operation.likely_spares_spark:
+        return None
+    try:
+        # Its own place for the result: that of a job that dies later must be empty.
+        result = run(ChildProcessRunner(WITHOUT_SPARK), spec.replace(result_uri=None))
+    except TxlogError as error:
+        if not error.facts.get("needs_spark"):
+            raise
+        log(error.message)
+        return None
+    if spec.result_uri is not None:
+        write_document(spec.result_uri, result.to_json())
+    return result
+
+
 def _path_of(file: IO[bytes]) -> str:
     """The path by which this process and a child that inherits the file open it."""
-    return f"{OPEN_FILES}{file.fileno()}"
+    return file.name if isinstance(file.name, str) else f"{OPEN_FILES}{file.fileno()}"
 
 
 @contextlib.contextmanager
-def _temporary_file() -> Iterator[IO[bytes]]:
-    """A file without a name, which is gone at the end."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, whatever that says
+def temporary_file(*, named: bool) -> Iterator[IO[bytes]]:
+    """A file of this user's alone, without a name or with one, which is gone at the end."""
+    file = tempfile.NamedTemporaryFile(prefix="txlog-") if named else tempfile.TemporaryFile()  # noqa: SIM115 - below
     try:
         yield file
     finally:
@@ -143,7 +196,8 @@ def _take_room(result_file: IO[bytes]) -> None:
                 raise
 
 
-def _not_started(spec: JobSpec, error: OSError) -> JobError:
+def job_not_started(spec: JobSpec, error: OSError) -> JobError:
+    """The error of a job for which there is no room on the disk, or no folder for temporary files."""
     # Where a new file can be written nowhere, Python names neither the folders nor why.
     is_nowhere = isinstance(error, FileNotFoundError) and error.filename is None
     cause = "no folder for temporary files (TMPDIR) can be written" if is_nowhere else text_of(error)
@@ -171,7 +225,7 @@ def _lost(spec: JobSpec, how: str, exit_code: int, tail: str) -> JobLost:
     )
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """End the process if it still runs: by its standard input's end and SIGTERM, at last by SIGKILL."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
@@ -187,7 +241,19 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _environment() -> dict[str, str]:
+def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until no process writes to its output any more: a driver below `spark-submit` ends after it."""
+    deadline_s = SYSTEM_CLOCK.monotonic_s() + TERMINATION_GRACE_S
+    with selectors.DefaultSelector() as selector:
+        for stream in filter(None, (process.stdout, process.stderr)):
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and SYSTEM_CLOCK.monotonic_s() < deadline_s:
+            for key, _ in selector.select(STOP_POLL_S):
+                if not os.read(key.fd, RESULT_BYTES):
+                    selector.unregister(key.fileobj)
+
+
+def job_environment() -> dict[str, str]:
     """The task's environment, in which the child finds this package and writes its lines at once.
 
     Neither the child nor Spark's workers below it import from the directory that they happen to start in.

@@ -4,23 +4,62 @@ from __future__ import annotations
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners.base import Runner
+from airflow_txlog.runners.cluster import Cluster, ConnectServer, SparkSubmit
 
-RUNNERS = ("child", "in_process")
+CONNECTION_TYPES = {"child": None, "in_process": None, "warm": None, "connect": "spark_connect", "submit": "spark"}
+"""The runners, each with the type of the connection (spark_conn_id) that names its cluster; None: it takes none."""
 
 
-def make_runner(name: str) -> Runner:
-    """A fresh runner: "child" (a child process) or "in_process" (a Spark session shared by this process)."""
+def make_runner(name: str, cluster: Cluster | None = None) -> Runner:
+    """A fresh runner: "child" (a child process), "in_process" (a Spark session shared by this process), "warm" (a
+    Spark that the tasks of this machine share), "connect" (a child process whose Spark is that server), "submit"
+    (`spark-submit`, whose Spark is that cluster).
+    """
     check_runner(name)
-    if name == "child":
-        from airflow_txlog.runners.child_process import ChildProcessRunner
+    if name == "in_process":
+        from airflow_txlog.runners.in_process import InProcessRunner
 
-        return ChildProcessRunner()
-    from airflow_txlog.runners.in_process import InProcessRunner
+        return InProcessRunner()
+    if isinstance(cluster, SparkSubmit) and cluster.applications is not None:
+        from airflow_txlog.runners.cluster_mode import ClusterModeRunner
 
-    return InProcessRunner()
+        return ClusterModeRunner(cluster, cluster.applications)
+    if isinstance(cluster, SparkSubmit):
+        from airflow_txlog.runners.submit import SubmitRunner
+
+        return SubmitRunner(cluster)
+    if name == "warm":
+        from airflow_txlog.runners.warm.runner import WarmRunner
+
+        return WarmRunner()
+    if isinstance(cluster, ConnectServer):
+        from airflow_txlog.runners.connect import ConnectRunner
+
+        return ConnectRunner(cluster)
+    if CONNECTION_TYPES[name] is not None:
+        raise InvalidJobSpec(
+            f"runner={name!r} needs the address of its cluster: give spark_conn_id, the name of a connection of type "
+            f"{CONNECTION_TYPES[name]!r}.",
+            argument="spark_conn_id",
+        )
+    from airflow_txlog.runners.child_process import ChildProcessRunner
+
+    return ChildProcessRunner()
 
 
 def check_runner(name: str) -> None:
     """Raise InvalidJobSpec for a name that no runner has."""
-    if name not in RUNNERS:
-        raise InvalidJobSpec(f"runner must be one of {RUNNERS} or a Runner; found {name!r}.", argument="runner")
+    if name not in CONNECTION_TYPES:
+        raise InvalidJobSpec(
+            f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {name!r}.", argument="runner"
+        )
+
+
+def not_deferrable(runner: str) -> InvalidJobSpec:
+    """The refusal of deferrable=True for a runner whose job no other process could wait for."""
+    return InvalidJobSpec(
+        'deferrable=True waits in the triggerer for a job whose driver a cluster runs: runner="submit" with a '
+        f'connection (spark_conn_id) in cluster mode, {{"deploy-mode": "cluster"}}. The runner is {runner}, whose job '
+        "ends with its task. Nothing was started.",
+        argument="deferrable",
+    )

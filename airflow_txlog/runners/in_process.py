@@ -41,20 +41,25 @@ class InProcessRunner:
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
         try:
-            from airflow_txlog.jobs.run import needs_spark, run_job
-            from airflow_txlog.jobs.spark.session import local_session
+            from airflow_txlog.jobs.run import run_job
         except ImportError as error:
             raise not_started(error) from error
-        if not needs_spark(spec):
-            return result_or_error(spec, run_job(spec, None, log=log))
+        with contextlib.ExitStack() as held:
+            return result_or_error(spec, run_job(spec, None, log=log, start=lambda: self._spark(spec, held)))
+
+    def _spark(self, spec: JobSpec, held: contextlib.ExitStack) -> SparkSession:
+        """The session for a job, which can be killed and has its credentials until `held` ends."""
+        from airflow_txlog.jobs.spark.session import local_session
+
         # Py4J logs the end of each of its threads, and would do so in the task's log.
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
             py4j.setLevel(logging.WARNING)
         with _in_environment(_endpoint().environment):
             spark = local_session(spec.spark_conf)
-        with _credentials(spec, spark), self._killable(spark):
-            return result_or_error(spec, run_job(spec, spark, log=log))
+        held.enter_context(_credentials(spec, spark))
+        held.enter_context(self._killable(spark))
+        return spark
 
     @contextlib.contextmanager
     def _killable(self, spark: SparkSession) -> Iterator[None]:

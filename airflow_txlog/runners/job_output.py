@@ -40,6 +40,8 @@ _NOISE = re.compile(
 # What says why a JVM or a worker did not start, or how it ended.
 _STARTS_AND_ENDS = (
     "JAVA_HOME is not set",
+    "Cannot run program",
+    "either HADOOP_CONF_DIR or YARN_CONF_DIR must be set",
     "Unable to locate a Java Runtime",
     "Could not reserve enough space",
     "Could not create the Java Virtual Machine",

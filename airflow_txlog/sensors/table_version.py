@@ -1,19 +1,21 @@
-"""TableVersionSensor: wait until a table has a version, a newer one, or one of a certain time.
+"""TableVersionSensor: wait until a table has a version, or one that a condition describes.
 
-The question is put to the log through the engine: no Spark, no Java. Invariant: a table that does not exist yet is
-waited for; a table that cannot be read is an error.
+The question is put to the log through the engine: no Spark, no Java. Deferred, the same question is asked by
+`TableVersionTrigger`. Invariant: a table that does not exist yet is waited for; one that cannot be read is an error.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.providers.common.compat.sdk import AirflowSkipException, BaseSensorOperator, PokeReturnValue, conf
 
-from airflow_txlog.errors import InvalidInput, TableNotFound
-from airflow_txlog.operators.given import has_template
+from airflow_txlog.errors import InvalidInput, from_dict
+from airflow_txlog.hooks.waiting import ask_table, condition_of
+from airflow_txlog.operators.arguments.given import has_template
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
 if TYPE_CHECKING:
@@ -21,25 +23,50 @@ if TYPE_CHECKING:
 
     from airflow_txlog.hooks.txlog import TxlogHook
 
+_CONDITION = (
+    *("version", "newer_than", "since", "operation", "committed_by_dag", "committed_by_task", "partition"),
+    "data_changes_only",
+)
+
 
 class TableVersionSensor(BaseSensorOperator):
-    """Wait for a version of a Delta table. Exactly one of `version`, `newer_than` and `since` is given.
+    """Wait for a version of a Delta table that satisfies all that is given.
+
+    At most one of `version`, `newer_than` and `since` is given. Only versions that added or removed rows count, unless
+    `data_changes_only` says otherwise: a VACUUM or an OPTIMIZE wakes no sensor.
 
     :param table_uri: the table: a path, a URI, or a name under the connection's base. (templated)
-    :param version: wait until the table's latest version is this one or later. (templated)
-    :param newer_than: wait until the table's latest version is later than this one, such as the one that an earlier
-        task or run has seen; None in a template (`"None"`) means none was seen, and any version will do. (templated)
-    :param since: wait until the table was last changed at or after this time: a datetime, or an ISO 8601 text; without
-        a zone it is UTC. (templated)
+    :param version: this version or a later one. Alone it is reached by the number, whatever its commit did. (templated)
+    :param newer_than: a version later than this one: a number, or what an operator or a sensor of this package returned
+        (`newer_than=load.output`). None in a template, or from a task, means that none was seen: any version will do.
+        Where the table was dropped and created again since, every version is later. (templated)
+    :param since: a version that was committed at or after this time: a datetime, or an ISO 8601 text; without a zone it
+        is UTC. (templated)
+    :param operation: a version by this operation, or by one of these, as the table's history names them: "MERGE",
+        "WRITE", "DELETE", "OPTIMIZE", … (templated)
+    :param committed_by_dag: a version that a task of this DAG committed through this package. (templated)
+    :param committed_by_task: a version that a task of this id committed through this package. (templated)
+    :param partition: values by partition column, such as `{"day": "{{ ds }}"}`: a version that added rows to the
+        partition. Given alone, it is enough that the partition has rows; that is the question of a partition that
+        appears. (templated)
+    :param data_changes_only: whether only versions count that added or removed rows. Default: yes, unless `operation`
+        is given.
+    :param deferrable: wait in the triggerer, without a worker slot. Default: `[operators] default_deferrable`.
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: the connection whose credentials open the table's store, as of the operators.
 
-    Returns `{"table_uri", "version", "timestamp_ms"}` of the latest version as it was found; `timestamp_ms` is null
-    unless `since` was asked. Poke and reschedule modes are Airflow's own; in poke mode every look after the first is
-    one small request.
+    Returns `{"table_uri", "version", "commit_mark", "from_version", "matched_version", "operation", "timestamp_ms",
+    "recreated"}`: the latest version as it was found and what distinguishes it from the same version of another table;
+    the versions later than `from_version` were asked; the newest version that satisfied the condition, its operation
+    and its time in milliseconds since the epoch (null where the number, or rows that were there already, decided);
+    whether the table was created again since. Poke and reschedule modes are Airflow's own. In poke mode every look
+    after the first, and deferred every look but the triggerer's first, is one small request.
     """
 
-    template_fields: Sequence[str] = ("table_uri", "version", "newer_than", "since")
+    template_fields: Sequence[str] = (
+        *("table_uri", "version", "newer_than", "since", "operation", "committed_by_dag", "committed_by_task"),
+        "partition",
+    )
     ui_color = "#e4f2f7"
     # What a hook knows of a table is shared by copies of the task: it holds a lock, and cannot be copied.
     shallow_copy_attrs: Sequence[str] = ("_hook",)
@@ -49,8 +76,14 @@ class TableVersionSensor(BaseSensorOperator):
         *,
         table_uri: str,
         version: int | str | None = None,
-        newer_than: int | str | None = None,
+        newer_than: int | str | Mapping[str, Any] | None = None,
         since: dt.datetime | str | None = None,
+        operation: str | Sequence[str] | None = None,
+        committed_by_dag: str | None = None,
+        committed_by_task: str | None = None,
+        partition: Mapping[str, Any] | None = None,
+        data_changes_only: bool | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
         **kwargs: Any,
@@ -60,17 +93,20 @@ class TableVersionSensor(BaseSensorOperator):
         self.version = version
         self.newer_than = newer_than
         self.since = since
+        self.operation = operation
+        self.committed_by_dag = committed_by_dag
+        self.committed_by_task = committed_by_task
+        self.partition = partition
+        self.data_changes_only = data_changes_only
+        self.deferrable = deferrable
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
         self._hook: TxlogHook | None = None
+        self._checked: dict[str, Any] | None = None
         # What needs no rendering is refused when the DAG is parsed.
-        self._check_one_condition()
-        for name in ("version", "newer_than"):
-            value = getattr(self, name)
-            if value not in (None, "None") and not has_template(value):
-                _version(name, value)
-        if self.since is not None and not has_template(self.since):
-            _timestamp_ms(self.since)
+        given = {name: getattr(self, name) for name in _CONDITION}
+        self._given = [name for name, value in given.items() if value is not None]
+        condition_of(**{name: _STANDS_FOR[name] if has_template(value) else value for name, value in given.items()})
         # A log that is corrupt, or a condition that means nothing, is not worth another try.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy(otherwise="default")
@@ -84,61 +120,89 @@ class TableVersionSensor(BaseSensorOperator):
             self._hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
         return self._hook
 
+    def condition(self) -> dict[str, Any]:
+        """What is waited for, from the rendered fields, as JSON. Raises InvalidInput."""
+        given = {name: getattr(self, name) for name in _CONDITION}
+        for name in self._given:
+            if given[name] is None and name == "newer_than":
+                # Another task's output that is None: none was seen.
+                given[name] = "None"
+            elif given[name] is None:
+                raise InvalidInput(
+                    f"{name} is a template, or another task's output, that is None: without it more versions would "
+                    "satisfy than were meant. Look at its origin; an XCom that was never pushed is None."
+                )
+        return condition_of(**given)
+
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once.
 
         Raises InvalidInput for a condition that cannot be understood, CorruptTable, UnsupportedFeature.
         """
-        hook = self.hook
-        self._check_one_condition()
-        try:
-            latest, timestamp_ms = self._latest(hook)
-        except TableNotFound:
+        (found,) = ask_table(self.hook, self.table_uri, [(self.condition(), self._checked)])
+        if isinstance(found, Exception):
+            raise found
+        self._checked = found.checked
+        latest = found.checked["version"]
+        if latest < 0:
             self.log.info("table %s does not exist yet", self.table_uri)
-            return PokeReturnValue(is_done=False)
-        done = self._is_reached(latest, timestamp_ms)
-        self.log.info("table %s is at version %s: %s", self.table_uri, latest, "reached" if done else "waiting")
-        found = {"table_uri": hook.table_uri(self.table_uri), "version": latest, "timestamp_ms": timestamp_ms}
-        return PokeReturnValue(is_done=done, xcom_value=found if done else None)
-
-    def _check_one_condition(self) -> None:
-        asked = [name for name in ("version", "newer_than", "since") if getattr(self, name) is not None]
-        if len(asked) != 1:
-            raise InvalidInput(
-                f"Sensor {self.task_id} needs exactly one of version, newer_than and since; it has {asked or 'none'}."
+        else:
+            self.log.info(
+                "table %s is at version %s: %s", self.table_uri, latest, "reached" if found.reached else "waiting"
             )
+        return PokeReturnValue(is_done=found.reached, xcom_value=found.report if found.reached else None)
 
-    def _latest(self, hook: TxlogHook) -> tuple[int, int | None]:
-        """The latest version, and when it was committed where that is asked.
+    def execute(self, context: Context) -> Any:
+        """Wait: here, or after one look in the triggerer."""
+        if not self.deferrable:
+            return super().execute(context)
+        try:
+            found = self.poke(context)
+        except Exception as error:
+            if not self.silent_fail:
+                self._skip_after(error)
+                raise
+            self.log.error("a look at %s failed (%s); the triggerer looks again", self.table_uri, error)
+            self._wait_in_the_triggerer()
+        return found.xcom_value if found.is_done else self._wait_in_the_triggerer()
 
-        The number alone needs no replay of the log: one listing shows it.
-        """
-        if self.since is None:
-            return hook.latest_version(self.table_uri), None
-        snapshot = hook.snapshot(self.table_uri)
-        return snapshot.version, snapshot.timestamp_ms
+    def _skip_after(self, error: Exception) -> None:
+        """Raise AirflowSkipException where the sensor is to be skipped for an error, as Airflow's own are that poke."""
+        if self.never_fail:
+            raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
 
-    def _is_reached(self, latest: int, timestamp_ms: int | None) -> bool:
-        if self.version is not None:
-            return latest >= _version("version", self.version)
-        if self.newer_than is not None:
-            return self.newer_than == "None" or latest > _version("newer_than", self.newer_than)
-        assert timestamp_ms is not None
-        return timestamp_ms >= _timestamp_ms(self.since)
+    def _wait_in_the_triggerer(self) -> NoReturn:
+        from airflow_txlog.triggers.table_version import TableVersionTrigger
+
+        trigger = TableVersionTrigger(
+            self.table_uri,
+            **self.condition(),
+            checked=self._checked,
+            poke_interval=self.poke_interval,
+            txlog_conn_id=self.txlog_conn_id,
+            storage_conn_id=self.storage_conn_id,
+            once=True,
+        )
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """What the trigger found. Raises the error that it met."""
+        if "error" in event:
+            error = from_dict(event["error"])
+            self._skip_after(error)
+            raise error
+        self.log.info("table %s is at version %s: reached", self.table_uri, event["version"])
+        return event
 
 
-def _version(name: str, value: int | str) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError) as e:
-        raise InvalidInput(f"{name} must be a version number; found {value!r}.") from e
-
-
-def _timestamp_ms(value: dt.datetime | str | None) -> int:
-    try:
-        moment = value if isinstance(value, dt.datetime) else dt.datetime.fromisoformat(str(value))
-    except ValueError as e:
-        raise InvalidInput(f"since must be a time in ISO 8601; found {value!r}.") from e
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
-    return int(moment.timestamp() * 1000)
+# What a value that is known only when the task runs counts as until then.
+_STANDS_FOR: dict[str, Any] = {
+    "version": 0,
+    "newer_than": 0,
+    "since": "2000-01-01",
+    "operation": "WRITE",
+    "committed_by_dag": "dag",
+    "committed_by_task": "task",
+    "partition": {"column": ""},
+    "data_changes_only": None,
+}

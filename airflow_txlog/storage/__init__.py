@@ -137,8 +137,8 @@ def open_named_file(uri: str, access: Access) -> Any:
 
 def _not_installed(uri: str, extra: str, error: ModuleNotFoundError) -> UnsupportedStore:
     return UnsupportedStore(
-        f"UnsupportedStore: {uri} needs the package {error.name}, which is not installed in this process. Install "
-        f"airflow-provider-txlog[{extra}] where tasks and executors run. Nothing was read or written.",
+        f"UnsupportedStore: {uri} needs the package {error.name}, which is not installed on {os.uname().nodename}. "
+        f"Install airflow-provider-txlog[{extra}] where tasks and executors run. Nothing was read or written.",
         uri=uri,
         filesystem=extra,
     )

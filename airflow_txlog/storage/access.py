@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_txlog.credentials import KeptCredentials, kept
+from airflow_txlog.credentials import KeptCredentials, has_own_identity, kept
 from airflow_txlog.errors import InvalidInput
 
 
@@ -44,7 +44,8 @@ class Access:
 
     def credentials(self, kind: str) -> KeptCredentials | None:
         """What a store of this kind is opened with; None where each process has an identity of its own."""
-        return None if self.storage_conn_id is None else kept(self.storage_conn_id, kind)
+        is_own = self.storage_conn_id is None or has_own_identity()
+        return None if is_own else kept(str(self.storage_conn_id), kind)
 
     @classmethod
     def of(cls, settings: HasAccess) -> Access:
@@ -74,4 +75,6 @@ def read_options(kind: str, given: Mapping[str, Any], types: Mapping[str, type])
                 f"storage_options: {name} must be of type {types[name].__name__}, not {type(value).__name__}. Nothing "
                 "was read."
             )
+    if "endpoint_url" in given and not given["endpoint_url"].startswith(("http://", "https://")):
+        raise InvalidInput("storage_options: endpoint_url must begin with http:// or https://. Nothing was read.")
     return dict(given)

@@ -44,7 +44,10 @@ from airflow_txlog.storage.bucket import (
     Listed,
     UnfinishedUpload,
     answer_error,
+    answer_lacks,
     bare_etag,
+    caller_of,
+    needed,
     no_bucket,
     no_credentials,
     raise_as,
@@ -68,6 +71,7 @@ OPTIONS: dict[str, type] = {
 # The SDK logs each request and its answer in twenty lines, at a level that Airflow shows.
 _REQUESTS_LOGGER = logging.getLogger(f"{__name__}.requests")
 _REQUESTS_LOGGER.setLevel(logging.WARNING)
+_IDENTITY_LOGGER = logging.getLogger("azure.identity")
 # One try a call, as ours are counted against one deadline.
 _CALL = {
     "retry_total": 0,
@@ -78,6 +82,10 @@ _CALL = {
 _PARTS_READ_AT_ONCE = 4
 _CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
 _HOST = re.compile(rf"([a-z0-9]{{3,24}})\.(?:dfs|blob)\.({'|'.join(map(re.escape, _CLOUDS))})")
+_RIGHTS = {
+    method: f"the role Storage Blob Data Contributor, or a SAS with {letters}"
+    for method, letters in {"GET": "r", "HEAD": "r", "LIST": "l", "PUT": "c and w", "DELETE": "d"}.items()
+}
 _TAKEN = frozenset({"BlobAlreadyExists", "ResourceAlreadyExists", "PathAlreadyExists"})
 
 
@@ -153,7 +161,9 @@ def _default_account(uri: str, options: dict[str, Any]) -> str:
 def _connection(
     account: str, cloud: str, options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None
 ) -> Connection:
-    return Connection(lambda: _open(account, cloud, dict(options), credentials))
+    given = dict(options)
+    server = f"https://{given.get('account_host', f'{account}.blob.{cloud}')}"
+    return Connection(lambda: _open(account, cloud, given, credentials), caller_of(given, credentials), server)
 
 
 def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCredentials | None) -> AzureBlobFileSystem:
@@ -180,6 +190,9 @@ def _open(account: str, cloud: str, given: dict[str, Any], credentials: KeptCred
         if credentials is not None:
             raise unavailable(credentials.connection, why) from None
         raise PermissionError(errno.EACCES, why) from None
+    if filesystem.credential is not None and _IDENTITY_LOGGER.level == logging.NOTSET:
+        # Where none of its ways leads to credentials it logs twenty lines, and our error says it in one.
+        _IDENTITY_LOGGER.setLevel(logging.ERROR)
     _leave_open_in_forks(filesystem)
     named = filesystem.service_client.account_name
     if named not in (None, account):
@@ -241,10 +254,12 @@ class AzureBucket:
         async def read() -> Content:
             # The SDK reads up to 32 MiB by the first request, and the rest of the same content by further ones.
             stream = await self._blob(key).download_blob(**asked, max_concurrency=_PARTS_READ_AT_ONCE, **_CALL)
-            whole = int(stream.properties.content_range.rpartition("/")[2])
+            where = f"{self.uri}/{key}"
+            whole = int(_given(stream.properties, "content_range", where).rpartition("/")[2])
             if check is not None:
                 check(whole)
-            return Content(data=await stream.readall(), size_bytes=whole, etag=bare_etag(stream.properties.etag))
+            etag = bare_etag(_given(stream.properties, "etag", where))
+            return Content(data=await stream.readall(), size_bytes=whole, etag=etag)
 
         content: Content = self._request("GET", key, read)
         return content
@@ -266,12 +281,13 @@ class AzureBucket:
             found = self._request("HEAD", key, lambda: self._blob(key).get_blob_properties(**_CALL))
         except FileNotFoundError:
             return None
-        return None if _is_directory(found) else _found(key, found)
+        return None if _is_directory(found) else _found(key, found, f"{self.uri}/{key}")
 
     def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
         # Names before `start_from` come along: the service's own way to leave them out is not proved.
         found, following, _ = self._page(prefix, token, is_deep, self.page_keys)
-        objects = [_found(each.name, each) for each in found if not isinstance(each, BlobPrefix)]
+        where = f"{self.uri}/{prefix}"
+        objects = [_found(each.name, each, where) for each in found if not isinstance(each, BlobPrefix)]
         prefixes = [each.name for each in found if isinstance(each, BlobPrefix)]
         return Listed(objects=objects, prefixes=prefixes), following
 
@@ -320,7 +336,7 @@ class AzureBucket:
 
     def now_ms(self, prefix: str) -> int:
         _, _, headers = self._page(prefix, None, False, 1)
-        return whole_seconds_ms(parsedate_to_datetime(headers["Date"]))
+        return whole_seconds_ms(parsedate_to_datetime(needed(headers, "Date", f"{self.uri}/{prefix}")))
 
     def unproved_server(self) -> str | None:
         server: str = self._request("connect", "", self._host)
@@ -362,16 +378,23 @@ class AzureBucket:
         try:
             return self._connection.run(answer)
         except Exception as error:
-            raise_as(_as_os_error(error, method, f"{self.uri}/{key}", is_conditional), error)
+            meant = _as_os_error(error, method, f"{self.uri}/{key}", is_conditional)
+            raise_as(self._connection.error(meant, error, _RIGHTS.get(method, "")), error)
 
 
-def _found(key: str, properties: Any) -> FoundObject:
+def _found(key: str, properties: Any, where: str) -> FoundObject:
     return FoundObject(
         key=key,
-        size_bytes=int(properties.size),
-        modified_ms=whole_seconds_ms(properties.last_modified),
-        etag=bare_etag(properties.etag),
+        size_bytes=int(_given(properties, "size", where)),
+        modified_ms=whole_seconds_ms(_given(properties, "last_modified", where)),
+        etag=bare_etag(_given(properties, "etag", where)),
     )
+
+
+def _given(properties: Any, name: str, where: str) -> Any:
+    """What an answer must have; the SDK has None for a header that did not come."""
+    value = getattr(properties, name)
+    return needed({} if value is None else {name: value}, name, where)
 
 
 def _is_directory(found: Any) -> bool:
@@ -386,10 +409,13 @@ def _as_os_error(error: Exception, method: str, where: str, is_conditional: bool
     code = str(getattr(code, "value", code))
     if code == "ContainerNotFound":
         return no_bucket(where, SCHEME)
-    if isinstance(error, PermissionError):
-        return error
+    if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EREMOTEIO):
+        return error  # ours already
     if status is None and isinstance(error, ClientAuthenticationError):
         return no_credentials("Azure", method, where)
+    if type(error) is ValueError:
+        # How the SDK says that a header is missing, by which it knows how long a blob is.
+        return answer_lacks("something that it must have", where)
     if status is None and not isinstance(error, AzureError | aiohttp.ClientError | OSError | TimeoutError):
         return error
     if status in (409, 412):

@@ -28,6 +28,10 @@ class FileInfo:
     """What an object store calls the content: equal means unchanged. None on a local disk and in memory."""
 
 
+class NothingSent(OSError):
+    """What a store is asked before its first put was not answered, so that the put was not sent."""
+
+
 class Store(Protocol):
     """Bytes under one root. Any number of threads may call any method at the same time."""
 
@@ -61,8 +65,8 @@ class Store(Protocol):
         and reading it raises OutsideTable; so does listing a directory that is one.
         """
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
-        """Every file under the root, at any depth, in no order. Directories are not yielded.
+    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+        """Every file under the root whose path begins with `prefix`, at any depth, in no order. No directories.
 
         A directory below the root that this user may not read is passed to `on_unreadable` and left out; without it,
         PermissionError is raised.
@@ -75,7 +79,8 @@ class Store(Protocol):
         """Make the object if nothing bears the name; whole or not at all.
 
         True: this call made it. False: something already bore the name, which may be an earlier attempt of the same
-        call whose answer was lost: the caller reads it back. Any exception: unknown, the caller reads it back.
+        call whose answer was lost: the caller reads it back. NothingSent: nothing was made. Any other exception:
+        unknown, the caller reads it back.
         """
 
     def put(self, path: str, data: bytes) -> None:

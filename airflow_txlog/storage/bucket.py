@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 from fsspec.asyn import sync
 
+from airflow_txlog.credentials import KeptCredentials
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage.local_files import temporary_path
 
@@ -145,21 +146,22 @@ class Bucket(Protocol):
 _PROVED: set[tuple[str, str]] = set()
 
 
-def check_conditions(bucket: Bucket, folder: str) -> None:
+def check_conditions(bucket: Bucket, folder: str, repeated: Callable[[Callable[[], None]], None]) -> None:
     """Raises UnsupportedStore where the server is not known to keep the condition of a put, and does not.
 
     Such a server is asked once a process and bucket to replace an object that is there, in `folder`, a prefix that ends
-    in "/". Only one that refuses it can hold a table.
+    in "/". Only one that refuses it can hold a table. `repeated` sends a request again that is not answered.
     """
     server = bucket.unproved_server()
     if server is None or (server, bucket.uri) in _PROVED:
         return
     # Named as what killed writers leave, so that VACUUM sweeps it where this process is killed in between.
     key = temporary_path(f"{folder}txlog-probe")
-    bucket.put(key, b"probe", if_absent=False)
+    repeated(lambda: bucket.put(key, b"probe", if_absent=False))
     met = "replaces an object although it was asked not to"
     try:
-        bucket.put(key, b"probe", if_absent=True)
+        # The key is this probe's alone: an honest server refuses it each time.
+        repeated(lambda: bucket.put(key, b"probe", if_absent=True))
     except NameTaken:
         _PROVED.add((server, bucket.uri))
         return
@@ -188,8 +190,10 @@ def bare_etag(text: str) -> str:
 class Connection:
     """A file system of fsspec for this process: one is of no use in a process that was forked from its own."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], caller: str = "", server: str = "") -> None:
+        """`caller` and `server`: whose credentials are sent where, as errors name them."""
         self._make = make
+        self._caller, self._server = caller, server
         # By process: a lock that another thread held when this process was forked would never be released here.
         self._made: dict[int, Any] = {}
         self._locks: dict[int, threading.Lock] = {}
@@ -206,6 +210,45 @@ class Connection:
     def run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
         """What a request returns that is made on the client's event loop; for any thread but that loop's own."""
         return sync(self.filesystem().loop, _within_limit, request, *arguments)
+
+    def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:
+        """An error of a request, with what mends it: whose credentials they were, the right it needs, the server."""
+        if isinstance(meant, NotAnswered):
+            # By its name, as a file system of fsspec need not have aiohttp: raised before a request is sent.
+            if any(of.__name__ == "ClientSSLError" for each in _causes(cause) for of in type(each).__mro__):
+                return OSError(errno.EREMOTEIO, _NO_TLS.format(self._server or "the server"), meant.filename)
+            if self._server and self._server not in str(meant.strerror):
+                meant.strerror = f"{meant.strerror} by {self._server}"
+        elif isinstance(meant, PermissionError) and meant.strerror and self._caller not in meant.strerror:
+            right = f", which needs {needs}" if needs and "refused" in meant.strerror else ""
+            meant.strerror = f"{meant.strerror}. It was asked with {self._caller}{right}"
+        return meant
+
+
+def caller_of(options: Mapping[str, Any], credentials: KeptCredentials | None) -> str:
+    """Whose credentials open a store, for people."""
+    if credentials is not None:
+        return f"the connection {credentials.connection!r} (storage_conn_id)"
+    if options.get("anon"):
+        return "no credentials (anon in storage_options)"
+    if "profile" in options:
+        return f"the profile {options['profile']!r} (storage_options)"
+    secrets = ("key", "token", "account_key", "sas_token", "client_secret", "connection_string")
+    given = [name for name in secrets if name in options]
+    return f"the {given[0]} of storage_options" if given else "this process's own identity (no storage_conn_id)"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+_NO_TLS = (
+    "no TLS connection to {}: where the server has none, write http:// in its endpoint (on Azure, in a connection "
+    "string); where an authority of your own has signed its certificate, name that in AWS_CA_BUNDLE (S3) or "
+    "SSL_CERT_FILE. Nothing was sent"
+)
 
 
 async def _within_limit(request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
@@ -249,10 +292,29 @@ def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
     return OSError(errno.EREMOTEIO, f"{method} failed ({code or status})", where)
 
 
+def needed(answer: Mapping[str, Any], name: str, where: str) -> Any:
+    """What an answer must have."""
+    if name not in answer:
+        raise answer_lacks(name, where)
+    return answer[name]
+
+
+def answer_lacks(what: str, where: str) -> OSError:
+    """The error of a request whose answer cannot be used."""
+    return OSError(errno.EREMOTEIO, f"the answer lacks {what}: a proxy on the way may take it out", where)
+
+
 def no_credentials(cloud: str, method: str, where: str) -> PermissionError:
     """The error of a request that was not sent."""
-    why = f"{method} was not sent: this process has no credentials for {cloud}, and storage_conn_id named none"
-    return PermissionError(errno.EACCES, why, where)
+    why = f"{method} was not sent: no credentials for {cloud}, or malformed ones"
+    return PermissionError(errno.EACCES, f"{why}. Name a connection (storage_conn_id), or {_WAYS[cloud]}", where)
+
+
+_WAYS = {
+    "S3": "give the process AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role",
+    "Google Cloud Storage": "give the process GOOGLE_APPLICATION_CREDENTIALS or a service account",
+    "Azure": "give the process AZURE_STORAGE_ACCOUNT_KEY, AZURE_CLIENT_ID and its siblings or a managed identity",
+}
 
 
 def no_bucket(where: str, filesystem: str) -> UnsupportedStore:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 # With it, gcsfs asks by gRPC what kind of bucket it has, before the first request: 60 seconds where there is no gRPC.
@@ -43,6 +43,8 @@ from airflow_txlog.storage.bucket import (
     Listed,
     UnfinishedUpload,
     answer_error,
+    caller_of,
+    needed,
     no_bucket,
     no_credentials,
     raise_as,
@@ -82,7 +84,8 @@ def open_gcs(uri: str, access: Access) -> Store:
 
 @functools.lru_cache(maxsize=16)
 def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None) -> Connection:
-    return Connection(lambda: _open(dict(options), credentials))
+    given = dict(options)
+    return Connection(lambda: _open(given, credentials), caller_of(given, credentials), given.get("endpoint_url", ""))
 
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> GCSFileSystem:
@@ -199,7 +202,7 @@ class GcsBucket:
         answer = self._request(
             "POST", f"/upload{self._objects}", given, key=key, headers=_JSON, data=b"{}", needs_bucket=True
         )
-        return _Session(answer.headers["Location"], key)
+        return _Session(needed(answer.headers, "Location", f"{self.uri}/{key}"), key)
 
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         if len(data) != self.part_bytes:
@@ -234,7 +237,7 @@ class GcsBucket:
 
     def now_ms(self, prefix: str) -> int:
         answer = self._request("GET", self._objects, {"prefix": prefix, "maxResults": 1, "fields": "nextPageToken"})
-        return whole_seconds_ms(parsedate_to_datetime(answer.headers["Date"]))
+        return whole_seconds_ms(parsedate_to_datetime(needed(answer.headers, "Date", f"{self.uri}/{prefix}")))
 
     def unproved_server(self) -> str | None:
         server = self._server()
@@ -259,17 +262,18 @@ class GcsBucket:
         try:
             return str(self._connection.filesystem()._location).rstrip("/")
         except Exception as error:
-            raise_as(_as_os_error(error, "connect", self.uri), error)
+            self._raise(error, "connect", self.uri)
 
     def _get(self, key: str, headers: dict[str, str], check: Callable[[int], None] | None) -> Content:
+        where = f"{self.uri}/{key}"
+
         def check_size(found: Mapping[str, str]) -> None:
             if check is not None:
-                check(_whole_size(found))
+                check(_whole_size(found, where))
 
         answer = self._request("GET", self._object(key), {"alt": "media"}, key=key, headers=headers, check=check_size)
-        return Content(
-            data=answer.body, size_bytes=_whole_size(answer.headers), etag=answer.headers["x-goog-generation"]
-        )
+        etag = needed(answer.headers, "x-goog-generation", where)
+        return Content(data=answer.body, size_bytes=_whole_size(answer.headers, where), etag=etag)
 
     def _upload(self, upload: _Session, content_range: str, data: bytes, accepted: Collection[int] = ()) -> _Answer:
         headers = {"Content-Range": content_range}
@@ -303,12 +307,16 @@ class GcsBucket:
             sent = self._connection.filesystem()._get_headers(headers or {})
             answer: _Answer = self._connection.run(self._send, method, url, sent, data, check)
         except Exception as error:
-            raise_as(_as_os_error(error, method, where), error)
+            self._raise(error, method, where)
         if answer.status < 300 or answer.status in accepted:
             return answer
         if answer.status == 404 and (needs_bucket or not key or b"bucket does not exist" in answer.body):
             raise no_bucket(where, SCHEME)
-        raise answer_error(answer.status, _reason(answer.body), method, where)
+        meant = answer_error(answer.status, _reason(answer.body), method, where)
+        raise self._connection.error(meant, meant, _right(method, key))
+
+    def _raise(self, error: Exception, method: str, where: str) -> NoReturn:
+        raise_as(self._connection.error(_as_os_error(error, method, where), error), error)
 
     async def _send(
         self,
@@ -332,6 +340,11 @@ _BYTES = {"Content-Type": "application/octet-stream"}
 _JSON = {"Content-Type": "application/json", "X-Upload-Content-Type": "application/octet-stream"}
 
 
+def _right(method: str, key: str) -> str:
+    rights = {"POST": "storage.objects.create", "PUT": "storage.objects.create", "DELETE": "storage.objects.delete"}
+    return rights.get(method, "storage.objects.get" if key else "storage.objects.list")
+
+
 def _condition(if_absent: bool) -> dict[str, str]:
     return {"ifGenerationMatch": "0"} if if_absent else {}
 
@@ -346,8 +359,8 @@ def _found(item: Mapping[str, Any]) -> FoundObject:
     )
 
 
-def _whole_size(headers: Mapping[str, str]) -> int:
-    return int(headers.get("Content-Range", "").rpartition("/")[2] or headers["Content-Length"])
+def _whole_size(headers: Mapping[str, str], where: str) -> int:
+    return int(headers.get("Content-Range", "").rpartition("/")[2] or needed(headers, "Content-Length", where))
 
 
 def _end_of(answer: _Answer) -> int:

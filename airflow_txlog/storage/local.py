@@ -75,9 +75,9 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
+    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
         for _, files in self._directories(with_files=True, on_unreadable=on_unreadable):
-            yield from files
+            yield from (info for info in files if info.path.startswith(prefix))
 
     def stat(self, path: str) -> FileInfo | None:
         linked = self._linked(path)

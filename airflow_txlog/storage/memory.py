@@ -79,9 +79,9 @@ class MemoryStore:
                 found.append(key)
         return [info for info in map(self._info, sorted(found)) if info is not None]
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
+    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
         for key in tuple(self._files):
-            if key.startswith(self._prefix):
+            if key.startswith(self._prefix + prefix):
                 info = self._info(key)
                 if info is not None:
                     yield info

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,16 +25,18 @@ from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.access import Access
-from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.base import FileInfo, NothingSent
 from airflow_txlog.storage.bucket import Bucket, FoundObject, Listed, NameTaken, NotAnswered, check_conditions
 from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.object_files import RangeFile, Upload
 from airflow_txlog.storage.output import Output
 
+log = logging.getLogger(__name__)
+
 DEADLINE_S = 60.0
 """For how long a request is repeated, the time of its tries included, but for the last one."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
 # Folders that are listed at once: a page of a thousand names takes an object store some 50 ms.
 _LISTED_AT_ONCE = 8
 
@@ -109,9 +112,9 @@ class ObjectStore:
         infos = (self._info(each) for each in sorted(found, key=lambda each: each.key))
         return [info for info in infos if info is not None]
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
+    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
         folders: builtins.list[str] = []
-        for page in self._pages(self._prefix, start_from=None, is_deep=False):
+        for page in self._pages(self._prefix + prefix, start_from=None, is_deep=False):
             folders += page.prefixes
             yield from self._infos(page)
 
@@ -119,9 +122,12 @@ class ObjectStore:
             pages = self._pages(folder, start_from=None, is_deep=True)
             return [info for page in pages for info in self._infos(page)]
 
-        with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="txlog-list") as pool:
+        pool = ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="txlog-list")
+        try:
             for infos in pool.map(below, folders):
                 yield from infos
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def stat(self, path: str) -> FileInfo | None:
         bucket, key = self._to_read(path)
@@ -131,7 +137,10 @@ class ObjectStore:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         key = self._key(path)
         if not self._is_proved:
-            check_conditions(self._bucket, key[: key.rfind("/") + 1])
+            try:
+                check_conditions(self._bucket, key[: key.rfind("/") + 1], self._repeated)
+            except NotAnswered as error:
+                raise NothingSent(error.errno, f"nothing was put: {error.strerror}", f"{self._root}/{path}") from error
             self._is_proved = True
         try:
             self._bucket.put(key, data, if_absent=True)
@@ -254,14 +263,18 @@ class ObjectStore:
 
     def _repeated(self, request: Callable[[], _Answer]) -> _Answer:
         """The answer of a request, which is sent again while the store does not answer it."""
-        start_s, tries = self._clock.monotonic_s(), 0
+        start_s, tries, reported = self._clock.monotonic_s(), 0, 0
         while True:
             try:
                 return request()
-            except NotAnswered:
+            except NotAnswered as error:
                 wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**tries) * (1 + self._clock.random()) / 2
-                if self._clock.monotonic_s() + wait_s > start_s + DEADLINE_S:
+                waited_s = self._clock.monotonic_s() - start_s
+                if waited_s + wait_s > DEADLINE_S:
                     raise
+                if waited_s > _REPORTED_S * (1 + reported):
+                    reported += 1
+                    log.warning("%s: %s; asked again for up to %d s", self._root, error.strerror, DEADLINE_S)
                 tries += 1
                 self._clock.sleep(wait_s)
 

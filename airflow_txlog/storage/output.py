@@ -8,6 +8,7 @@ the middle would be published by the garbage collector.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -85,4 +86,7 @@ class Output:
     def __del__(self) -> None:
         # An object that failed in its constructor has no state to drop.
         if not getattr(self, "_is_closed", True):
-            self.discard()
+            # The collector may run in the thread of the store's own client, which can make no request from here: then
+            # the parts of an upload are left to a VACUUM.
+            with suppress(Exception):
+                self.discard()

@@ -15,8 +15,9 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -35,6 +36,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NotConnected
 from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
 from s3fs import S3FileSystem
 
 from airflow_txlog import __version__
@@ -54,6 +56,8 @@ from airflow_txlog.storage.bucket import (
     UnfinishedUpload,
     answer_error,
     bare_etag,
+    caller_of,
+    needed,
     no_bucket,
     no_credentials,
     raise_as,
@@ -75,10 +79,13 @@ OPTIONS: dict[str, type] = {
     "secret": str,
     "token": str,
 }
+_STYLES = ("path", "virtual", "auto")
 # One try a call, as ours are counted against one deadline.
 _CLIENT: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
     "connect_timeout": CONNECT_S,
+    # The arguments are ours.
+    "parameter_validation": False,
     # What the server's log says of us; botocore would put its own together anew for each request.
     "user_agent": f"airflow-txlog/{__version__}",
 }
@@ -88,6 +95,19 @@ if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
     _CLIENT["request_checksum_calculation"] = "when_required"
 # What a proxy makes of an answer; not all of them are a BotoCoreError.
 _CUT_SHORT = (ResponseParserError, IncompleteReadError, FlexibleChecksumError)
+# Where an object is not there, Amazon refuses to say so without the right to list.
+_TO_READ = "s3:GetObject, and s3:ListBucket where the object is not there"
+_RIGHTS = {
+    "get_object": _TO_READ,
+    "head_object": _TO_READ,
+    "list_objects_v2": "s3:ListBucket",
+    "delete_object": "s3:DeleteObject",
+    "delete_objects": "s3:DeleteObject",
+    "abort_multipart_upload": "s3:AbortMultipartUpload",
+    "list_multipart_uploads": "s3:ListBucketMultipartUploads",
+    **dict.fromkeys(("put_object", "create_multipart_upload", "upload_part"), "s3:PutObject"),
+    "complete_multipart_upload": "s3:PutObject",
+}
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
@@ -96,6 +116,8 @@ def open_s3(uri: str, access: Access) -> Store:
     options = read_options("S3", access.storage_options, OPTIONS)
     if options.get("timeout_s", READ_S) <= 0:
         raise InvalidInput("storage_options: timeout_s must be a number of seconds above zero. Nothing was read.")
+    if options.get("addressing_style", "path") not in _STYLES:
+        raise InvalidInput(f"storage_options: addressing_style is one of {', '.join(_STYLES)}. Nothing was read.")
     connection = _connection(tuple(sorted(options.items())), access.credentials(AWS))
 
     def bucket_of(text: str) -> tuple[S3Bucket, str]:
@@ -111,20 +133,33 @@ def open_s3(uri: str, access: Access) -> Store:
 @functools.lru_cache(maxsize=16)
 def _connection(options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None) -> Connection:
     """One for all stores with the same options and credentials: a client takes half a second to make."""
-    return Connection(lambda: _open(dict(options), credentials))
+    given = dict(options)
+    return Connection(lambda: _open(given, credentials), caller_of(given, credentials), given.get("endpoint_url", ""))
 
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> S3FileSystem:
     config: dict[str, Any] = {**_CLIENT, "read_timeout": given.get("timeout_s", READ_S)}
     if "addressing_style" in given:
         config["s3"] = {"addressing_style": given["addressing_style"]}
-    same = ("endpoint_url", "anon", "profile", "requester_pays", "key", "secret", "token")
+    same = ("endpoint_url", "anon", "requester_pays", "key", "secret", "token")
     arguments = {name: given[name] for name in same if name in given}
     if "region" in given:
         arguments["client_kwargs"] = {"region_name": given["region"]}
-    if credentials is not None:
-        arguments["session"] = _Session(credentials)
+    session = AioSession(profile=given.get("profile")) if credentials is None else _Session(credentials)
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
+    arguments["session"] = session
     return S3FileSystem(**arguments, config_kwargs=config, skip_instance_cache=True, use_listings_cache=False)
+
+
+def _parse_time(text: Any) -> datetime:
+    """A time of an answer. S3 writes two formats; guessing them is a fifth of a listing's CPU time."""
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(TypeError, ValueError, AttributeError):
+            time = parse(text)
+            if time.tzinfo is not None:
+                return time
+    guessed: datetime = parse_timestamp(text)
+    return guessed
 
 
 class _Session(AioSession):  # type: ignore[misc]
@@ -180,11 +215,12 @@ class S3Bucket:
             answer = self._request("head_object", Key=key)
         except FileNotFoundError:
             return None
+        where = f"{self.uri}/{key}"
         return FoundObject(
             key=key,
-            size_bytes=int(answer["ContentLength"]),
-            modified_ms=whole_seconds_ms(answer["LastModified"]),
-            etag=bare_etag(answer["ETag"]),
+            size_bytes=int(needed(answer, "ContentLength", where)),
+            modified_ms=whole_seconds_ms(needed(answer, "LastModified", where)),
+            etag=bare_etag(needed(answer, "ETag", where)),
         )
 
     def list_page(self, prefix: str, *, start_from: str | None, token: Any, is_deep: bool) -> tuple[Listed, Any]:
@@ -219,10 +255,12 @@ class S3Bucket:
             return {}
         listed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = self._request("delete_objects", Delete=listed)
-        return {
-            each["Key"]: _failed_delete(str(each.get("Code", "")), f"{self.uri}/{each['Key']}")
-            for each in answer.get("Errors", ())
-        }
+        failed = {each["Key"]: str(each.get("Code", "")) for each in answer.get("Errors", ())}
+        return {key: self._failed_delete(code, f"{self.uri}/{key}") for key, code in failed.items()}
+
+    def _failed_delete(self, code: str, where: str) -> Exception:
+        error = refusal(403 if code == "AccessDenied" else None, code, "delete_objects", where)
+        return self._connection.error(error, error, _RIGHTS["delete_objects"])
 
     def start_upload(self, key: str, *, if_absent: bool) -> Any:
         # Some servers do not know the condition here: of use against a mistake, never what a commit rests on.
@@ -232,7 +270,7 @@ class S3Bucket:
     def put_part(self, upload: Any, number: int, data: bytes) -> Any:
         key, upload_id, _ = upload
         answer = self._request("upload_part", Key=key, UploadId=upload_id, PartNumber=number, **_checked(data))
-        return {"ETag": answer["ETag"], "PartNumber": number}
+        return {"ETag": needed(answer, "ETag", f"{self.uri}/{key}"), "PartNumber": number}
 
     def complete(self, upload: Any, parts: Sequence[Any]) -> None:
         key, upload_id, condition = upload
@@ -262,7 +300,8 @@ class S3Bucket:
 
     def now_ms(self, prefix: str) -> int:
         answer = self._request("list_objects_v2", Prefix=prefix, MaxKeys=1)
-        return whole_seconds_ms(parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]))
+        date = needed(answer["ResponseMetadata"]["HTTPHeaders"], "date", f"{self.uri}/{prefix}")
+        return whole_seconds_ms(parsedate_to_datetime(date))
 
     def unproved_server(self) -> str | None:
         endpoint: str = self._connection.run(self._endpoint)
@@ -272,16 +311,16 @@ class S3Bucket:
 
     def _get(self, key: str, arguments: dict[str, Any], check: Callable[[int], None] | None) -> Content:
         async def read() -> Content:
-            answer = await self._answer("get_object", {"Key": key, **arguments})
+            answer, where = await self._answer("get_object", {"Key": key, **arguments}), f"{self.uri}/{key}"
             async with answer["Body"] as body:
-                whole = answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"]
+                whole = answer.get("ContentRange", "").rpartition("/")[2] or needed(answer, "ContentLength", where)
                 if check is not None:
                     check(int(whole))
                 try:
                     data = await body.read()
                 except Exception as error:
-                    raise_as(_as_os_error(error, "get_object", f"{self.uri}/{key}"), error)
-            return Content(data=data, size_bytes=int(whole), etag=bare_etag(answer["ETag"]))
+                    self._raise(error, "get_object", where)
+            return Content(data=data, size_bytes=int(whole), etag=bare_etag(needed(answer, "ETag", where)))
 
         content: Content = self._connection.run(read)
         return content
@@ -296,8 +335,11 @@ class S3Bucket:
             answer: dict[str, Any] = await getattr(client, method)(Bucket=self._name, **arguments, **self._payer)
         except Exception as error:
             where = f"{self.uri}/{arguments.get('Key') or arguments.get('Prefix', '')}"
-            raise_as(_as_os_error(error, method, where), error)
+            self._raise(error, method, where)
         return answer
+
+    def _raise(self, error: Exception, method: str, where: str) -> NoReturn:
+        raise_as(self._connection.error(_as_os_error(error, method, where), error, _RIGHTS.get(method, "")), error)
 
     async def _client(self) -> Any:
         # The session's credentials and, where no region is given, the bucket's region are asked for here.
@@ -307,6 +349,7 @@ class S3Bucket:
         if not hasattr(client, "asks_no_leave"):
             # A put would first ask whether it may go on: one way more, and a silent server is waited for for ever.
             client.meta.events.unregister("before-call.s3", add_expect_header)
+            client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
             client.asks_no_leave = True
         return client
 
@@ -314,7 +357,7 @@ class S3Bucket:
         try:
             client = await self._client()
         except Exception as error:
-            raise_as(_as_os_error(error, "connect", self.uri), error)
+            self._raise(error, "connect", self.uri)
         return str(client.meta.endpoint_url)
 
 
@@ -337,12 +380,16 @@ def _as_os_error(error: Exception, method: str, where: str) -> Exception:
 
 def _checked(data: bytes) -> dict[str, Any]:
     """A body, and the header by which the server checks it; a bucket with object lock takes none without."""
-    md5 = hashlib.md5(data, usedforsecurity=False).digest()
-    return {"Body": data, "ContentMD5": b64encode(md5).decode()}
+    return {"Body": data, "ContentMD5": _md5(data)}
 
 
-def _failed_delete(code: str, where: str) -> OSError:
-    return refusal(403 if code == "AccessDenied" else None, code, "delete_objects", where)
+def _add_md5(params: dict[str, Any], **event: Any) -> None:
+    """Beside the CRC32 that the client sends: older servers want this one for a batch of deletes, and know no other."""
+    params["headers"]["Content-MD5"] = _md5(params["body"])
+
+
+def _md5(data: bytes) -> str:
+    return b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _just_before(name: str) -> str:

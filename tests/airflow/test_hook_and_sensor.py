@@ -125,43 +125,130 @@ def test_a_table_that_does_not_exist_yet_is_waited_for(memory_uri: str) -> None:
     assert poked(table_uri=memory_uri, version=0)
 
 
-def test_it_waits_for_a_version_or_a_later_one(memory_uri: str) -> None:
+def test_it_waits_for_a_version_or_a_later_one_and_returns_what_it_found(memory_uri: str) -> None:
     table = Table.create(memory_uri, SCHEMA)
     grow(table)
     assert [bool(poked(table_uri=memory_uri, version=v)) for v in (0, 1, 2)] == [True, True, False]
-    assert poked(table_uri=memory_uri, version="1") == {
+    found = poked(table_uri=memory_uri, version="1")
+    assert found.pop("commit_mark")
+    assert found == {
         "table_uri": memory_uri,
         "version": 1,
+        "from_version": 0,
+        "matched_version": None,
+        "operation": None,
         "timestamp_ms": None,
+        "recreated": False,
     }
 
 
 def test_it_waits_for_a_version_newer_than_one_seen(memory_uri: str) -> None:
     table = Table.create(memory_uri, SCHEMA)
+    assert not poked(table_uri=memory_uri, newer_than="None"), "there is no row yet"
     grow(table)
-    assert [bool(poked(table_uri=memory_uri, newer_than=v)) for v in (0, "0", 1, "1", "None")] == [
-        True,
-        True,
-        False,
-        False,
-        True,
+    seen = poked(table_uri=memory_uri, newer_than="None")
+    assert (seen["version"], seen["matched_version"], seen["operation"]) == (1, 1, "WRITE")
+    assert [bool(poked(table_uri=memory_uri, newer_than=v)) for v in (0, "0", 1, "1", seen)] == [
+        *(True, True),
+        *(False, False, False),
     ]
+    # What an operator returns; for work that was done already, the version may be known only from above.
+    assert poked(table_uri=memory_uri, newer_than={"version": None, "at_or_before": 0, "status": "already_done"})
+    grow(table)
+    assert poked(table_uri=memory_uri, newer_than=seen)["from_version"] == 1
+
+
+def test_another_tasks_output_that_is_none_means_that_none_was_seen(memory_uri: str) -> None:
+    grow(Table.create(memory_uri, SCHEMA))
+    waiting = sensor(table_uri=memory_uri, newer_than="{{ none }}")
+    waiting.newer_than = None
+    assert waiting.poke({}).is_done  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", ["version", "since", "operation", "committed_by_dag", "committed_by_task", "partition"]
+)
+def test_a_condition_that_another_task_gave_as_none_is_an_error_and_not_a_wider_one(memory_uri: str, name: str) -> None:
+    grow(Table.create(memory_uri, SCHEMA))
+    others = {"operation": "WRITE"} if name != "operation" else {"version": 0}
+    given = {"partition": {"day": "{{ ds }}"}}.get(name, "{{ none }}")
+    waiting = sensor(table_uri=memory_uri, **others, **{name: given})
+    setattr(waiting, name, None)
+    with pytest.raises(InvalidInput, match=f"^{name} is a template"):
+        waiting.poke({})  # type: ignore[arg-type]
+
+
+def test_a_deferrable_sensor_fails_as_airflows_sensors_do(tmp_path: Path) -> None:
+    from airflow.providers.common.compat.sdk import AirflowSkipException
+    from airflow.sdk.exceptions import TaskDeferred
+
+    table = Table.create(str(tmp_path), SCHEMA)
+    for _ in range(3):
+        grow(table)
+    (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
+    given: dict[str, Any] = {"table_uri": str(tmp_path), "newer_than": 3, "deferrable": True}
+    event = {"error": CorruptTable("the log is damaged").to_dict()}
+    for never_fail, raised in ((False, CorruptTable), (True, AirflowSkipException)):
+        waiting = sensor(**given, never_fail=never_fail)
+        with pytest.raises(raised):
+            waiting.execute({})  # type: ignore[arg-type]
+        with pytest.raises(raised):
+            waiting.execute_complete({}, event)  # type: ignore[arg-type]
+    with pytest.raises(TaskDeferred):
+        sensor(**given, silent_fail=True).execute({})  # type: ignore[arg-type]
 
 
 def test_it_waits_for_a_change_at_or_after_a_time(memory_uri: str) -> None:
     table = Table.create(memory_uri, SCHEMA)
+    grow(table)
     at_ms = table.snapshot().timestamp_ms
     changed = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)
     found = poked(table_uri=memory_uri, since=changed)
-    assert (found["version"], found["timestamp_ms"]) == (0, at_ms)
+    assert (found["version"], found["timestamp_ms"]) == (1, at_ms)
     assert poked(table_uri=memory_uri, since=changed + dt.timedelta(milliseconds=1)) is False
     # A text without a zone is UTC, wherever the worker stands.
     assert poked(table_uri=memory_uri, since=changed.replace(tzinfo=None).isoformat())
 
 
+def test_a_vacuum_wakes_it_only_where_it_is_asked_for(memory_uri: str) -> None:
+    table = Table.create(memory_uri, SCHEMA)
+    grow(table)
+    table.vacuum()
+    assert not poked(table_uri=memory_uri, newer_than=1)
+    assert poked(table_uri=memory_uri, newer_than=1, data_changes_only=False)
+    assert poked(table_uri=memory_uri, newer_than=1, operation="vacuum end")["operation"] == "VACUUM END"
+    assert not poked(table_uri=memory_uri, newer_than=1, operation=["VACUUM END"], data_changes_only=True)
+
+
+def test_it_waits_for_a_commit_of_a_dag_and_a_task(memory_uri: str) -> None:
+    table = Table.create(memory_uri, SCHEMA)
+    tx = table.begin()
+    tx.add(path="a", partition_values={}, size=1)
+    tx.commit("WRITE", tags={"airflow.dag_id": "load", "airflow.task_id": "orders"})
+    assert poked(table_uri=memory_uri, committed_by_dag="load")
+    assert poked(table_uri=memory_uri, committed_by_dag="load", committed_by_task="orders")
+    assert not poked(table_uri=memory_uri, committed_by_dag="load", committed_by_task="customers")
+
+
+def test_it_waits_for_a_partition_that_appears(memory_uri: str) -> None:
+    table = Table.create(memory_uri, pa.schema([("id", pa.int64()), ("day", pa.date32())]), ["day"])
+    waiting = sensor(table_uri=memory_uri, partition={"day": dt.date(2013, 1, 2)})
+    assert not waiting.poke({}).is_done  # type: ignore[arg-type]
+    for day, expected in (("2013-01-01", False), ("2013-01-02", True)):
+        tx = table.begin()
+        tx.add(path=day, partition_values={"day": day}, size=1)
+        tx.commit("WRITE")
+        assert waiting.poke({}).is_done is expected  # type: ignore[arg-type]
+        assert bool(poked(table_uri=memory_uri, partition={"day": "2013-01-02"})) is expected
+
+
 @pytest.mark.parametrize(
     "condition",
-    [{}, {"version": 1, "newer_than": 1}, {"version": "latest"}, {"newer_than": "v1"}, {"since": "yesterday"}],
+    [
+        *({}, {"data_changes_only": False}, {"version": 1, "newer_than": 1}, {"since": "2013-01-01", "version": 1}),
+        *({"version": "latest"}, {"version": True}, {"newer_than": "v1"}, {"newer_than": {}}, {"since": "yesterday"}),
+        *({"operation": []}, {"operation": [1]}, {"committed_by_dag": ["a"]}, {"partition": {}}, {"partition": "a"}),
+    ],
 )
 def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: dict[str, Any]) -> None:
     Table.create(memory_uri, SCHEMA)
@@ -169,7 +256,10 @@ def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: 
         poked(table_uri=memory_uri, **condition)
 
 
-@pytest.mark.parametrize("condition", [{"version": 9}, {"newer_than": 9}, {"since": "2199-01-01"}])
+@pytest.mark.parametrize(
+    "condition",
+    [{"version": 9}, {"newer_than": 1}, {"since": "2199-01-01"}, {"operation": "MERGE"}, {"committed_by_dag": "other"}],
+)
 def test_every_poke_after_the_first_is_one_small_request(
     memory_uri: str, condition: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""A task on a real server with an Airflow connection: its work is done, and the connection's secrets are nowhere."""
+"""Tasks on a real server with an Airflow connection: their work is done, and the connection's secrets are nowhere."""
 
 from __future__ import annotations
 
@@ -169,27 +169,28 @@ def test_a_job_outlives_its_credentials_and_the_secret_of_the_connection_is_nowh
     dag = dag_of("stores", "on_an_object_store")
     dag_run = dag.test()
 
-    (ti,) = dag_run.get_task_instances()
-    assert ti.state == "success"
+    tis = {ti.task_id: ti for ti in dag_run.get_task_instances()}
+    assert {name: ti.state for name, ti in tis.items()} == {"join": "success", "forget": "success"}
     users = lake.table
-    assert sorted(users.to_arrow()["user_id"].to_pylist()) == [user for user in range(100) if user != 42]
+    assert sorted(users.to_arrow()["user_id"].to_pylist()) == [user for user in range(110) if user != 42]
+    assert [each["operation"] for each in users.history(2)] == ["DELETE", "WRITE"]
     if lake.fetches:
         # From the first to the last, with few between: the driver and the workers share what the task has.
         lasted_ms = lake.fetches[-1] - lake.fetches[0]
         assert lasted_ms > LIFE_MS
-        assert len(lake.fetches) <= 3 + 2 * lasted_ms / (LIFE_MS * 3 / 4)
+        assert len(lake.fetches) <= 6 + 2 * lasted_ms / (LIFE_MS * 3 / 4)
 
     watched = "\n".join(dag.get_task("forget").runner.run.__globals__["WATCHED"])
     assert "org.apache.spark" in watched
     assert "committed" in watched
-    xcom = json.dumps(ti.xcom_pull(task_ids="forget"))
+    xcom = json.dumps([ti.xcom_pull(task_ids=name) for name, ti in tis.items()])
     out, err = capfd.readouterr()
     shown = {"spec, result, command lines": watched, "xcom": xcom, "stdout": out, "stderr": err, "log": caplog.text}
     written = [*events.rglob("*"), *(path for path in airflow_home.rglob("*") if not path.is_symlink())]
     held = {str(path): path.read_bytes() for path in written if path.is_file()}
     assert any(name.startswith(str(events)) for name in held)
     held |= {each.path: users.store.read(each.path) for each in users.store.walk()}
-    assert any(name.endswith("00003.json") for name in held)
+    assert any(name.endswith("00004.json") for name in held)
     found = [name for name, text in shown.items() if any(secret in text for secret in lake.secrets)]
     leaked = [name for name, data in held.items() if any(secret.encode() in data for secret in lake.secrets)]
     assert found + leaked == []

@@ -85,3 +85,21 @@ def test_every_setting_that_the_code_reads_is_described() -> None:
         name for path in root.rglob("*.py") for name in re.findall(r'conf\.get\("txlog", "(\w+)"', path.read_text())
     }
     assert read == set(get_provider_info()["config"]["txlog"]["options"])
+
+
+def test_every_operator_is_imported_from_one_path() -> None:
+    import importlib
+
+    from airflow_txlog import operators
+    from airflow_txlog.operators.base import TxlogOperator
+
+    modules = [name for listed in get_provider_info()["operators"] for name in listed["python-modules"]]
+    defined = {
+        name
+        for module in modules
+        for name, value in vars(importlib.import_module(module)).items()
+        if isinstance(value, type) and issubclass(value, TxlogOperator) and value.__module__ == module
+    }
+    exported = set(operators.__all__)
+    assert {name for name in defined if name != "TxlogOperator"} == {name for name in exported if name[0].isupper()}
+    assert all(hasattr(operators, name) for name in exported)

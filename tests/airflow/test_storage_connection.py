@@ -246,6 +246,17 @@ def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch
         opened(connect(monkeypatch, "ftp", password=SECRET))
 
 
+def test_a_connection_that_was_given_no_type_is_refused_with_the_way_to_give_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidJobSpec) as raised:
+        opened(connect(monkeypatch, "generic", password=SECRET))
+    message = raised.value.message
+    assert "airflow connections add of_generic --conn-json" in message
+    assert '{"conn_type": "aws"' in message
+    assert SECRET not in message
+
+
 # --- where it is named ----------------------------------------------------------------------------------------------
 
 

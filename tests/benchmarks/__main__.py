@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ CASES = (
     "update",
     "merge",
     "append",
+    "append-query",
+    "append-partitioned",
     "delete-masking",
     "update-masking",
     "merge-masking",
@@ -49,6 +51,7 @@ CASES = (
     "checkpoint",
     "memory",
     "ten-million",
+    "task",
     "writers",
     "s3-writers",
     "s3-open",
@@ -112,6 +115,10 @@ class Bench:
             from tests.benchmarks.heavy_cases import measure_heavy
 
             return measure_heavy(case, self.folder, rounds=min(self.rounds, 3), scale=self.scale)
+        if case == "task":
+            from tests.benchmarks.task_cases import measure_task
+
+            return measure_task(self.folder, rounds=self.rounds)
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
         if case.startswith("s3-") and not has_server():
@@ -123,7 +130,9 @@ class Bench:
             rounds = min(self.rounds, 3)
             return [measure_writers(case, on_s3=case == "s3-writers", rounds=rounds, scale=self.scale)]
         cases: dict[str, Callable[[], list[Line]]] = {
-            "append": self.append,
+            "append": lambda: self.append("append"),
+            "append-query": lambda: self.append("append-query"),
+            "append-partitioned": lambda: self.append("append-partitioned"),
             "delete": lambda: self.copying("delete"),
             "update": lambda: self.copying("update"),
             "merge": lambda: self.copying("merge"),
@@ -178,12 +187,12 @@ class Bench:
 
         return self._measure("merge-partition", sides, check)
 
-    def append(self) -> list[Line]:
+    def append(self, kind: str) -> list[Line]:
         from tests.benchmarks.append_cases import append_sides
 
         events = self._events()
-        sides = append_sides(events, self.folder / "append", self.spark)
-        return self._measure("append", sides, equal_tables(events.rows))
+        sides = append_sides(kind, events, self.folder / kind, self.spark, self.delta_spark)
+        return self._measure(kind, sides, equal_tables(events.rows))
 
     def optimize(self, case: str) -> list[Line]:
         from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides
@@ -298,7 +307,7 @@ class Bench:
         from tests.benchmarks.row_cases import delete_sides, merge_sides
 
         case, events = f"s3-{kind}", self._events(self.scale * S3_ROWS)
-        make = {"append": append_sides, "delete": delete_sides, "merge": merge_sides}[kind]
+        make = {"append": partial(append_sides, "append"), "delete": delete_sides, "merge": merge_sides}[kind]
         sides = [side for side in make(events, self.folder / case, self.spark) if side.name in ("ours", "deltalake")]
         expected = events.rows if kind == "append" else getattr(events, f"rows_after_{kind}")
         with contextlib.ExitStack() as folders:
@@ -423,7 +432,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES], default=list(CASES))
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up; 0 for it alone")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="where the tables are made")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json", help="where the lines are kept")
     options = parser.parse_args()

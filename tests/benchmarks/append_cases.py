@@ -1,30 +1,59 @@
-"""Append of four million rows: our job and plain PySpark in the same session, and deltalake, from the same files.
+"""Append of four million rows: our job and plain PySpark in the same session, deltalake and delta-spark, from the same
+files: as they are, through a query, and into 365 partitions.
 
-The plain form is `read.parquet(...).write.parquet(...)`, unpartitioned; it keeps no statistics and commits nothing.
+The plain form is `read.parquet(...).write.parquet(...)`; it keeps no statistics and commits nothing.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
-from tests.benchmarks.events import SCHEMA, Events, in_order
+from tests.benchmarks.events import SCHEMA, Events, in_order, read_parquet_files
 from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.helpers.delta_spark import DeltaSpark
 
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What is appended: `select` over the relation `rows`, None for the files as they are; and by what it is split."""
+
+    select: str | None = None
+    partition_by: tuple[str, ...] = ()
+
+
+KINDS = {
+    "append": Rows(),
+    # Work for Spark in every row, and the same rows out of it.
+    "append-query": Rows(
+        select="SELECT event_id, customer_id, event_time, country, device, amount * 1 AS amount, "
+        "concat(email, '') AS email, session FROM rows WHERE amount >= 0"
+    ),
+    "append-partitioned": Rows(
+        select="SELECT *, CAST(event_time AS DATE) AS day FROM rows",
+        partition_by=("day",),
+    ),
+}
+
+
+@dataclass(kw_only=True)
 class AppendSide(RowSide):
     """Writes the rows of the local table into a table of its own, which is not there before."""
+
+    rows: Rows = KINDS["append"]
 
     @property
     def uri(self) -> str:
@@ -35,17 +64,6 @@ class AppendSide(RowSide):
         self.events.link_table(self.table)
         if self.s3 is not None:
             self.s3.clear()
-
-
-class OurAppend(AppendSide):
-    """A write job that makes the table and appends the rows."""
-
-    name = "ours"
-    told = ""
-
-    def __init__(self, events: Events, folder: Path, spark: SparkSession) -> None:
-        super().__init__(events=events, folder=folder)
-        self._spark = spark
 
     @property
     def input(self) -> Path:
@@ -58,25 +76,47 @@ class OurAppend(AppendSide):
                 os.link(path, link)
         return folder
 
+    def result(self) -> pa.Table:
+        return in_order(Table.open(self.uri, self.options).to_arrow(columns=SCHEMA.names))
+
+
+@dataclass(kw_only=True)
+class OurAppend(AppendSide):
+    """A write job that makes the table and appends the rows."""
+
+    name: str = "ours"
+    spark: SparkSession
+    told: str = ""
+
     def run(self) -> None:
-        source = {"format": "parquet", "path": str(self.input)}
-        arguments = {"source": source}
+        view = {"format": "parquet", "path": str(self.input)}
+        arguments: dict[str, Any] = {"source": view}
+        if self.rows.select is not None:
+            arguments = {"source": {"sql": self.rows.select, "views": {"rows": view}}}
+        if self.rows.partition_by:
+            arguments["partition_by"] = list(self.rows.partition_by)
         spec = job_spec(operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options)
-        result = run_job(spec, self._spark)
+        result = run_job(spec, self.spark)
         assert result.status == "committed", result.error
         self.told = f" ({result.files['added']} files)"
 
-    def result(self) -> pa.Table:
-        return in_order(Table.open(self.uri, self.options).to_arrow())
 
-
+@dataclass(kw_only=True)
 class PlainAppend(PlainSpark):
     """What Spark's own writer takes for the same rows."""
 
-    name = "pyspark"
+    name: str = "pyspark"
+    rows: Rows
 
     def run(self) -> None:
-        self.target().write.parquet(str(self.output))
+        frame = self.target()
+        if self.rows.select is not None:
+            frame.createOrReplaceTempView("rows")
+            frame = self.spark.sql(self.rows.select)
+        frame.write.partitionBy(*self.rows.partition_by).parquet(str(self.output))
+
+    def result(self) -> pa.Table:
+        return in_order(read_parquet_files([str(path) for path in self.files()]))
 
 
 class DeltaLakeAppend(AppendSide, DeltaLakeSide):
@@ -90,10 +130,31 @@ class DeltaLakeAppend(AppendSide, DeltaLakeSide):
         write_deltalake(self.uri, rows, storage_options=None if self.s3 is None else self.s3.peer_options)
 
 
-def append_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+@dataclass(kw_only=True)
+class DeltaSparkAppend(AppendSide):
+    """One statement of delta-spark's, which makes the table and appends the rows."""
+
+    name: str = "delta-spark"
+    child: DeltaSpark
+
+    def run(self) -> None:
+        partitions = f"PARTITIONED BY ({', '.join(self.rows.partition_by)})" if self.rows.partition_by else ""
+        rows = f"parquet.`{self.input}`"
+        select = f"SELECT * FROM {rows}" if self.rows.select is None else self.rows.select.replace("rows", rows)
+        self.child.run(f"CREATE TABLE delta.`{self.uri}` USING delta {partitions} AS {select}")
+
+
+def append_sides(
+    kind: str, events: Events, folder: Path, spark: SparkSession, child: DeltaSpark | None = None
+) -> list[RowSide]:
     """Every row of the events, into a table of its own."""
-    return [
-        OurAppend(events, folder / "ours", spark),
-        PlainAppend(events=events, folder=folder / "pyspark", spark=spark),
-        DeltaLakeAppend(events=events, folder=folder / "deltalake"),
+    rows = KINDS[kind]
+    sides: list[RowSide] = [
+        OurAppend(events=events, folder=folder / "ours", spark=spark, rows=rows),
+        PlainAppend(events=events, folder=folder / "pyspark", spark=spark, rows=rows),
     ]
+    if rows.select is None:
+        sides.append(DeltaLakeAppend(events=events, folder=folder / "deltalake"))
+    if child is not None:
+        sides.append(DeltaSparkAppend(events=events, folder=folder / "delta-spark", child=child, rows=rows))
+    return sides

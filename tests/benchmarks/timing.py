@@ -58,7 +58,10 @@ class Line:
 def measure(
     case: str, sides: Sequence[Side], *, rounds: int, scale: float, check: Callable[[str, Any], None]
 ) -> list[Line]:
-    """Medians of `rounds` alternating rounds after one warm-up: one line for each side that is not `ours`."""
+    """Medians of `rounds` alternating rounds after one warm-up: one line for each side that is not `ours`.
+
+    Without rounds the warm-up is what is measured: whether a case works at all.
+    """
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     peaks: dict[str, int] = {}
     for number in range(rounds + 1):
@@ -69,7 +72,7 @@ def measure(
             side.run()
             took = (time.perf_counter() - began) / getattr(side, "repeats", 1)
             check(side.name, side.result())
-            if number > 0:
+            if number > 0 or not rounds:
                 seconds[side.name].append(took)
                 for kind, peak in (getattr(side, "peak_mb", {}) if side.name == "ours" else {}).items():
                     peaks[kind] = max(peaks.get(kind, 0), peak)

@@ -31,9 +31,9 @@ class CountingStore(MemoryStore):
         self.requests.append(("list", directory if start_from is None else f"{directory}/{start_from}"))
         return super().list(directory, start_from=start_from)
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None) -> Iterator[FileInfo]:
-        self.requests.append(("walk", ""))
-        return super().walk()
+    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+        self.requests.append(("walk", prefix))
+        return super().walk(prefix=prefix)
 
     def stat(self, path: str) -> FileInfo | None:
         self.requests.append(("stat", path))

@@ -1,13 +1,25 @@
-"""Two depths of the tests that draw from seeds: a small part in `make test`, the whole in `make test-long`."""
+"""How much is run: of what draws from seeds a small part in `make test` and a large one in `make test-long`. The rest
+of it, and what takes minutes and is like what these run, only with TXLOG_TEST_ALL=1, which goes with `make test-long`.
+"""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 # `make test-long` sets it.
 LONG = os.environ.get("TXLOG_TEST_LONG") == "1"
+WHOLE = LONG and os.environ.get("TXLOG_TEST_ALL") == "1"
 
 
-def depth(short: int, long: int) -> int:
-    """How many seeds or examples a test draws: `short` in `make test`, `long` in `make test-long`."""
-    return long if LONG else short
+def depth(short: int, long: int, whole: int | None = None) -> int:
+    """How many seeds or examples a test draws: `short` in `make test`, `long` in `make test-long`, `whole` with
+    TXLOG_TEST_ALL=1.
+    """
+    return whole if WHOLE and whole is not None else long if LONG else short
+
+
+def by_hand(what: str) -> pytest.MarkDecorator:
+    """Marks a long test that only TXLOG_TEST_ALL=1 runs."""
+    return pytest.mark.skipif(not WHOLE, reason=f"{what}: TXLOG_TEST_ALL=1 runs it")

@@ -171,7 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
-        length = dict(headers).get("Content-Length", str(len(body))) if self.command == "HEAD" else str(len(body))
+        given = {name.lower(): value for name, value in headers}
+        length = given.get("content-length", "0") if self.command == "HEAD" else str(len(body))
         try:
             self.send_response_only(status)
             for name, value in headers:

@@ -26,7 +26,7 @@ from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import TxlogError
-from tests.helpers.depth import LONG
+from tests.helpers.depth import WHOLE, depth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,8 +38,8 @@ IDS = [1, 2, 3]
 _SET = f"'java.lang.System', 'setProperty', '{RAN}', 'yes'"
 
 
-# How many cases of a file `make test` runs.
-SHORT = 12
+# How many cases of a file are run, but for TXLOG_TEST_ALL=1.
+CASES = depth(12, 200)
 
 
 def payloads(folder: Path, port: int) -> dict[str, str]:
@@ -125,24 +125,24 @@ class Watched:
 
 
 def drawn(origins: Sequence[str], operations: Sequence[str] = ("",)) -> list[tuple[str, str, str]]:
-    """Every origin with every payload, each with one of the operations in turn; in `make test` a spread of them."""
+    """Every origin with every payload, each with one of the operations in turn; without TXLOG_TEST_ALL=1 a spread."""
     names = list(payloads(Path("/"), 0))
     cases = [
         (origin, payload, operations[(row + column) % len(operations)])
         for row, origin in enumerate(origins)
         for column, payload in enumerate(names)
     ]
-    if LONG:
+    if WHOLE:
         return cases
     # Steps that meet every payload before they meet one again.
-    step = next(step for step in itertools.count(len(cases) // SHORT) if math.gcd(step, len(names)) == 1)
+    step = next(step for step in itertools.count(len(cases) // CASES) if math.gcd(step, len(names)) == 1)
     return cases[::step]
 
 
 def line_of(cases: Sequence[Any], origins: Sequence[str]) -> str:
-    """The number of cases, for the reader of the run. In `make test-long` it must be that of all pairs."""
+    """The number of cases, for the reader of the run. With TXLOG_TEST_ALL=1 it must be that of all pairs."""
     pairs = len(origins) * len(payloads(Path("/"), 0))
-    assert len(cases) == pairs if LONG else cases
+    assert len(cases) == pairs if WHOLE else cases
     return f"hostile texts: {len(cases)} of {pairs} pairs of an origin and a payload"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,10 @@ def run(
     unrestricted: tuple[str, ...] = (),
     **arguments: Any,
 ) -> JobResult:
-    """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work."""
+    """Run a job in this session; its result, failed or not. `key` is that of the work, for its saved work.
+
+    Inside `tried_without_spark` the session is for jobs that need it alone.
+    """
     if "parameters" in arguments:
         arguments["parameters"] = encode_parameters(arguments["parameters"])
     spec = job_spec(
@@ -126,7 +130,22 @@ def run(
         saved_work_key=key if application is not None else None,
         unrestricted=unrestricted,
     )
+    if _tried_without:
+        return run_job(spec, None, log=log, start=lambda: spark)
     return run_job(spec, spark, log=log)
+
+
+_tried_without: list[bool] = []
+
+
+@contextlib.contextmanager
+def tried_without_spark() -> Iterator[None]:
+    """Inside, `run` gives a job the session only where it needs one, as the runners do."""
+    _tried_without.append(True)
+    try:
+        yield
+    finally:
+        _tried_without.pop()
 
 
 def committed(result: JobResult) -> JobResult:

@@ -256,6 +256,7 @@ def test_a6_a5_delta_spark_skips_no_file_of_ours_that_holds_a_row(delta: DeltaSp
     delta.run(f"{pushdown} true")
 
 
+@pytest.mark.long("three jobs, each read by both in a session of delta-spark")
 def test_tables_of_our_jobs_are_read_alike(delta: DeltaSpark, uri: str) -> None:
     """Write, delete and merge as Airflow runs them, here in the session that has delta-spark beside."""
     source = "SELECT id, DATE'2024-01-01' AS day, concat('n', id) AS name FROM range({}, {})"

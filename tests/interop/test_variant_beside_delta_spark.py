@@ -40,6 +40,7 @@ def test_variants_at_any_depth_are_read_as_delta_spark_wrote_them(delta: DeltaSp
         table.begin()
 
 
+@LONG
 def test_a_table_with_shredding_is_refused_by_name(delta: DeltaSpark, tmp_path: Path) -> None:
     name = f"delta.`{tmp_path / 't'}`"
     delta.run(

@@ -1,6 +1,7 @@
 """Every text of a job, with every hostile payload in it: typed error or right rows, and no more.
 
-A case is one origin and one payload. `make test` draws a few cases, `make test-long` runs all and prints their number.
+A case is one origin and one payload. `make test` draws a few cases, `make test-long` some hundreds, and
+TXLOG_TEST_ALL=1 all; each prints their number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every text that a table's log brings to a job, with every hostile payload in it: typed error or right rows, no more.
 
 A case is one origin, one payload and one of the operations in turn. `make test` draws a few cases, `make test-long`
-runs all and prints their number.
+some hundreds and prints their number, TXLOG_TEST_ALL=1 runs all.
 """
 
 from __future__ import annotations

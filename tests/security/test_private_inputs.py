@@ -16,7 +16,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage import LocalStore
-from tests.helpers.jobs import KEY, application, committed, rows, run
+from tests.helpers.jobs import KEY, application, committed, error_of, rows, run
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
@@ -78,7 +78,7 @@ def failed_at_its_commit(spark: SparkSession, table: Table, who: ApplicationTran
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attempts, "commit_change", refuse)
-        assert run(spark, table=table, application=who, **job).status == "failed"
+        assert "the store does not answer" in error_of(run(spark, table=table, application=who, **job))["message"]
     (folder,) = Path(table.uri.removeprefix("file://")).glob(f"{PRIVATE_PREFIX}*")
     return folder
 

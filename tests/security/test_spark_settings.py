@@ -13,6 +13,7 @@ import pytest
 from airflow_txlog.jobs.spark.launch import _properties_file, _submit_arguments
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.helpers.jobs import rows
+from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
@@ -138,3 +139,23 @@ def test_the_arguments_that_a_user_gives_spark_submit_are_kept(monkeypatch: pyte
         given = os.environ["PYSPARK_SUBMIT_ARGS"]
         assert given == "--properties-file /proc/1/fd/3 --load-spark-defaults --packages a:b:1 pyspark-shell"
     assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--packages a:b:1 pyspark-shell"
+
+
+@needs_proc
+def test_a_process_whose_files_others_may_not_open_gives_them_a_name() -> None:
+    """As a task of Airflow, whose supervisor has forbidden it before it forked: Spark's JVM is such another process."""
+    code = """
+import ctypes, os, subprocess
+from airflow_txlog.jobs.spark.launch import _properties_file
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+PR_SET_DUMPABLE = 4
+ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+with _properties_file({"spark.a": "b"}) as path:
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    print(subprocess.run(["cat", path], capture_output=True, text=True, check=True).stdout)
+assert not os.path.exists(path)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout.strip() == "spark\\u002ea=b", done.stderr

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -311,6 +314,10 @@ class Server:
         return {}
 
 
+def once(request: Callable[[], None]) -> None:
+    request()
+
+
 @pytest.fixture
 def _nothing_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "_PROVED", set())
@@ -321,7 +328,7 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused_each_time() -> 
     server: Any = Server(is_honest=False)
     for _ in range(2):
         with pytest.raises(UnsupportedStore, match="server-False"):
-            bucket.check_conditions(server, "t/_delta_log/")
+            bucket.check_conditions(server, "t/_delta_log/", once)
     assert server.keys == set()
 
 
@@ -335,14 +342,14 @@ def test_a_server_that_does_not_know_the_condition_of_a_put_is_refused_by_what_i
 
     server.put = put
     with pytest.raises(UnsupportedStore, match="NotImplemented"):
-        bucket.check_conditions(server, "t/_delta_log/")
+        bucket.check_conditions(server, "t/_delta_log/", once)
 
 
 @pytest.mark.usefixtures("_nothing_proved")
 def test_a_server_is_asked_once_whether_it_heeds_the_condition() -> None:
     server: Any = Server(is_honest=True)
     for _ in range(2):
-        bucket.check_conditions(server, "t/_delta_log/")
+        bucket.check_conditions(server, "t/_delta_log/", once)
     assert (server.puts, server.keys) == (2, set())
 
 
@@ -350,7 +357,7 @@ def test_a_server_is_asked_once_whether_it_heeds_the_condition() -> None:
 def test_what_a_process_leaves_that_is_killed_while_it_asks_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server(is_honest=True)
     monkeypatch.setattr(server, "delete", lambda keys: {})
-    bucket.check_conditions(server, "t/_delta_log/")
+    bucket.check_conditions(server, "t/_delta_log/", once)
     (left,) = server.keys
     assert is_leftover(left.removeprefix("t/"))
 
@@ -381,6 +388,31 @@ def test_a_lease_of_another_is_no_lost_race() -> None:
             call()
     lease.release()
     assert store.read("x") == b"1"
+
+
+@pytest.mark.parametrize("missing", ["content_range", "etag", "size", "last_modified"])
+def test_an_answer_of_azure_that_lacks_a_header_is_an_error_of_the_store(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy has taken it out: the SDK has None for it, or raises a ValueError of its own."""
+    held: dict[str, Any] = {"content_range": "bytes 0-0/1", "etag": "e", "size": 1, "last_modified": datetime.now(UTC)}
+    answer = SimpleNamespace(**{**held, missing: None})
+
+    class Blob:
+        async def download_blob(self, **asked: Any) -> Any:
+            if answer.content_range is None:
+                raise ValueError("Required Content-Range response header is missing or malformed.")
+            return SimpleNamespace(properties=answer, readall=None)
+
+        async def get_blob_properties(self, **asked: Any) -> Any:
+            return answer
+
+    bucket = open_store("az://c/t", Access(storage_options=LAKE))._bucket  # type: ignore[attr-defined]
+    monkeypatch.setattr(bucket, "_blob", lambda key: Blob())
+    ask = bucket.get if missing in ("content_range", "etag") else bucket.head
+    with pytest.raises(OSError, match=r"the answer lacks .*: a proxy on the way") as raised:
+        ask("t/x")
+    assert raised.value.errno == errno.EREMOTEIO
 
 
 # --- Google Cloud Storage -------------------------------------------------------------------------------------------

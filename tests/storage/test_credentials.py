@@ -234,6 +234,14 @@ def test_a_process_that_cannot_reach_the_endpoint_says_so_at_once(
 # --- the stores -----------------------------------------------------------------------------------------------------
 
 
+def test_a_process_that_says_so_opens_stores_with_its_own_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor on another machine: a job that names a connection is no reason to ask the task that holds it."""
+    access = Access(storage_conn_id="lake")
+    assert access.credentials(AWS) is not None
+    monkeypatch.setenv("TXLOG_CREDENTIALS", "own")
+    assert access.credentials(AWS) is None
+
+
 def test_a_store_on_s3_is_opened_with_the_credentials_of_its_connection_and_renews_them() -> None:
     options = s3.options()
     holder = Holder(500)

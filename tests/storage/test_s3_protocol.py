@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from botocore.exceptions import IncompleteReadError
 from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
 
 from airflow_txlog.storage import Access, open_store, s3
 from airflow_txlog.storage.bucket import NotAnswered, refusal
@@ -51,6 +52,18 @@ def test_a_body_is_sent_whole_with_a_checksum_that_every_server_knows(scheme: st
     assert len(sent) == 2
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_batch_of_deletes_has_the_checksums_that_old_and_new_servers_want(
+    scheme: str, sent: list[dict[str, str]]
+) -> None:
+    store = open_store("s3://bucket/t", Access(storage_options={**OPTIONS, "endpoint_url": f"{scheme}://127.0.0.1:1"}))
+    assert isinstance(store, ObjectStore)
+    with pytest.raises(NotAnswered):
+        store._bucket.delete(["t/a", "t/b"])
+    assert {"content-md5", "x-amz-checksum-crc32", "content-length"} <= sent[0].keys()
+    assert not {"transfer-encoding", "content-encoding", "x-amz-trailer"} & sent[0].keys()
+
+
 def test_what_the_client_refuses_before_it_asks_is_an_error_of_ours(sent: list[dict[str, str]]) -> None:
     nowhere = {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1"}
     for uri, options in (
@@ -86,3 +99,21 @@ def test_files_of_a_batch_that_is_refused_are_deleted_one_by_one(monkeypatch: py
     failures = store.delete_many(["a\x01b", "c", "d"])
     assert deleted == ["t/a\x01b", "t/d"]
     assert [(path, type(error)) for path, error in failures.items()] == [("c", PermissionError)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-23T03:16:34.933Z",
+        "2026-11-23T03:16:34Z",
+        "Mon, 23 Nov 2026 03:16:34 GMT",
+        "20261123T031634Z",
+        "2026-11-23T04:16:34+01:00",
+        "2026-11-23T03:16:34",
+        "1795403794",
+        1795403794,
+        1795403794.5,
+    ],
+)
+def test_a_time_of_an_answer_is_what_botocore_takes_it_for(text: Any) -> None:
+    assert s3._parse_time(text) == parse_timestamp(text)

@@ -312,3 +312,9 @@ def test_a_listing_beside_writers_is_in_order_and_misses_nothing_that_was_there(
             assert found == sorted(found)
             assert found[:20] == [f"_delta_log/{version:020d}.json" for version in range(20)]
         writer.result()
+
+
+def test_a_walk_by_a_prefix_finds_what_begins_with_it_and_nothing_else(store: Store) -> None:
+    for path in ("2024-01/x/a", "2024-02/b", "2025-01/c", "2024-", "d"):
+        store.put(path, b"1")
+    assert sorted(info.path for info in store.walk(prefix="2024-")) == ["2024-", "2024-01/x/a", "2024-02/b"]

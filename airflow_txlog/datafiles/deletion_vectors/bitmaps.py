@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from itertools import accumulate, groupby, islice
 
 import pyarrow as pa
@@ -169,11 +169,13 @@ def _bits(low: pa.UInt16Array) -> bytes:
         # Arrow 20 and later, ten times as fast: which places of the permutation are taken is a bit for each row.
         bits = pc.inverse_permutation(low.cast(pa.int32()), max_index=CONTAINER_ROWS - 1).buffers()[0]
     else:
-        bits = pc.is_in(_ALL_ROWS, value_set=low).buffers()[1]
+        bits = pc.is_in(_all_rows(), value_set=low).buffers()[1]
     return bytes(bits.to_pybytes()[:BITMAP_BYTES])
 
 
-_ALL_ROWS = pa.array(range(CONTAINER_ROWS), pa.uint16())
+@cache
+def _all_rows() -> pa.UInt16Array:
+    return pa.array(range(CONTAINER_ROWS), pa.uint16())
 
 
 def _little_endian(values: pa.UInt16Array) -> bytes:

@@ -23,6 +23,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
 from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.datafiles.installed import check_worker
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.parquet.reading import (
@@ -84,6 +85,7 @@ def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Ta
     @functools.wraps(call)
     def guarded(task: _Task, batches: _Batches) -> _Batches:
         try:
+            check_worker()
             yield from call(task, batches)
         except TaskFailed:
             raise
@@ -320,6 +322,30 @@ class WriteTask:
                 checked = without_violations(named, must_check=self.layout.must_check)
                 writer.write(_numbered(checked, rows) if self.numbers_rows else checked)
                 rows += batch.num_rows
+        yield from report
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadTask:
+    """Rows of files as new data files, read and written in one task; one record a file, after the last row.
+
+    For a numbered range like a scan's. `scan` reads the columns of the layout, of the same types, or some of them.
+    """
+
+    scan: ScanTask
+    layout: Layout
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, or of what went wrong: then every file of this task is gone again."""
+        use_one_thread()
+        with writing(self.layout, batches) as (writer, report):
+            bins = self.scan.bins
+            store = bins.store.open()
+            for number in task_numbers(batches):
+                for planned in bins.files(number, store):
+                    for batch in self.scan.rows_of(planned):
+                        writer.write(batch)
         yield from report
 
 

@@ -41,7 +41,7 @@ from airflow_txlog.errors import (
     UnsupportedStore,
 )
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, NothingSent, Store
 
 # How much of the commits that were checked against is kept for the next look at the log.
 _KEPT_BYTES = 4 * 1024 * 1024
@@ -75,8 +75,8 @@ class Landed:
     """What to remember of it, so that a later look shows whether it was replaced."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
-    read: Mapping[FileInfo, bytes] = field(default_factory=dict)
-    """What those held, as far as the store proves it: the next look at the log need not read them."""
+    contents: Mapping[FileInfo, bytes] = field(default_factory=dict)
+    """The bytes of those, as far as the store proves them: the next look at the log need not read them."""
 
 
 CommitInfo = Callable[[Attempt, str], dict[str, Any]]
@@ -103,27 +103,27 @@ def commit(
     commit be in the log: every other error proves that it is not.
     """
     rebased_over: list[int] = []
-    read: dict[FileInfo, bytes] = {}
+    contents: dict[FileInfo, bytes] = {}
     version = attempt.read_version + 1
     _check_same_log(store, attempt, anchor)
     for number in range(1, policy.max_attempts + 1):
         data = encode_commit(commit_info(attempt, clock.unique_id()), attempt.actions())
         # What no reader would take in again must not become a version.
         LOG_FILE.check(len(data), f"the commit of version {version}", attempt.table)
-        theirs = put_and_read_back(store, commit_name(version), data, attempt, clock, policy, anchor)
+        theirs = put_commit(store, commit_name(version), data, attempt, clock, policy, anchor)
         if theirs is None:
             return Landed(
                 version=version,
                 attempt=attempt,
                 attempts=number,
                 rebased_over=rebased_over,
-                read=read,
+                contents=contents,
                 own=own_commit(version, data),
             )
         # The first loss is answered at once; a crowd is spread out.
         if number > 1:
             clock.sleep(policy.race_wait_s * (1 + clock.random()) / 2)
-        winners, anchor = _read_winners(store, version, theirs, attempt, anchor, read)
+        winners, anchor = _read_winners(store, version, theirs, attempt, anchor, contents)
         for winner in winners:
             attempt = check_winner(attempt, winner)
             rebased_over.append(winner.version)
@@ -159,14 +159,14 @@ def _read_winners(
     theirs: bytes,
     attempt: Attempt,
     anchor: FileInfo | None,
-    read: dict[FileInfo, bytes],
+    contents: dict[FileInfo, bytes],
 ) -> tuple[list[Commit], FileInfo]:
     """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
 
     `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. One listing,
     from the version that was checked last, shows whether it is still the same log, and who else has landed. A listing
-    may lag behind, so a file that it lacks is asked for by its name. What was read is added to `read`, where it is
-    little and the listing proves it. Raises TableReplaced, ConcurrentLogCleanup: what cannot be read is never taken
+    may lag behind, so a file that it lacks is asked for by its name. What was read is added to `contents`, where it
+    is little and the listing proves it. Raises TableReplaced, ConcurrentLogCleanup: what cannot be read is never taken
     for "no conflict".
     """
     is_commit = anchor is not None and anchor.path == commit_name(version - 1)
@@ -181,12 +181,12 @@ def _read_winners(
             raise _vanished(attempt, commit_name(version)) if tail.latest < version else _cleaned(attempt, version)
         files.append(info)
     winners: list[Commit] = []
-    contents = chain([theirs], read_files(store, files[1:]))
+    found = chain([theirs], read_files(store, files[1:]))
     try:
-        for info, data in zip(files, contents, strict=True):
+        for info, data in zip(files, found, strict=True):
             winners.append(decode_commit(version + len(winners), data, info.path))
-            if sum(map(len, read.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
-                read[info] = data
+            if sum(map(len, contents.values())) + len(data) <= _KEPT_BYTES and is_etag_of(info.etag, data):
+                contents[info] = data
     except FileNotFoundError as error:
         raise _cleaned(attempt, version) from error
     return winners, files[-1]
@@ -261,7 +261,7 @@ def _is_refusal(failure: Exception) -> bool:
     return isinstance(failure, UnsupportedStore) or (isinstance(failure, OSError) and failure.errno in _REFUSALS)
 
 
-def put_and_read_back(
+def put_commit(
     store: Store,
     path: str,
     data: bytes,
@@ -270,7 +270,7 @@ def put_and_read_back(
     policy: CommitPolicy,
     anchor: FileInfo | None = None,
 ) -> bytes | None:
-    """None where our bytes are at `path`, else another's.
+    """Put a commit, and read back what is not plainly answered: None where our bytes are at `path`, else another's.
 
     Raises CommitStateUnknown when neither is known, also where the `anchor` is not there any more: what is put again
     must follow the log that was read. Raises TableReplaced where the version was taken and then vanished. Raises what
@@ -292,7 +292,7 @@ def put_and_read_back(
                     return None
                 is_taken = True
         except Exception as error:
-            if isinstance(error, OutsideTable | CredentialsUnavailable) and is_refused:
+            if isinstance(error, OutsideTable | CredentialsUnavailable | NothingSent) and is_refused:
                 raise  # before anything was made
             failure = error
             # One put that was not answered may land later, whatever the next one returns.
@@ -316,9 +316,14 @@ def put_and_read_back(
 
 
 def _is_there(store: Store, anchor: FileInfo | None) -> bool | None:
-    """Whether the file by which we know the log is still there; None where the store does not say."""
+    """Whether the file by which we know the log is still there; None where the store does not say.
+
+    False also where it is refused: without the right to list, S3 answers so for what is gone.
+    """
     try:
         return anchor is None or store.stat(anchor.path) == anchor
+    except PermissionError:
+        return False
     except Exception:
         return None
 

@@ -25,17 +25,19 @@ from airflow_txlog.storage.base import FileInfo, Store
 log = logging.getLogger(__name__)
 
 
-def read_commits(store: Store, segment: LogSegment, known: Mapping[FileInfo, bytes] | None = None) -> Iterator[Commit]:
+def read_commits(
+    store: Store, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
+) -> Iterator[Commit]:
     """The commits of the segment, newest first; a run of them may be one `Commit` that bears the version of its last.
 
     Few are in memory at a time. The first to come, the last one of the segment, is always there by itself. Where it
-    ends a compaction it comes twice, which changes nothing: its actions are the newest of that range. `known` are
+    ends a compaction it comes twice, which changes nothing: its actions are the newest of that range. `contents` are
     bytes of commits that were read before, by their files.
 
     Raises CorruptCommit for a commit that cannot be read, FileNotFoundError where log cleanup took one.
     """
     first = segment.version - len(segment.commits) + 1
-    held = known or {}
+    held = contents or {}
 
     def read(versions: Sequence[int]) -> Iterator[Commit]:
         files = [segment.commits[version - first] for version in versions]

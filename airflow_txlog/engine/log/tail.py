@@ -99,9 +99,13 @@ def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
     if not store.is_remote or len(files) < 2:
         yield from (store.read(info.path) for info in files)
         return
-    with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="txlog-read") as pool:
+    pool = ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="txlog-read")
+    try:
         for batch in _batches(files):
             yield from pool.map(store.read, [info.path for info in batch])
+    finally:
+        # A task that is interrupted does not wait for answers that it no longer wants.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:
@@ -121,7 +125,7 @@ def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:
 class OwnCommit:
     """A commit of ours that the store acknowledged, and the file that was last verified to hold it.
 
-    `seen` is replaced as a whole, so that any number of threads may share one.
+    `verified` is replaced as a whole, so that any number of threads may share one.
     """
 
     version: int
@@ -131,7 +135,7 @@ class OwnCommit:
     """In hex: see `is_etag_of`."""
     data: bytes | None
     """The bytes; None for many."""
-    seen: FileInfo | None = None
+    verified: FileInfo | None = None
 
 
 def own_commit(version: int, data: bytes) -> OwnCommit:
@@ -179,7 +183,7 @@ def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) ->
         info = tail.commits.get(commit.version)
         if info is None and tail.start <= commit.version and tail.latest < commit.version:
             raise _overwritten(tail.table, commit.version, None)
-        if info is None or info == commit.seen:
+        if info is None or info == commit.verified:
             continue
         data = commit.data
         if info.etag != commit.md5:
@@ -190,7 +194,7 @@ def verify_own_commits(store: Store, tail: LogTail, own: Iterable[OwnCommit]) ->
                 continue
             if hashlib.sha256(data).digest() != commit.digest:
                 raise _overwritten(tail.table, commit.version, data)
-        commit.seen = info
+        commit.verified = info
         if data is not None:
             verified[info] = data
     return verified

@@ -62,7 +62,7 @@ _LEAVES = (*{kind for _, kind in _PLAIN}, DecimalType, TimestampType, TimestampN
 _OTHER_LOGICAL_TYPES = frozenset({"ENUM", "BSON", "UUID", "INTERVAL", "FLOAT16", "TIME", "VARIANT", "GEOMETRY"})
 
 
-class _NotSpark(Exception):
+class NotSpark(Exception):
     """A type that Spark would read in another way than Arrow, or not at all."""
 
 
@@ -71,8 +71,8 @@ def parquet_schema(store: Store, path: str, argument: str) -> StructType:
     file = DataFile(store=store, path=path)
     with reading_source(file.name, "Parquet"), open_data_file(file) as parquet:
         try:
-            return _of_parquet(parquet)
-        except _NotSpark as error:
+            return schema_of_footer(parquet)
+        except NotSpark as error:
             raise _refused(file.name, str(error), argument) from error
 
 
@@ -83,30 +83,31 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
         schema = pyarrow.orc.ORCFile(source).schema
     try:
         return StructType([_column(field, is_orc=True) for field in schema])
-    except _NotSpark as error:
+    except NotSpark as error:
         raise _refused(file.name, str(error), argument) from error
 
 
-def _of_parquet(parquet: pq.ParquetFile) -> StructType:
+def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
+    """The columns of an open Parquet file. Raises NotSpark."""
     written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
     if written is not None:
         try:
             found = without_metadata(schema_of_json(json.loads(written)), nullable=True)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _NotSpark("a schema that cannot be read") from error
+            raise NotSpark("a schema that cannot be read") from error
         _check(found)
         return found
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
         if leaf.logical_type.type in _OTHER_LOGICAL_TYPES:
-            raise _NotSpark(f"column {leaf.path!r} of the type {leaf.logical_type.type}")
+            raise NotSpark(f"column {leaf.path!r} of the type {leaf.logical_type.type}")
     int96 = calendar_of(parquet).int96_columns
     return StructType([_column(field, is_int96=field.name in int96, is_orc=False) for field in parquet.schema_arrow])
 
 
 def _column(field: pa.Field, *, is_orc: bool, is_int96: bool = False) -> StructField:
     if is_int96 and not pa.types.is_timestamp(field.type):
-        raise _NotSpark(f"column {field.name!r} with INT96 inside")
+        raise NotSpark(f"column {field.name!r} with INT96 inside")
     kind = TimestampType() if is_int96 else _type(field, is_orc=is_orc)
     if is_orc and (field.metadata or {}).get(ORC_TYPE_KEY) == b"timestamp_ntz":
         kind = TimestampNTZType()
@@ -137,17 +138,17 @@ def _type(field: pa.Field, *, is_orc: bool) -> DataType:
         return MapType(_inner(kind.key_field, is_orc), _inner(kind.item_field, is_orc))
     if is_a.is_struct(kind) and kind.num_fields:
         return StructType([StructField(each.name, _inner(each, is_orc)) for each in kind])
-    raise _NotSpark(f"column {field.name!r} of the type {marked or kind}")
+    raise NotSpark(f"column {field.name!r} of the type {marked or kind}")
 
 
 def _inner(field: pa.Field, is_orc: bool) -> DataType:
     if (field.metadata or {}).get(ORC_TYPE_KEY) == b"timestamp_ntz":
-        raise _NotSpark(f"{field.name!r} of the type timestamp_ntz inside another column")
+        raise NotSpark(f"{field.name!r} of the type timestamp_ntz inside another column")
     return _type(field, is_orc=is_orc)
 
 
 def _check(kind: DataType) -> None:
-    """Raises _NotSpark for a type that no plain column has."""
+    """Raises NotSpark for a type that no plain column has."""
     inner: Sequence[DataType] = ()
     if isinstance(kind, StructType):
         inner = [field.dataType for field in kind]
@@ -156,7 +157,7 @@ def _check(kind: DataType) -> None:
     elif isinstance(kind, MapType):
         inner = [kind.keyType, kind.valueType]
     elif type(kind) not in _LEAVES or (isinstance(kind, StringType) and kind != StringType()):
-        raise _NotSpark(f"a column of the type {kind.simpleString()}")
+        raise NotSpark(f"a column of the type {kind.simpleString()}")
     for each in inner:
         _check(each)
 

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesTask, OrcSourceTask, ParquetSourceTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
@@ -85,8 +86,8 @@ def find_files(context: JobContext, view: FileView, argument: str) -> SourceFile
 
     Raises InvalidJobSpec (`argument`) for options that cannot be honoured, and as `list_source`.
     """
+    check_honoured(context, view, argument)
     options = _options_of(view)
-    _check_options(context, view, options, argument)
     lookup = Lookup(
         name_glob=options.get("pathglobfilter"),
         recurses=_is_true(options, "recursivefilelookup"),
@@ -95,8 +96,12 @@ def find_files(context: JobContext, view: FileView, argument: str) -> SourceFile
     return list_source(view.paths, context.store.access, lookup, argument)
 
 
-def read_files(context: JobContext, view: FileView, found: SourceFiles, argument: str) -> DataFrame:
-    """The rows of a view's files, as a frame that was not evaluated yet.
+def read_files(
+    context: JobContext, view: FileView, found: SourceFiles, argument: str
+) -> tuple[DataFrame, ScanTask | None]:
+    """The rows of a view's files, as a frame that was not evaluated yet, and the scan that alone gives the same rows.
+
+    There is none where Spark computes some of them.
 
     Raises InvalidJobSpec (`argument`) for what cannot be read as Spark would read it, SourceNotFound where there is no
     file to infer a schema from, and PySparkException where Spark refuses an option or the schema.
@@ -112,7 +117,7 @@ def read_files(context: JobContext, view: FileView, found: SourceFiles, argument
             argument=argument,
         )
     source = _Read(context=context, view=view, options=_options_of(view), argument=argument, found=found, types=types)
-    return source.columns(given) if view.format in ("parquet", "orc") else source.texts(given)
+    return source.columns(given) if view.format in ("parquet", "orc") else (source.texts(given), None)
 
 
 def check_no_file_functions(sql: str, argument: str) -> None:
@@ -126,7 +131,9 @@ def check_no_file_functions(sql: str, argument: str) -> None:
         )
 
 
-def _check_options(context: JobContext, view: FileView, options: Mapping[str, str], argument: str) -> None:
+def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for an option or a setting under which Spark reads files in another way."""
+    options = _options_of(view)
     for name, value in options.items():
         if name in ("compression", "codec"):
             continue  # of writers
@@ -191,8 +198,8 @@ class _Read:
 
     # --- Parquet and ORC --------------------------------------------------------------------------------------------
 
-    def columns(self, given: StructType | None) -> DataFrame:
-        """Rows of Parquet or ORC files."""
+    def columns(self, given: StructType | None) -> tuple[DataFrame, ScanTask | None]:
+        """Rows of Parquet or ORC files; see `read_files`."""
         columns = self._with_partitions(self._in_footer() if given is None else given, is_given=given is not None)
         # A partition's value is brought as the folder has it, and becomes its type by Spark's own cast.
         stored = to_arrow_schema(
@@ -212,14 +219,18 @@ class _Read:
                 if folder is not None
             },
         )
-        task = ParquetSourceTask if self._view.format == "parquet" else OrcSourceTask
-        frame = scan_frame(self._context, plan, task(bins=bins_for(self._context, plan, in_pieces=True), schema=stored))
-        return frame.select(
+        kind = ParquetSourceTask if self._view.format == "parquet" else OrcSourceTask
+        task = kind(bins=bins_for(self._context, plan, in_pieces=True), schema=stored)
+        frame = scan_frame(self._context, plan, task)
+        if all(folder is None for _, folder in columns):
+            return frame, task
+        typed = frame.select(
             *(
                 frame[quoted(field.name)] if folder is None else _as_partition(frame[quoted(field.name)], field)
                 for field, folder in columns
             )
         )
+        return typed, None
 
     def _in_footer(self) -> StructType:
         if not self._files:
@@ -299,9 +310,7 @@ class _Read:
         paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
         plan = plan_of(self._found.store, LINE_SCHEMA, paths, sizes)
         bins = bins_for(self._context, plan, in_pieces=True, piece_bytes=TEXT_PIECE_BYTES)
-        return over_bins(
-            self._context, len(bins), LinesTask(bins=bins, text=text, kind=self._view.format.upper()), LINES
-        )
+        return over_bins(self._context, LinesTask(bins=bins, text=text, kind=self._view.format.upper()), LINE_SCHEMA)
 
     def _text_format(self) -> TextFormat:
         """How the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""

@@ -10,26 +10,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
-from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA, RewriteTask, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import LoadTask, RewriteTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.sql.schemas import compared_as_char, spark_schema
+from airflow_txlog.jobs.files.here import bin_number, run_here
+from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # A closure of more than this is left in files: Connect refuses large messages.
 MAX_INLINE_BYTES = 32 * 1024 * 1024
@@ -146,28 +151,36 @@ def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -
 
 def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:
     """The rows that `task` (made with `bins_for` of the same plan) reads, as a frame."""
-    frame = over_bins(context, len(task.bins), task, spark_schema(task.output_schema))
+    from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
+
+    frame = over_bins(context, task, task.output_schema)
     marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in task.schema}
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
-def copies_frame(context: JobContext, task: RewriteTask) -> DataFrame:
-    """Records of the copies that `task` makes, as a frame. To be collected once, and nothing else."""
-    return over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+def collected(
+    context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, what: str, frames: Sequence[DataFrame] = ()
+) -> pa.Table:
+    """What tasks make of their bins, all of it, in one Spark job or in this process. Evaluated once.
 
-
-def changes_frame(context: JobContext, task: ChangeTask) -> DataFrame:
-    """Records of the change files that `task` writes, as a frame. To be collected once, and nothing else."""
-    return over_bins(context, len(task.bins), task, spark_schema(RECORD_SCHEMA))
+    `frames` have the same columns, and are evaluated with them, by Spark. `what` says in an error what was being done.
+    Raises what `collect` raises.
+    """
+    if context.session is None and not frames:
+        work = [(task, bin_number(number)) for task in tasks for number in range(len(_bins_of(task)))]
+        return run_here(work, schema, what)
+    all_frames = [*(over_bins(context, task, schema) for task in tasks), *frames]
+    return collect(reduce(lambda one, other: one.union(other), all_frames), what)
 
 
 def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
     """The plan cut into the work of each task, sent along or, where it is large, left in the job's inputs folder.
 
     `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups, and
-    at least `piece_bytes` of it.
+    at least `piece_bytes` of it. Raises NeedsSpark where that is too much work for a job without Spark.
     """
     sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
+    context.check_small(sizes)
     if in_pieces:
         parts = parts_of(context.parallelism, sizes, piece_bytes)
         if max(parts, default=1) > 1:
@@ -224,10 +237,18 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
     return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
-def over_bins(
-    context: JobContext, count: int, task: ScanTask | RewriteTask | ChangeTask | LinesTask, schema: StructType
-) -> DataFrame:
-    """What a task makes of its bins, one Spark task each, as a frame."""
+BinTask: TypeAlias = ScanTask | RewriteTask | LoadTask | ChangeTask | LinesTask | KeyRowsTask
+
+
+def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFrame:
+    """What a task makes of its bins, one Spark task each, as a frame. One that writes is to be collected once."""
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+    count = len(_bins_of(task))
     if count == 0:
-        return context.spark.createDataFrame([], schema)
-    return context.spark.range(0, count, 1, count).mapInArrow(task, schema)
+        return context.spark.createDataFrame([], spark_schema(schema))
+    return context.spark.range(0, count, 1, count).mapInArrow(task, spark_schema(schema))
+
+
+def _bins_of(task: BinTask) -> Bins:
+    return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask) else task.bins

@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.jobs.sql.gate import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def brought_to_tasks(
@@ -56,6 +56,8 @@ _SHUFFLED_SIZE = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 
 def _by_partition(context: JobContext, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
+
     columns = [F.col(quoted(name)) for name in names]
     if context.spark.conf.get("spark.sql.adaptive.enabled", "true") == "true":
         return rows.hint("rebalance", *columns)

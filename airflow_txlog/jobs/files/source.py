@@ -7,8 +7,9 @@ rows. The invariant: nothing after `materialize` evaluates the author's query ag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,24 +21,25 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructType
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
-from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import may_be_inside
-from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, ScanTask
-from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound, TableNotFound
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
+from airflow_txlog.jobs.files.inputs import input_layout, input_scan
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, find_files, read_files
-from airflow_txlog.jobs.files.scan import bins_for, plan_files, plan_of, scan_frame
-from airflow_txlog.jobs.files.source_files import canonical, check_no_table, reads_table
+from airflow_txlog.jobs.files.plain_files import plain_files
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
+from airflow_txlog.jobs.files.source_files import check_no_table, reads_table
 from airflow_txlog.jobs.files.source_listing import is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, records_of
+from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json
 from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
-from airflow_txlog.storage import Store, StoreReference
+from airflow_txlog.storage import Store
 
 # About what one bucket of a materialized source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
@@ -48,10 +50,14 @@ _HASHED_ROW_BYTES = 48
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's."""
+    """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's.
+
+    `scan` gives what reads the same columns and rows without Spark; None where only Spark can.
+    """
 
     frame: DataFrame
     reads_target: bool
+    scan: Callable[[], ScanTask | None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,18 +169,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     check_distinct(names, "The source")
     check_names_are_free(names, "The source")
     schema = _stored(source.frame.schema)
-    layout = Layout(
-        store=StoreReference.of(context.store),
-        folder=context.inputs_folder,
-        schema=schema,
-        partition_columns=(),
-        job_id=context.job_id,
-        indexed_columns=(),
-        # These files are read back at once and then deleted: small is not worth slow. Without dictionaries the footers
-        # say how many bytes the values take, however often they repeat.
-        parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
-        with_digests=context.seal is not None,
-    )
+    layout = input_layout(context, schema)
     rows = source.frame.select(*(source.frame[quoted(name)] for name in schema.names if name != ROW_ID_COLUMN))
     # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
     # its rows' numbers, so it is taken after that.
@@ -214,7 +209,8 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
         if is_listed_here(view.paths, argument):
             found = find_files(context, view, argument)
             check_no_table(found, context.root, argument)
-            return Source(frame=read_files(context, view, found, argument), reads_target=False)
+            frame, scan = read_files(context, view, found, argument)
+            return Source(frame=frame, reads_target=False, scan=lambda: scan)
         reader = context.spark.read.format(view.format).options(**view.options)
         if view.schema is not None:
             reader = reader.schema(view.schema)
@@ -228,33 +224,14 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
             "changed.",
             argument=argument,
         ) from error
-    return Source(frame=frame, reads_target=False)
+    return Source(frame=frame, reads_target=False, scan=partial(plain_files, context, view, frame))
 
 
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
-    try:
-        table = Table.at(view.table, context.store.access)
-        table.snapshot()
-    except TableNotFound as error:
-        raise SourceNotFound(
-            f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
-        ) from error
-    version = view.version
-    is_target = canonical(table.uri) == canonical(context.root)
-    if is_target and version is None:
-        if target is None:
-            raise InvalidJobSpec(
-                f"The source reads {view.table}, which this job is to create.", argument="source.table"
-            )
-        snapshot = target
-    else:
-        snapshot = table.snapshot(version)
-        if version is None:
-            context.tables_read.append((table, snapshot))
+    snapshot, reads_target = snapshot_of_view(context, view, target)
     plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
     frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
-    # A version that was named is the same for ever: reading it is no reading of what may change.
-    return Source(frame=frame, reads_target=is_target and version is None)
+    return Source(frame=frame, reads_target=reads_target)
 
 
 def _register(context: JobContext, frame: DataFrame, name: str) -> None:
@@ -285,8 +262,7 @@ def _read_back(
     """
     chosen = StructType([field for field in wanted if names is None or field.name in names])
     schema = _stored(chosen)
-    plan = plan_of(context.store, schema, [file.store_path for file in staged], [file.size_bytes for file in staged])
-    frame = scan_frame(context, plan, MaterializedTask(bins=bins_for(context, plan), schema=schema))
+    frame = scan_frame(context, *input_scan(context, staged, schema))
     have = set(schema.names)
     columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in chosen]
     return frame.select(*columns, frame[ROW_ID_COLUMN])

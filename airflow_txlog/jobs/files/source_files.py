@@ -16,15 +16,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.files.places import canonical, place_of, resolved
 from airflow_txlog.jobs.files.source_listing import SourceFiles
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.locations import local_path, split, store_kind
-from airflow_txlog.storage.local_files import real_path, stat_linked
+from airflow_txlog.storage.local_files import stat_linked
 
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.
@@ -54,7 +54,7 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
     table = _raw_table(spark, [read for read in reads if not read.by_log], target)
     if table is not None:
         raise _is_raw(table, argument)
-    return any(_lies_in(_place(root), canonical(target)) for read in reads for root in read.roots)
+    return any(_lies_in(place_of(root), canonical(target)) for read in reads for root in read.roots)
 
 
 def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
@@ -92,23 +92,6 @@ def _lies_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def canonical(uri: str) -> str:
-    """A URI such that two names of one folder are equal, symbolic links of this machine included (soundness C7)."""
-    return _place(_resolved(uri))
-
-
-def _place(resolved: str) -> str:
-    """The canonical form of what `_resolved` gave, without another look at the file system."""
-    scheme, authority, path = split(resolved)
-    return path if scheme is None else f"{store_kind(resolved)}://{authority}{path}"
-
-
-def _resolved(uri: str) -> str:
-    """The same, under a scheme that Spark knows."""
-    path = local_path(uri)
-    return uri.rstrip("/") if path is None else real_path(path)
-
-
 def _items(found: Any) -> list[Any]:
     """The items of a Scala sequence."""
     return [found.apply(index) for index in range(found.size())]
@@ -118,7 +101,7 @@ def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
     gateway: Any = spark.sparkContext._gateway
     kind = leaf.getClass().getSimpleName()
     if kind == "HiveTableRelation":
-        root = _resolved(unquote(leaf.tableMeta().location().toString()))
+        root = resolved(unquote(leaf.tableMeta().location().toString()))
         yield FilesRead(roots=frozenset({root}), folders=frozenset({root}))
     elif kind == "LogicalRelation" and is_instance_of(gateway, leaf.relation(), f"{_SOURCES}HadoopFsRelation"):
         yield _listed(spark, leaf.relation().location())
@@ -128,7 +111,7 @@ def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
 
 def _listed(spark: SparkSession, index: Any) -> FilesRead:
     """What Spark's index of files has."""
-    roots = frozenset(map(_resolved, filter(None, index.rootPaths().mkString("\n").split("\n"))))
+    roots = frozenset(map(resolved, filter(None, index.rootPaths().mkString("\n").split("\n"))))
     if index.getClass().getName().startswith(_DELTA):
         return FilesRead(roots=roots, folders=frozenset(), by_log=True)
     jvm: Any = spark._jvm
@@ -139,7 +122,7 @@ def _listed(spark: SparkSession, index: Any) -> FilesRead:
 
 def _folders(files: Iterable[str]) -> frozenset[str]:
     """The folders of files, which Spark lists as encoded URIs."""
-    return frozenset(_resolved(unquote(folder)) for folder in {file.rpartition("/")[0] for file in files})
+    return frozenset(resolved(unquote(folder)) for folder in {file.rpartition("/")[0] for file in files})
 
 
 def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
@@ -166,7 +149,7 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
         path = java_path(f"{folder}/{LOG_DIRECTORY}")
         try:
             return bool(path.getFileSystem(settings).exists(path))
-        except Py4JError:
+        except Py4JJavaError:
             return False  # above what Spark has read, a folder may be closed to this job
 
     with ThreadPoolExecutor(min(_PARALLELISM, len(elsewhere)), thread_name_prefix="txlog-source") as pool:
@@ -187,7 +170,8 @@ def _overlaps(reads: Sequence[FilesRead], target: str) -> bool:
     place, roots = canonical(target), frozenset[str]().union(*(read.roots for read in reads))
     paths = roots.union(*(read.folders for read in reads))
     # A root is read as far down as it goes, now or by the next attempt; a folder only has files that are read.
-    return any(_lies_in(_place(path), place) for path in paths) or any(_lies_in(place, _place(root)) for root in roots)
+    inside = (_lies_in(place_of(path), place) for path in paths)
+    return any(inside) or any(_lies_in(place, place_of(root)) for root in roots)
 
 
 def _and_above(path: str) -> Iterator[str]:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
-from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.files.partition_folders import Values, values_in
+from airflow_txlog.jobs.files.places import check_reachable
 from airflow_txlog.locations import LOCAL, scheme_of, split
 from airflow_txlog.storage import STORES, Access, Store, open_store
 
@@ -93,16 +94,6 @@ def is_listed_here(paths: Sequence[str], argument: str) -> bool:
     return bool(ours)
 
 
-def check_reachable(root: str) -> None:
-    """Raises UnsupportedStore for what lives in this process's memory: executors could not see it."""
-    if scheme_of(root) == "memory":
-        raise UnsupportedStore(
-            f"{root} is in this process's memory, where Spark's workers cannot read or write it. Use a path.",
-            uri=root,
-            filesystem="memory",
-        )
-
-
 def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: str) -> SourceFiles:
     """The files that the paths name.
 
@@ -152,7 +143,9 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
             argument=argument,
         )
     store = open_store(fixed, access)
-    sizes = {f"{store.root}/{info.path}": info.size_bytes for info in store.walk()}
+    # Of `2024-*/x` what begins with "2024-" alone: a folder of logs may hold years of them.
+    literal = _GLOB.split(pattern, maxsplit=1)[0]
+    sizes = {f"{store.root}/{info.path}": info.size_bytes for info in store.walk(prefix=literal)}
     if not pattern:
         return _Listed(store=store, sizes=sizes, roots=[store.root] if sizes else [])
     matched = set()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
@@ -22,7 +23,9 @@ from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     RECORD_COLUMN,
     RECORD_SCHEMA,
+    LoadTask,
     RewriteTask,
+    ScanTask,
     WriteTask,
     staged_or_error,
 )
@@ -36,11 +39,14 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, changes_frame, copies_frame
+from airflow_txlog.jobs.files.here import run_here
+from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.storage import Store, StoreReference
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
@@ -98,37 +104,34 @@ def stage(
     layout: Layout,
     *,
     copies: FilePlan | None,
-    rows: DataFrame | None,
+    rows: DataFrame | ScanTask | None,
     images: ComputedColumns | None = None,
     leaving: FilePlan | None = None,
     updates: frozenset[int] = frozenset(),
 ) -> list[StagedFile]:
-    """Copies of the planned files without their positions, and files of new rows, in one Spark job.
+    """Copies of the planned files without their positions, and files of new rows, in one Spark job or in this process.
 
-    `rows` must have exactly the columns and types of `layout.schema`, and may have a change type. `leaving`: change
+    `rows` must have exactly the columns and types of `layout.schema`, and may have a change type; those of a scan may
+    lack some of the columns, which are null then. `leaving`: change
     rows are written of the rows at its positions; `updates` are the clauses that update a row. Raises the first error
     of a task, after deleting whatever was staged.
     """
+    tasks: list[BinTask] = []
     frames = []
     if copies is not None and copies.num_files:
-        frames.append(copies_frame(context, RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout)))
-    if rows is not None:
+        tasks.append(RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout))
+    if isinstance(rows, ScanTask):
+        tasks.append(LoadTask(scan=rows, layout=layout))
+    elif rows is not None:
         frames.append(new_files_frame(context, layout, rows))
     if images is not None:
         frames.append(_images_frame(layout, images))
     if leaving is not None and leaving.num_files:
-        frames.append(
-            changes_frame(
-                context,
-                ChangeTask(bins=bins_for(context, leaving, in_pieces=True), layout=layout, updates=updates),
-            )
-        )
-    if not frames:
+        bins = bins_for(context, leaving, in_pieces=True)
+        tasks.append(ChangeTask(bins=bins, layout=layout, updates=updates))
+    if not (tasks or frames):
         return []
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.union(other)
-    return collect_records(context, frame, "write the data files")
+    return _staged_of(context, collected(context, tasks, RECORD_SCHEMA, "write the data files", frames))
 
 
 def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
@@ -154,6 +157,8 @@ def _images_frame(layout: Layout, images: ComputedColumns) -> DataFrame:
 
 
 def _written(rows: DataFrame, task: WriteTask | ImageTask) -> DataFrame:
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
     # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
     numbers = [f"c{number}" for number in range(len(rows.schema.names))]
     return rows.toDF(*numbers).mapInArrow(task, spark_schema(RECORD_SCHEMA))
@@ -165,8 +170,16 @@ def collect_records(context: JobContext, frame: DataFrame, what: str) -> list[St
     Raises the first TxlogError among its records, after deleting the files of the others; InvalidInput or JobError
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
-    records = collect(frame, what).column(RECORD_COLUMN).to_pylist()
-    reported = [staged_or_error(record) for record in records]
+    return _staged_of(context, collect(frame, what))
+
+
+def staged_here(context: JobContext, task: WriteTask, rows: pa.RecordBatch, what: str) -> list[StagedFile]:
+    """The files in which a task writes rows that this process has. Raises as `collect_records` does."""
+    return _staged_of(context, run_here([(task, rows)], RECORD_SCHEMA, what))
+
+
+def _staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:
+    reported = [staged_or_error(record) for record in records.column(RECORD_COLUMN).to_pylist()]
     staged = [entry for entry in reported if isinstance(entry, StagedFile)]
     errors = [entry for entry in reported if isinstance(entry, TxlogError)]
     if errors:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,8 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, LimitExceeded, OutsideTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.files.stage import may_be_swept
@@ -37,7 +39,6 @@ from airflow_txlog.jobs.resume.memory import PAIRS, FileMatches, LiveFile, Memor
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
-from airflow_txlog.jobs.sql.schemas import is_ansi, schema_of_json
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.wording import plural
@@ -127,7 +128,7 @@ class SavedWork:
                 break
             memory = found.memory
             self._context.saved_inputs = found.inputs
-            self._context.current_time = CurrentTime(self._context.spark, found.clocks)
+            self._context.current_time = CurrentTime(self._context.session, found.clocks)
             self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
             self.is_published = True
             self._saved.append(path)
@@ -213,7 +214,7 @@ class SavedWork:
             inputs = header.inputs
             for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):
                 if schema is not None:
-                    schema_of_json(schema)
+                    self._check_schema(schema)
             return _Saved(
                 memory=memory_of(header, scans),
                 inputs=_with_source_files(header.inputs, lambda file: confined(file, self._folder)),
@@ -222,6 +223,18 @@ class SavedWork:
         except _MALFORMED as error:
             self._context.log(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
             return None
+
+    def _check_schema(self, schema: dict[str, Any]) -> None:
+        """Raises one of `_MALFORMED` for what is no schema."""
+        if self._context.session is None:
+            try:
+                parse_schema(json.dumps(schema))
+            except (CorruptTable, UnsupportedFeature) as error:
+                raise ValueError("no schema of a table") from error
+            return
+        from airflow_txlog.jobs.sql.schemas import schema_of_json  # noqa: PLC0415 - only with Spark
+
+        schema_of_json(schema)
 
     def _identity(self) -> Identity:
         """What must agree for the memory of another process to be this job's."""
@@ -235,7 +248,7 @@ class SavedWork:
             began_ms=None if spec.application.not_before_ms is not None else spec.application.first_tried_ms,
             digest=spec.digest(),
             release=airflow_txlog.__version__,
-            ansi=is_ansi(self._context.spark),
+            ansi=self._context.is_ansi,
         )
 
     def _are_fresh(self, files: Sequence[StagedFile]) -> bool:

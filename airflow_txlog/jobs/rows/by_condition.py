@@ -17,6 +17,7 @@ from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.rows.find import find_rows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
 
 ONLY_CLAUSE = 0
@@ -44,7 +45,9 @@ class ByCondition(RowOperation[C]):
         self._alias = alias
 
     def find(self, prepared: C, plan: FilePlan) -> Matches:
-        """Every row of which the condition is TRUE, with the only clause there is."""
+        """Every row of which the condition is TRUE, with the only clause there is. Raises NeedsSpark."""
+        if self._context.session is None:
+            raise NeedsSpark("rows of files are to be found by a condition")
         columns = columns_named(self._condition, prepared.snapshot.delta_schema)
         found = find_rows(
             self._context, self._gate, plan, self._condition, columns, self._alias, read=prepared.condition

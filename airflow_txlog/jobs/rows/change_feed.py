@@ -8,16 +8,18 @@ that was there before. Source: protocol, "Add CDC File"; delta-spark, DeleteComm
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_COLUMN
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _CHANGE_ROWS = ", change rows"
 
@@ -72,4 +74,6 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
 
 def with_change_type(rows: DataFrame, kind: str) -> DataFrame:
     """The rows with this change type: the stage then writes them as change rows too."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
+
     return rows.withColumn(CHANGE_TYPE_COLUMN, F.lit(kind))

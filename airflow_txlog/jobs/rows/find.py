@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
@@ -27,7 +27,9 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
-from airflow_txlog.jobs.sql.schemas import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +90,17 @@ def scan_columns(
 
     A row filter looks at nothing but these columns.
     """
+    return scan_frame(context, plan, addressed_scan(context, plan, columns, row_filter))
+
+
+def addressed_scan(
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter | None = None
+) -> ScanTask:
+    """The scan that reads what `scan_columns` gives."""
     names = [name for name in plan.schema.names if columns is None or name in columns]
     schema = pa.schema([plan.schema.field(name) for name in names])
-    task = ScanTask(
-        bins=bins_for(context, plan, in_pieces=True), schema=schema, with_address=True, row_filter=row_filter
-    )
-    return scan_frame(context, plan, task)
+    bins = bins_for(context, plan, in_pieces=True)
+    return ScanTask(bins=bins, schema=schema, with_address=True, row_filter=row_filter)
 
 
 def find_rows(
@@ -110,6 +117,8 @@ def find_rows(
     `columns` are those that the condition may name. `read` is the condition as the engine reads it: by what it says,
     rows are dropped before they reach Spark. What the driver collects are bitmaps, made by the task that has scanned.
     """
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
     view = context.view_name()
     row_filter = None if read is None else row_filter_of(read, plan.schema.names if columns is None else columns)
     scan_columns(context, plan, columns, row_filter).createOrReplaceTempView(view)

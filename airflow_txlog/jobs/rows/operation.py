@@ -10,10 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
@@ -24,6 +23,9 @@ from airflow_txlog.jobs.rows.deletion_vectors import NewVectors
 from airflow_txlog.jobs.rows.find import FoundRows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.sql.scope import PartitionScope
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
@@ -33,6 +33,9 @@ from airflow_txlog.jobs.rows.change_feed import (
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 from airflow_txlog.wording import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # A segment of images has at most so many input files: one that changes costs the others their images too.
 MAX_INPUTS = 16

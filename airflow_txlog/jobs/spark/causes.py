@@ -8,18 +8,19 @@ the class of an exception as the JVM gives it, sentences that are written down h
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.datafiles.failures import SENTENCES, is_exception, is_own_source, text_of
 from airflow_txlog.datafiles.tasks.scan_and_write import error_in
 from airflow_txlog.errors import TxlogError
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
 
 _MAX_CHAIN = 16
 _FACT_CHARS = 300
@@ -43,8 +44,13 @@ _SPARK_EXCEPTIONS = ("org.apache.spark.SparkException", "java.lang.IllegalStateE
 # How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
 _DEATH = re.compile(
     r"Python worker exited unexpectedly(?: \(crashed\))?|Python worker failed to connect back|ExecutorLostFailure"
-    r"|SparkContext (?:was|has been) shut ?down"
+    r"|SparkContext (?:was|has been) shut ?down|Master removed our application|All masters are unresponsive"
 )
+# What an executor lacks, in names and numbers alone.
+_NO_PYTHON = re.compile(r'Cannot run program "([^"\n]{1,300})"')
+_OTHER_PYTHON = re.compile(r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
+_NO_MODULE = re.compile(r"No module named '?(pyspark|pyarrow|fsspec|s3fs|gcsfs|adlfs|airflow_txlog)\b")
+_ON_HOST = re.compile(r"\(TID \d+\) \(([\w.:-]{1,255}) executor \w+\)")
 # What Spark puts before the text of an exception that it could not bring to the driver.
 _OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")
 _NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([A-Za-z][\w+.-]{0,40})"\Z')
@@ -66,6 +72,10 @@ class Cause:
     """The error of ours that a worker raised."""
     death: str | None = None
     """What says that a process of Spark died."""
+    lacks: str | None = None
+    """What is missing on the executor that ran the task, where that is why it failed."""
+    host: str | None = None
+    """The executor's machine, where the exception names it."""
 
     def text(self) -> str:
         """`CAST_INVALID_INPUT (sourceType: "STRING", targetType: "INT")`."""
@@ -86,6 +96,8 @@ def causes_of(error: BaseException) -> list[Cause]:
             return [_java_cause(each) for each in _java_chain(java)]
         except Exception:  # the JVM is gone, and with it what it knew
             return [Cause(name=type(error).__name__)]
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
+
     if isinstance(error, PySparkException):
         return [_spark_cause(error)]
     return [Cause(name=type(error).__name__, words=_words_after_class(error))]
@@ -116,6 +128,8 @@ def analysis_text(error: PySparkException) -> str:
 
     Of an exception that is none of Spark's analysis it is `describe`.
     """
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
     if not isinstance(error, AnalysisException):
         return describe(error)
     # Without the stack of the JVM, the plan and the text once more.
@@ -137,8 +151,27 @@ def _java_chain(java: Any) -> Iterator[Any]:
 
 def _java_cause(java: Any) -> Cause:
     full = str(java.getClass().getName())
-    name = full.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
     message = str(java.getMessage() or "")
+    host = _ON_HOST.search(message) if full in _SPARK_EXCEPTIONS else None
+    cause = _cause_of(java, full, message)
+    return dataclasses.replace(cause, lacks=_lacks(full, message), host=None if host is None else host[1])
+
+
+def _lacks(full: str, message: str) -> str | None:
+    """What an exception of a worker's start says to be missing."""
+    program = _NO_PYTHON.match(message) if full == "java.io.IOException" else None
+    if program is not None:
+        return f"there is no {program[1]}"
+    if not full.startswith("org.apache.spark."):
+        return None
+    other, module = _OTHER_PYTHON.search(message), _NO_MODULE.search(message)
+    if other is not None:
+        return f"its Python is {other[1]}, and the driver's is {other[2]}"
+    return None if module is None else f"{module[1]} is not installed"
+
+
+def _cause_of(java: Any, full: str, message: str) -> Cause:
+    name = full.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
     # A SparkThrowable has these; of another class py4j finds no such method.
     condition = _call(java, "getCondition")
     if condition is not None:
@@ -163,6 +196,8 @@ def _java_cause(java: Any) -> Cause:
 
 
 def _call(java: Any, method: str) -> Any:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+
     try:
         return getattr(java, method)()
     except Py4JJavaError:

@@ -8,18 +8,30 @@ names Spark's own class.
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.errors import InvalidInput, JobError, JobLost, TxlogError
+from airflow_txlog.datafiles.installed import unfit_executor
+from airflow_txlog.errors import (
+    ClusterLost,
+    ExecutorsLost,
+    InvalidInput,
+    JobError,
+    JobLost,
+    OutOfMemory,
+    TxlogError,
+)
 from airflow_txlog.jobs.spark.causes import Cause, causes_of, describe
+from airflow_txlog.jobs.spark.connect import status_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SQL_CHARS = 200
 # One whose end was cut off runs to the end of the text.
@@ -45,31 +57,44 @@ def translate(error: Exception, what: str) -> TxlogError:
     """The error of ours that an exception amounts to. Its first line names the cause, and none a value."""
     if isinstance(error, TxlogError):
         return error
+    if "pyspark" not in sys.modules:
+        # None of Spark's: it was never started.
+        return _job_error(f"Cannot {what}: {text_of(error)}", type(error).__name__)
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - a job without Spark imports no PySpark
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
     causes = causes_of(error)
     found = next((cause.found for cause in causes if cause.found is not None), None)
     if found is not None:
-        return _of_worker(found, what)
+        return of_worker(found, what)
+    lacks = next((cause.lacks for cause in causes if cause.lacks is not None), None)
+    if lacks is not None:
+        host = next((cause.host for cause in causes if cause.host is not None), None)
+        return unfit_executor(host, None, (lacks,))
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
         return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
     died = _what_died(error, causes)
     if died is not None:
-        return JobLost(
-            f"Spark failed to {what}: {died}. Most often memory ran out: give the job more of it "
-            "(spark.driver.memory), or the machine fewer jobs at once.",
-            cause_type=type(error).__name__,
-        )
+        kind, advice = next((found for mark, found in _DEATHS.items() if mark in died), _DEATHS[""])
+        return kind(f"Spark failed to {what}: {died}. {advice}", cause_type=type(error).__name__)
     is_of_spark = isinstance(error, PySparkException | Py4JError)
     cause = f"Spark raised {causes[-1].name}: {describe(error)}" if is_of_spark else text_of(error)
     condition = next((each.condition for each in causes if each.condition is not None), None)
-    return JobError(f"Cannot {what}: {cause}.{_advice(cause)}", cause_type=condition or type(error).__name__)
+    return _job_error(f"Cannot {what}: {cause}", condition or type(error).__name__)
 
 
-def _of_worker(found: TxlogError, what: str) -> TxlogError:
+def of_worker(found: TxlogError, what: str) -> TxlogError:
     """The error of a worker; one outside our rules says what failed."""
     if type(found) is not JobError or found.facts.get("cause_type") is None:
         return found
-    return JobError(f"Cannot {what}: {found.message}.{_advice(found.message)}", **found.facts)
+    return _job_error(f"Cannot {what}: {found.message}", found.facts["cause_type"])
+
+
+def _job_error(cause: str, cause_type: str) -> JobError:
+    """The error of a cause that is no class of ours, with what to do about it."""
+    advice = _advice(cause)
+    return (OutOfMemory if advice == _MORE_MEMORY else JobError)(f"{cause}.{advice}", cause_type=cause_type)
 
 
 def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) -> str:
@@ -108,6 +133,25 @@ def _advice(cause: str) -> str:
     return next((advice for marks, advice in _ADVICE.items() if any(mark in cause for mark in marks)), "")
 
 
+_ENDED_APPLICATION = "its application has ended"
+# By what a cause says; the first that fits.
+_DEATHS: dict[str, tuple[type[JobLost], str]] = {
+    "ExecutorLostFailure": (
+        ExecutorsLost,
+        "Executors died in a task more often than spark.task.maxFailures. Most often memory ran out: raise "
+        "spark.executor.memoryOverhead, which has Python and Arrow, or spark.executor.memory, or lower "
+        "spark.executor.cores, the tasks of one executor.",
+    ),
+    **dict.fromkeys(
+        ("Master removed our application", "All masters are unresponsive", _ENDED_APPLICATION),
+        (ClusterLost, "The cluster ended the application, or is gone: its master knows why."),
+    ),
+    "": (
+        JobLost,
+        "Most often memory ran out: give the job more of it (spark.driver.memory, or on a cluster "
+        "spark.executor.memoryOverhead), or the machine fewer jobs at once.",
+    ),
+}
 _MORE_MEMORY = (
     " Spark's memory ran out: give the job more of it (spark.driver.memory where Spark is local, spark.executor.memory "
     "on a cluster), or run fewer tasks at a time."
@@ -140,7 +184,8 @@ def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
     """The error with which a job ends. A lost one knows whether its commit could be recognised."""
     found = translate(error, f"run the {spec.operation.name} job")
     if isinstance(found, JobLost):
-        return JobLost(found.message, **(found.facts | {"has_application_transaction": spec.application is not None}))
+        known = found.facts | {"has_application_transaction": spec.application is not None}
+        return type(found)(found.message, **known)
     return found
 
 
@@ -149,9 +194,39 @@ def _what_died(error: Exception, causes: Sequence[Cause]) -> str | None:
     death = next((cause.death for cause in causes if cause.death is not None), None)
     if death is not None:
         return death
-    if any(_is_of_gateway(cause) for cause in (error, error.__cause__, error.__context__)):
+    chain = (error, error.__cause__, error.__context__)
+    if any(_is_of_gateway(cause) for cause in chain):
         return "the driver's JVM is gone"
-    return None
+    if any(status_of(cause) == "UNAVAILABLE" for cause in chain if cause is not None):
+        return "the Spark Connect server is gone"
+    if any((cause.condition or "").startswith(_ENDED) for cause in causes):
+        return "its session on the Spark Connect server was ended, as a later try of the same work does"
+    return _end_of_driver()
+
+
+# Conditions of Spark Connect: cancelled, or of a session that was released or that a new server does not know.
+_ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
+
+
+def _end_of_driver() -> str | None:
+    """What this process's own Spark ended by, if it has: py4j has no class for a call that found no JVM any more.
+
+    Whatever is called on a context that was stopped fails in a way of its own, too: both are asked, not read off.
+    """
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return None
+    try:
+        gateway.jvm.java.lang.System.nanoTime()
+        context: Any = SparkContext._active_spark_context
+        ended = context is not None and context._jsc.sc().isStopped()
+    except (Py4JError, ConnectionError):
+        return "the driver's JVM is gone"
+    # A local one is stopped by its own process alone.
+    return _ENDED_APPLICATION if ended and not context.master.startswith("local[") else None
 
 
 def _is_of_gateway(error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the Spark that is installed can start: one PySpark, of one version.
+"""The Spark that is installed: with what it starts, and whether it can: one PySpark, of one version.
 
 `pyspark` and `pyspark-client` own the same files. At two versions the Python side of one calls the JVM side of the
 other, and a job dies deep inside Spark. Invariant: nothing of PySpark is imported here, so that a broken one is named.
@@ -15,6 +15,25 @@ from airflow_txlog.errors import JobError, TxlogError
 # Spark keeps its own temporary files there too, unless it is given another folder.
 DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, or spark.local.dir)."
 INSTALL = "pip install 'airflow-provider-txlog[spark]'"
+
+# What a local Spark starts with unless the job's own settings say otherwise.
+LOCAL_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "airflow_txlog",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # The bar is drawn over the lines of the task's log.
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    # Where the UI or the event log is turned on: settings so named are not shown there. Spark's own default is shorter.
+    "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
+}
+
+# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
+# lost job, which is known at once.
+JVM_OPTIONS = "-XX:+ExitOnOutOfMemoryError"
 
 
 def check_one_version() -> None:

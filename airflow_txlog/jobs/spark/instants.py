@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.parameters import decode_parameter, encode_parameter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # The parameters by which a text names the instant, the day, and what the wall clock shows.
 NOW = "_txlog_now"
@@ -24,13 +27,15 @@ class CurrentTime:
     Read when it is first asked for, in the session's time zone, or taken from `saved` of an earlier try.
     """
 
-    def __init__(self, spark: SparkSession, saved: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, spark: SparkSession | None, saved: Mapping[str, Any] | None = None) -> None:
         self._spark = spark
         self._values = {name: decode_parameter(value) for name, value in (saved or {}).items()} or None
 
     def values(self) -> Mapping[str, Any]:
         """By NOW the instant, by TODAY the day, by WALL the text of the wall clock."""
         if self._values is None:
+            if self._spark is None:
+                raise NeedsSpark("its SQL names the current time")
             row = self._spark.sql(
                 "SELECT unix_micros(current_timestamp()), unix_date(current_date()), CAST(localtimestamp() AS STRING)"
             ).collect()[0]

@@ -13,8 +13,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from pyspark import SparkContext
-
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _DEFAULT_ARGUMENTS = "pyspark-shell"
 _PROPERTIES = "--properties-file"
@@ -25,6 +23,8 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
     Where PYSPARK_SUBMIT_ARGS names a properties file too, Spark reads that one for its start.
     """
+    from pyspark import SparkContext  # noqa: PLC0415 - what else is here is used without PySpark
+
     if SparkContext._gateway is not None:
         return
     with _properties_file(settings) as path, _submit_arguments(path):
@@ -34,15 +34,22 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def _properties_file(settings: Mapping[str, str]) -> Iterator[str]:
     """The path of a file with the settings, which this user alone can read (mode 0600), while the context lasts."""
-    # Spark ignores, with a warning, whatever is not named as one of its own; the session gets that all the same.
-    spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
-    lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in spark_settings.items()]
     # On Linux it has no name, so that nothing is left of it even after SIGKILL; only this user may open it by /proc.
-    has_proc = os.path.isdir(f"/proc/{os.getpid()}/fd")
+    own = f"/proc/{os.getpid()}/fd"
+    has_proc = _may_be_opened(own)
     with tempfile.TemporaryFile() if has_proc else tempfile.NamedTemporaryFile(prefix="txlog-") as file:
-        file.write("".join(lines).encode("ascii"))
+        file.write(properties_of(settings))
         file.flush()
-        yield f"/proc/{os.getpid()}/fd/{file.fileno()}" if has_proc else file.name
+        yield f"{own}/{file.fileno()}" if has_proc else file.name
+
+
+def _may_be_opened(folder: str) -> bool:
+    """Whether the JVM, a process of this user, may open what this process has open."""
+    # Airflow's supervisor forbids it for itself and for the task that it forks (PR_SET_DUMPABLE): the folder is root's.
+    try:
+        return os.stat(folder).st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -59,6 +66,14 @@ def _submit_arguments(properties_file: str) -> Iterator[None]:
             del os.environ[_ARGUMENTS]
         else:
             os.environ[_ARGUMENTS] = before
+
+
+def properties_of(settings: Mapping[str, str]) -> bytes:
+    """The content of a properties file with those settings that are Spark's own."""
+    # Spark ignores, with a warning, whatever is not named as one of its own; the session gets that all the same.
+    spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
+    lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in spark_settings.items()]
+    return "".join(lines).encode("ascii")
 
 
 def _escaped(text: str) -> str:

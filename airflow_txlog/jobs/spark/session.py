@@ -10,35 +10,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from pyspark.sql import SparkSession
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.spark.installation import check_has_jvm_side, check_one_version
+from airflow_txlog.jobs.spark import connect
+from airflow_txlog.jobs.spark.causes import condition_of
+from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
 
-# What a local Spark starts with unless the job's own settings say otherwise.
-_LOCAL_DEFAULTS = {
-    "spark.master": "local[*]",
-    "spark.app.name": "airflow_txlog",
-    "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    # The bar is drawn over the lines of the task's log.
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.catalogImplementation": "in-memory",
-    # Where the UI or the event log is turned on: settings so named are not shown there. Spark's own default is shorter.
-    "spark.redaction.regex": "(?i)secret|passw|token|credential|access[.]?key|account[.]?key|api[.]?key|sas|signature",
-}
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-# A thread of Spark's that ends for want of memory leaves Python waiting for its answer for ever. A JVM that ends is a
-# lost job, which is known at once.
-_JVM, _JVM_OPTIONS = "spark.driver.extraJavaOptions", "-XX:+ExitOnOutOfMemoryError"
+_JVM = "spark.driver.extraJavaOptions"
 
 # What decides how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by default,
 # and a condition that the two read differently would prune a file that holds a matching row.
@@ -59,12 +46,18 @@ _SUBSTITUTION = {"spark.sql.variable.substitute": "false"}
 _JOB_SETTINGS = {
     **MEANING,
     **_SUBSTITUTION,
-    # A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of
-    # the session's zone: an instant in the hour that a clock repeats becomes the one an hour before.
-    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
+# A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of the
+# session's zone: an instant in the hour that a clock repeats becomes the one an hour before. Under this setting Spark
+# Connect binds no parameter at all; there `sql.bound` asks back what became of such a value.
+_BOUND_AS_VALUES = {"spark.sql.legacy.parameterSubstitution.constantsOnly": "true"}
+
+
+# A fact of an error: the job was refused because its Spark is a server's, and one of its own would run it. Nothing was
+# done before it was refused.
+LOCAL_ONLY = {"is_local_only": True}
 
 
 def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -75,6 +68,8 @@ def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     installed PySpark cannot work.
     """
     check_one_version()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - a job without Spark imports no PySpark
+
     conf = dict(spark_conf or {})
     running = SparkSession.getActiveSession() or _default_session()
     if running is None:
@@ -98,9 +93,10 @@ def default_parallelism(spark: SparkSession) -> int:
     """How many tasks run at once."""
     if is_classic(spark):
         return max(1, int(spark.sparkContext.defaultParallelism))
-    # A range is cut into as many partitions as there are cores; Connect has no other way to ask.
-    tasks = spark.range(0, 1_000_000).selectExpr("spark_partition_id() AS part").distinct().count()
-    return max(1, int(tasks))
+    # A range is cut into as many parts as there are cores; Connect has no other way to ask. Its plan says it.
+    plan: Any = spark.range(1)
+    found = re.search(r"\bsplits=(?:Some\()?(\d+)", plan._explain_string())
+    return max(1, int(found[1])) if found else 1
 
 
 def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
@@ -117,30 +113,52 @@ def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
 
 
 @contextlib.contextmanager
-def job_settings(spark: SparkSession, time_zone: str) -> Iterator[None]:
-    """The settings that a job's SQL is evaluated under; what the session had is put back at the end."""
+def job_settings(spark: SparkSession, time_zone: str, conf: Mapping[str, str] | None = None) -> Iterator[None]:
+    """The settings that a job's SQL is evaluated under; what the session had is put back at the end.
+
+    `conf` are the job's own, for a session on a Spark Connect server: any other was made with them. Raises
+    InvalidJobSpec (argument `spark_conf.<name>`) for one that the server would ignore.
+    """
     silence_query_errors()
     wanted = {**_JOB_SETTINGS, "spark.sql.session.timeZone": time_zone}
-    before = {name: spark.conf.get(name, None) for name in wanted}
+    if is_classic(spark):
+        wanted |= _BOUND_AS_VALUES
+    elif conf:
+        _check_static(spark, conf)
+        wanted = {**{name: value for name, value in conf.items() if spark.conf.isModifiable(name)}, **wanted}
+    before = _settings_of(spark, wanted)
     try:
-        for name, value in wanted.items():
-            _set(spark, name, value)
+        _change_settings(spark, wanted)
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
+        with contextlib.suppress(Exception):  # its Spark may be gone, and the cause is on its way
+            _change_settings(spark, before)
+
+
+def _settings_of(spark: SparkSession, names: Iterable[str]) -> dict[str, str | None]:
+    if not is_classic(spark):
+        return connect.settings_of(spark, names)
+    return {name: spark.conf.get(name, None) for name in names}
+
+
+def _change_settings(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    """Set settings of the session; None unsets one. Raises InvalidJobSpec for a time zone that Spark does not know."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        if not is_classic(spark):
+            connect.change_settings(spark, values)
+            return
+        for name, value in values.items():
+            if value is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, old)
-
-
-def _set(spark: SparkSession, name: str, value: str) -> None:
-    try:
-        spark.conf.set(name, value)
-    except Exception as error:
-        if name == "spark.sql.session.timeZone":
-            raise InvalidJobSpec(f"time_zone: Spark knows no time zone {value!r}.", argument="time_zone") from error
-        raise
+                spark.conf.set(name, value)
+    except PySparkException as error:
+        if condition_of(error) != "INVALID_CONF_VALUE.TIME_ZONE":
+            raise
+        zone = values.get("spark.sql.session.timeZone")
+        raise InvalidJobSpec(f"time_zone: Spark knows no time zone {zone!r}.", argument="time_zone") from error
 
 
 def _start(conf: Mapping[str, str]) -> SparkSession:
@@ -149,10 +167,12 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    defaults = {**_LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
+    defaults = {**LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
     settings = {**defaults, **conf}
     settings[_JVM] = _with_ours(settings.get(_JVM, ""))
     start_jvm(settings)
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -171,6 +191,8 @@ def silence_query_errors() -> None:
 
 def _default_session() -> SparkSession | None:
     """The session that this process started first, also from a thread where none is active."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     found: SparkSession | None = getattr(SparkSession, "_instantiatedSession", None)
     if found is not None and is_classic(found) and found.sparkContext._jsc is None:
         return None  # it was stopped
@@ -178,7 +200,7 @@ def _default_session() -> SparkSession | None:
 
 
 def _with_ours(jvm_options: str) -> str:
-    return f"{_JVM_OPTIONS} {jvm_options}".strip()
+    return f"{JVM_OPTIONS} {jvm_options}".strip()
 
 
 def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
@@ -188,7 +210,7 @@ def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
         found = running.conf.get(name, None)
         if found != wanted and not (name == _JVM and found == _with_ours(wanted)):
             raise InvalidJobSpec(
-                f"spark_conf asks for {name}, and the Spark that runs in this process has "
+                f"spark_conf asks for {name}, and the Spark that runs already has "
                 f"{'no such setting' if found is None else 'another value'}; only a start can change it. Run the job "
                 "in a child process, or leave the setting out.",
                 argument=f"spark_conf.{name}",

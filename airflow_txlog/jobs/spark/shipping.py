@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 from airflow_txlog.jobs.spark.session import is_classic
 
 # `datafiles`, and what it stands on.
-_PACKAGES = ("datafiles", "storage")
-_MODULES = ("__init__.py", "clock.py", "credentials.py", "errors.py", "limits.py", "locations.py")
+_PACKAGES = ("datafiles", "errors", "storage")
+_MODULES = ("__init__.py", "clock.py", "credentials.py", "limits.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 # Sessions that have the zip: the application's id on a cluster, the session's on Connect.
@@ -48,9 +48,19 @@ def ship(spark: SparkSession) -> None:
 
 def executor_zip() -> tuple[str, bytes]:
     """The zip's name, `airflow_txlog-<sha>.zip`, and its bytes; the same for the same sources."""
+    return _zip_of(_sources())
+
+
+@functools.cache
+def driver_zip() -> tuple[str, bytes]:
+    """The same with the whole package, for a driver on another machine."""
+    return _zip_of(_python_files(files("airflow_txlog"), "airflow_txlog"))
+
+
+def _zip_of(sources: Iterable[tuple[str, bytes]]) -> tuple[str, bytes]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(_sources()):
+        for name, data in sorted(sources):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
@@ -23,6 +21,9 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
 from airflow_txlog.records.fields import Sees
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _RESERVED = "_txlog_"
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Not here, and so refused: what runs code (reflect), reads files or their names (input_file_name, from_protobuf,
 # from_xml by its schema option), depends on the session (current_user, version), puts values into an error

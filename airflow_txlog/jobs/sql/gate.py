@@ -14,16 +14,10 @@ Source: soundness A2, A3, B6.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
@@ -40,9 +34,15 @@ from airflow_txlog.errors import (
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of
 from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.sql.bound import as_bound
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
 from airflow_txlog.jobs.sql.query_gate import check_query
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
 
 _DIFFERENT_ANSWERS = "It would answer differently each time it is asked."
 # What Spark calls a path without a file that it could read: nothing there, or a folder in which nothing is yet.
@@ -51,8 +51,6 @@ NO_FILES = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 _TYPED_LITERALS = ("DATE", "INTERVAL", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 # What the rows of a table are called in a text that has no other name for them.
 ROWS_ALIAS = "txlog_rows"
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def quoted(name: str) -> str:
@@ -104,12 +102,15 @@ class SqlGate:
 
     def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
         self._context = context
-        self._spark: SparkSession = context.spark
         self._parameters = dict(context.parameters if parameters is None else parameters)
         self.used: set[str] = set()
         """The parameters that some text has used so far."""
         self._shapes: dict[str, str] = {}
         self._accepted: dict[tuple[str, str], dict[str, Any]] = {}
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self._context.spark
 
     def shape(self, schema: StructType) -> str:
         """The name of an empty view with these columns; one name for equal columns."""
@@ -157,6 +158,8 @@ class SqlGate:
         What it may do is judged by `query_gate`, unless the operator leaves it unrestricted.
         """
         # In a FROM clause only a query may stand: a command would have run at once.
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
+
         statement = f"SELECT * FROM (\n{text}\n)"
         try:
             if "query" not in self._context.spec.unrestricted:
@@ -173,7 +176,7 @@ class SqlGate:
 
     def run(self, sql: str) -> DataFrame:
         """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
-        return self._spark.sql(sql, args=self._as_bound(self._parameters))
+        return self._spark.sql(sql, args=as_bound(self._spark, self._parameters))
 
     def check_clocks(self, text: str, columns: Collection[str]) -> None:
         """Refuses a name that the job took for a clock and that is among the columns: its author may mean either."""
@@ -199,6 +202,9 @@ class SqlGate:
 
         Raises InvalidPredicate, UnsupportedPredicate.
         """
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+        from pyspark.sql import functions as F  # noqa: PLC0415
+
         if text.endswith("\\"):
             # Spark goes on with a comment that ends so in the next line, which is ours.
             raise self._no_expression(text, "it ends with a backslash")
@@ -221,6 +227,8 @@ class SqlGate:
         )
 
     def _analyse(self, sql: str, text: str, relation: str) -> tuple[DataFrame, dict[str, Any]]:
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
         try:
             return self._bound(sql, text)
         except PySparkException as error:
@@ -228,10 +236,12 @@ class SqlGate:
 
     def _bound(self, sql: str, text: str) -> tuple[DataFrame, dict[str, Any]]:
         """The analysed frame, with exactly the parameters bound that Spark asked for."""
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
         bound = self.parameters_in(text)
         while True:
             try:
-                frame = self._spark.sql(sql, args=self._as_bound(bound))
+                frame = self._spark.sql(sql, args=as_bound(self._spark, bound))
                 check_types(frame, "source")
                 _ = frame.schema
                 self.used |= set(bound)
@@ -247,9 +257,6 @@ class SqlGate:
                         predicate=text,
                     ) from error
                 bound[name] = self._parameters[name]
-
-    def _as_bound(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        return {name: _exact(self._spark, value) for name, value in values.items()} or None
 
     def parameters_in(self, text: str) -> dict[str, Any]:
         """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
@@ -307,28 +314,6 @@ class SqlGate:
             raise unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
         if special is True or (special is None and casts_special_date(condition)):
             raise _special(text)
-
-
-def _exact(spark: SparkSession, value: Any) -> Any:
-    """The value as Spark is to bind it.
-
-    Classic PySpark hands dates and timestamps over as `java.sql` types, which go through the zone and the calendars of
-    the driver's machine: an instant before 1900 moves by the offsets of old clocks, one before 1582 by days, and a day
-    that the zone left out becomes the next one. `java.time` has them as they are.
-    """
-    if isinstance(value, list):
-        return [_exact(spark, each) for each in value]
-    if not is_classic(spark) or not isinstance(value, dt.date):
-        return value
-    java: Any = spark._jvm
-    if not isinstance(value, dt.datetime):
-        return java.java.time.LocalDate.of(value.year, value.month, value.day)
-    if value.tzinfo is None:
-        day = java.java.time.LocalDate.of(value.year, value.month, value.day)
-        nanoseconds = value.microsecond * 1000
-        return day.atTime(value.hour, value.minute, value.second, nanoseconds)
-    microseconds = (value - _EPOCH) // dt.timedelta(microseconds=1)
-    return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
 
 
 def check_types(frame: DataFrame, argument: str) -> None:

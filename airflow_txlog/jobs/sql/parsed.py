@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CATALYST = "org.apache.spark.sql.catalyst."
 EXPRESSIONS = f"{CATALYST}expressions."
@@ -30,7 +31,7 @@ def parser_of(spark: SparkSession) -> Any:
     """Spark's parser, reading the settings of this session."""
     java: Any = spark._jsparkSession
     # The parser reads those of the session that is the thread's active one.
-    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(java)
+    type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
     return java.sessionState().sqlParser()
 
 

@@ -1,20 +1,21 @@
-"""Questions about whole partitions, answered by Spark on the distinct partition values.
+"""Questions about whole partitions, answered by Spark on the distinct partition values; without it, by the engine.
 
 Which partitions a predicate accepts is never read off a pruner, which may say yes too often. The invariant: a partition
-is accepted only where Spark says TRUE of the author's own text on its typed values. Source: soundness A9.
+is accepted only where Spark says TRUE of the author's own text on its typed values; the engine answers in its place
+only where it is certain of that. Source: soundness A9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType as SparkSchema
 
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
+from airflow_txlog.engine.table.predicate import rows_matching, why_not_plain
 from airflow_txlog.engine.table.predicate.exact import comparable
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -22,8 +23,11 @@ from airflow_txlog.engine.table.schema.schema import DataType, StructField, Stru
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
-from airflow_txlog.jobs.sql.schemas import compared_as_char, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType as SparkSchema
 
 Tuple = tuple[str | None, ...]
 
@@ -45,6 +49,8 @@ class Partitions:
 
     def speaks_of_partitions_only(self, text: str) -> bool:
         """Whether Spark finds every name of an accepted condition among the partition columns."""
+        if self._context.session is None:
+            return True  # `check_plain` has accepted it
         try:
             self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn:
@@ -58,6 +64,8 @@ class Partitions:
 
         Raises InvalidPredicate when it names anything but partition columns.
         """
+        if self._context.session is None:
+            return self.check_plain(text)
         try:
             return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn as error:
@@ -68,6 +76,31 @@ class Partitions:
                 column=error.facts.get("column"),
                 columns=self.columns,
             ) from error
+
+    def check_plain(self, text: str) -> dict[str, Any]:
+        """Accepts a condition of which no Spark need be asked; returns the parameters that it uses. Raises NeedsSpark.
+
+        It names partition columns alone, and is one that Spark accepts and answers as the engine does.
+        """
+        used = self._gate.parameters_in(text)
+        why = why_not_plain(text, StructType(tuple(self._fields)), used)
+        if why is not None:
+            raise NeedsSpark(f"a condition is more than a plain one of partition columns: it has {why}")
+        self._answer_plain(text, used, [])
+        self._gate.used |= set(used)
+        return used
+
+    def _answer_plain(self, text: str, used: Mapping[str, Any], tuples: Sequence[Tuple]) -> list[bool]:
+        """For each tuple whether a plain condition is TRUE of it. Raises NeedsSpark where the engine cannot read it."""
+        from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415 - brings sqlglot
+
+        zone = self._context.spec.time_zone
+        try:
+            read = read_predicate(text, StructType(tuple(self._fields)), parameters=used, time_zone=zone)
+            answers: list[bool] = rows_matching(read, self._typed(tuples)).to_pylist()
+        except InvalidPredicate as error:
+            raise NeedsSpark("a condition of partition columns is one that the engine cannot evaluate") from error
+        return answers
 
     def tuples_of(self, files: pa.Table) -> list[Tuple]:
         """The raw partition values of each file (rows of a table `FILES`), in order."""
@@ -99,6 +132,10 @@ class Partitions:
         return [answers[entry] for entry in tuples]
 
     def _ask(self, text: str, distinct: Sequence[Tuple]) -> list[bool]:
+        if self._context.session is None:
+            return self._answer_plain(text, self.check_plain(text), distinct)
+        from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
+
         view = self._context.view_name()
         frame = self._context.spark.createDataFrame(self._typed(distinct), self._spark_schema(ROW_ID_COLUMN))
         marks = {f.name: str(f.metadata[CHAR_VARCHAR_KEY]) for f in self._fields if CHAR_VARCHAR_KEY in f.metadata}
@@ -132,6 +169,8 @@ class Partitions:
         return pa.table([*arrays, numbers], names=[*self._schema.names, ROW_ID_COLUMN])
 
     def _spark_schema(self, *extra: str) -> SparkSchema:
+        from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
         return spark_schema(pa.schema([*self._schema, *(pa.field(name, pa.int64()) for name in extra)]))
 
 

@@ -11,14 +11,15 @@ Source: Spark 4.2, AstBuilder, FunctionRegistry, ResolveSQLOnFile, CallMethodVia
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.functions import FUNCTIONS, UnlistedCall, check_calls
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, parser_of, short, words
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Of many rows, into many rows, and what depends on the session and the place of a row.
 _OF_QUERIES = words(
@@ -84,7 +85,8 @@ def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any]) ->
     Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
     """
     if not is_classic(spark):
-        raise _refused("a query on Spark Connect", "Its server has the parser, so what it does cannot be seen here")
+        why = "Its server has the parser, so what it does cannot be seen here"
+        raise _refused("a query on Spark Connect", why, **LOCAL_ONLY)
     found = Tree(spark, parser_of(spark).parsePlan(sql))
     for name in sorted(set(found.classes)):
         if not (name.startswith(EXPRESSIONS) or (name.startswith(CATALYST) and short(name) in _NODES)):
@@ -150,9 +152,10 @@ def _in_words(kind: str) -> str:
     }.get(kind, kind)
 
 
-def _refused(what: str, why: str) -> InvalidJobSpec:
+def _refused(what: str, why: str, **facts: Any) -> InvalidJobSpec:
     return InvalidJobSpec(
         f"The source's SQL holds {what}, which is refused. {why}. Where all of the text is yours, and no template puts "
         'another person\'s text into it, allow it by unrestricted=["query"]. Nothing was read.',
         argument="source",
+        **facts,
     )

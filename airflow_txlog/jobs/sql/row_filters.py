@@ -14,7 +14,7 @@ from airflow_txlog.engine.table.predicate.exact import value_array
 from airflow_txlog.engine.table.predicate.tree import And, Comparison, Membership, Node, NullTest, Or
 from airflow_txlog.engine.table.schema.types import Primitive
 
-_PLAIN = frozenset(
+PLAIN_TYPES = frozenset(
     (
         Primitive.BOOLEAN,
         Primitive.BYTE,
@@ -43,10 +43,10 @@ def _row_filter(node: Node, scanned: frozenset[str]) -> RowFilter | None:
             branches = [_row_filter(child, scanned) for child in children]
             known = tuple(branch for branch in branches if branch is not None)
             return AnyOf(known) if len(known) == len(branches) else None
-        case Comparison(column, operator, value) if column.type in _PLAIN and column.name in scanned:
+        case Comparison(column, operator, value) if column.type in PLAIN_TYPES and column.name in scanned:
             array = value_array((value,), column.type)
             return Compared(column=column.name, operator=operator.value, value=array)
-        case Membership(column, values, negated) if column.type in _PLAIN and column.name in scanned:
+        case Membership(column, values, negated) if column.type in PLAIN_TYPES and column.name in scanned:
             return OneOf(column=column.name, values=value_array(values, column.type), negated=negated)
         case NullTest(column, is_null) if column.name in scanned:
             return IsNull(column=column.name, negated=not is_null)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.predicate import Predicate, read_predicate
+from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.tree import all_of, any_of
 from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
@@ -27,6 +27,9 @@ def read_condition(
     context: JobContext, snapshot: Snapshot, text: str, parameters: Mapping[str, Any], *, alias: str | None = None
 ) -> Predicate:
     """A condition that Spark accepted, as the engine reads it; `parameters` are exactly those that it uses."""
+    # Here, as it brings sqlglot: a DELETE by keys reads no text.
+    from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415
+
     return read_predicate(
         text,
         snapshot.delta_schema,

@@ -25,7 +25,7 @@ from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import Check, Length, RowRules, read_rules
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.current_time import with_literal_clocks
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, type_sql, without_metadata
@@ -194,6 +194,17 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
     return rules.enforce(rules.with_generated(rows, dict.fromkeys(absent)))
 
 
+def takes_as_they_are(rules: Rules, given: StructType) -> bool:
+    """Whether `fit_new_rows` changes no value of rows with these columns, and adds none but nulls."""
+    have = {field.name.lower(): field.dataType for field in without_metadata(given, nullable=True)}
+    wanted = without_metadata(rules.spark_schema, nullable=True)
+    return not (
+        rules.must_check
+        or any(name.lower() not in have for name in rules.fills)
+        or any(have.get(field.name.lower(), field.dataType) != field.dataType for field in wanted)
+    )
+
+
 def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     """The rules that the metadata states, every text of them judged by Spark before anything is read or staged.
 
@@ -239,6 +250,7 @@ def _check_texts(context: JobContext, rules: Rules) -> None:
             table=rules.uri,
             feature="rules of the table",
             needed_to="write",
+            **LOCAL_ONLY,
         )
     gate = SqlGate(context, {})
     relation = aliased(gate.shape(without_metadata(rules.spark_schema, nullable=True)))

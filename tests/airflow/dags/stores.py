@@ -1,6 +1,7 @@
-"""A DAG whose one task changes a table in a store of objects, with the connection that TXLOG_TEST_STORAGE names.
+"""A DAG whose tasks write into a table in a store of objects and delete from it, with the connection that
+TXLOG_TEST_STORAGE names.
 
-What the task hands to its job, what the job prints, and the command lines of its processes are kept in WATCHED.
+What a task hands to its job, what the job prints, and the command lines of its processes are kept in WATCHED.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 from airflow.sdk import DAG
@@ -16,6 +18,8 @@ from airflow.sdk import DAG
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.operators.delete import DeltaDeleteOperator
+from airflow_txlog.operators.sources import query
+from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.storage import Access, StoreReference
@@ -59,14 +63,15 @@ def _watch(ended: threading.Event, others: set[int]) -> None:
     WATCHED.extend(seen)
 
 
+GIVEN: dict[str, Any] = {
+    "table_uri": os.environ.get("TXLOG_TEST_TABLE", "/nowhere"),
+    "txlog_conn_id": os.environ.get("TXLOG_TEST_CONNECTION"),
+    "storage_conn_id": os.environ.get("TXLOG_TEST_STORAGE"),
+    "spark_conf": {"spark.eventLog.enabled": "true", "spark.eventLog.dir": os.environ.get("TXLOG_TEST_EVENTS", "")},
+    "unrestricted": "spark_conf",
+    "runner": Watched(),
+}
+
 with DAG("on_an_object_store", schedule=None):
-    DeltaDeleteOperator(
-        task_id="forget",
-        table_uri=os.environ.get("TXLOG_TEST_TABLE", "/nowhere"),
-        predicate="user_id = 42",
-        txlog_conn_id=os.environ.get("TXLOG_TEST_CONNECTION"),
-        storage_conn_id=os.environ.get("TXLOG_TEST_STORAGE"),
-        spark_conf={"spark.eventLog.enabled": "true", "spark.eventLog.dir": os.environ.get("TXLOG_TEST_EVENTS", "")},
-        unrestricted="spark_conf",
-        runner=Watched(),
-    )
+    join = DeltaWriteOperator(task_id="join", source=query("SELECT id AS user_id FROM range(100, 110)"), **GIVEN)
+    join >> DeltaDeleteOperator(task_id="forget", predicate="user_id = 42", **GIVEN)

@@ -117,6 +117,27 @@ def test_a_child_that_is_killed_is_lost_and_retryable_exactly_with_a_transaction
     assert (caught.value.exit_code, caught.value.retryable) == (-9, is_recognisable)  # type: ignore[attr-defined]
 
 
+def test_a_job_that_is_stopped_after_its_commit_is_done(tmp_path: Path, spec: JobSpec) -> None:
+    """The commit was on its way, or made, when the job was stopped: the log is asked before it is called lost."""
+    code = """
+from airflow_txlog.engine import Table
+tx = Table.open(spec.table_uri).begin()
+tx.add(path="a.parquet", partition_values={}, size=1, modification_time=1, stats=None)
+tx.set_application("a", 1)
+tx.commit("DELETE", {}, {}, tags=spec.commit_tags())
+print("made", flush=True)
+time.sleep(60)
+"""
+    child = runner(tmp_path, code)
+
+    def stop(line: str) -> None:
+        if line == "made":
+            child.kill()
+
+    result = child.run(spec, log=stop)
+    assert (result.status, result.version) == ("already_done", 1)
+
+
 def test_a_job_that_reports_a_loss_after_its_commit_is_done(tmp_path: Path, spec: JobSpec) -> None:
     """The JVM died after the commit: the child lives, and its error must not hide what the log shows."""
     code = """
@@ -288,3 +309,31 @@ def test_a_progress_bar_never_swallows_a_line(tmp_path: Path, spec: JobSpec) -> 
     )
     runner(tmp_path, code).run(spec, log=lines.append)
     assert lines == ["committed version 3"]
+
+
+def test_what_the_engine_logs_reaches_the_tasks_log(table: Table) -> None:
+    """A child's logging goes to standard error by default, of which only known words are shown."""
+    lines: list[str] = []
+    spec = job_spec(operation="vacuum", table_uri=table.uri, arguments={"dry_run": True})
+    ChildProcessRunner().run(spec, log=lines.append)
+    assert f"vacuum of {table.uri} (full): 0 files to delete, 0.0 MiB" in lines
+
+
+def test_a_line_that_cannot_be_said_any_more_does_not_stop_what_logs_it(tmp_path: Path) -> None:
+    """The task may be gone: a commit goes on, as it would without the line."""
+    code = """
+import logging, sys
+from airflow_txlog.jobs.__main__ import _own_output
+_own_output()
+input()
+logging.getLogger("airflow_txlog.engine").warning("a line")
+open(sys.argv[1], "w").write("went on")
+"""
+    after = tmp_path / "after"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(after)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    process.communicate("go\n", timeout=30)
+    assert after.read_text() == "went on"

@@ -58,6 +58,7 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_and_no_pro
     with pytest.raises(JobLost, match="was stopped"):
         runner.run(spec, log=kill_when_it_has_planned)
     assert "java" in started.values()
+    assert "starting Spark: local[*], 2g of heap" in lines
     assert not [line for line in lines if "WARN" in line or "log4j" in line or "incubator" in line]
     deadline = time.monotonic() + 15
     while left := [name for process, name in started.items() if runs(process)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.storage import MemoryStore
+from airflow_txlog.storage.base import NothingSent
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -417,6 +419,20 @@ def test_a_name_that_was_taken_is_only_read_again(
     monkeypatch.setattr(clock, "sleep", lambda seconds: setattr(store, "reads_fail", False))
     assert tx.commit("WRITE") == 2
     assert [path for path, _ in store.puts] == [commit_name(1), commit_name(2)]
+
+
+def test_a_put_that_was_not_sent_is_refused_though_the_log_cannot_be_read(table: Table, store: FaultyStore) -> None:
+    """A store is asked whether it keeps conditions before a first put; where it does not answer, nothing is unknown."""
+
+    def is_not_sent(real: Any, path: str, data: bytes) -> bool:
+        store.reads_fail = True
+        raise NothingSent(errno.EAGAIN, "nothing was put", path)
+
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    store.script = [is_not_sent]
+    with pytest.raises(NothingSent):
+        tx.commit("WRITE")
 
 
 @pytest.mark.parametrize(("isolation", "is_recorded"), [("Serializable", False), ("WriteSerializable", True)])

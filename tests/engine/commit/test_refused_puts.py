@@ -105,6 +105,26 @@ def test_a_refusal_that_cannot_be_borne_out_by_reading_is_unknown_and_not_waited
     assert clock.slept == []
 
 
+def test_a_lost_answer_is_not_waited_for_where_the_store_refuses_to_say_what_is_gone(
+    table: Table, store: RefusingStore, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As S3 without the right to list: it answers 403 for the commit, and for the log's last file, which is gone."""
+    tx = begun(table)
+
+    def refused(path: str) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def lost(path: str, data: bytes) -> bool:
+        store.refuses_reads = True
+        monkeypatch.setattr(store, "stat", refused)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(store, "put_if_absent", lost)
+    with pytest.raises(errors.CommitStateUnknown):
+        tx.commit("WRITE")
+    assert clock.slept == []
+
+
 def test_a_put_that_was_not_sent_for_want_of_credentials_is_no_unknown_commit(
     table: Table, store: RefusingStore, clock: Any
 ) -> None:

@@ -104,3 +104,26 @@ def test_a_file_that_is_gone_is_an_error_in_its_place() -> None:
     assert [next(held) for _ in range(4)] == [b"x" * number for number in range(4)]
     with pytest.raises(FileNotFoundError):
         next(held)
+
+
+def test_a_read_that_is_interrupted_does_not_wait_for_the_others() -> None:
+    """As by Airflow's timeout of a task: an answer that is not wanted any more is not waited for."""
+    answered = threading.Event()
+
+    class Slow(MemoryStore):
+        is_remote = True
+
+        def read(self, path: str) -> bytes:
+            if path == "0":
+                raise KeyboardInterrupt
+            answered.wait(20)
+            return b""
+
+    files = [FileInfo(path=str(number), size_bytes=1, modified_ms=0) for number in range(30)]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(read_files(Slow("memory://slow/t"), files))
+        assert not answered.is_set()
+        assert any(thread.name.startswith("txlog-read") for thread in threading.enumerate())
+    finally:
+        answered.set()

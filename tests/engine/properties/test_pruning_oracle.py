@@ -21,7 +21,8 @@ from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.predicate import may_hold_match, read_predicate, rows_matching
+from airflow_txlog.engine.table.predicate import may_hold_match, rows_matching
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.errors import UnsupportedPredicate
 from tests.engine.properties.histories import REPEATABLE

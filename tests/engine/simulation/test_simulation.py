@@ -14,7 +14,7 @@ import pytest
 from tests.engine.simulation.schedule import play
 from tests.helpers.depth import depth
 
-SCHEDULES = depth(40, 1500)
+SCHEDULES = depth(40, 800, 1500)
 BLOCKS = depth(1, 8)
 ONE_SEED = os.environ.get("TXLOG_SIMULATION_SEED")
 

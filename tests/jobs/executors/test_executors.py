@@ -19,14 +19,13 @@ from typing import Any
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.helpers.depth import LONG
 from tests.helpers.jobs import files_on_disk, live_files, rows
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.seeded,
+    pytest.mark.long("each kill starts an executor anew, which takes seconds"),
     pytest.mark.slow("a Spark local-cluster, whose executors are killed and started again"),
 ]
 
@@ -67,17 +66,10 @@ def expected(operation: str) -> Counter[tuple[int, str]]:
     return Counter({**kept, **{number: "new" for number in source if number % 2 == 0 or number >= 80}}.items())
 
 
-# Each kill starts an executor anew, which takes seconds: `make test` has one.
-ORDERS = [("merge", "staged.kill")]
-if LONG:
-    ORDERS += (
-        [("delete", "staged.fail")]
-        + [(operation, "staged.kill") for operation in ("write", "delete", "update", "optimize")]
-        + [
-            ("merge", "staged.fail"),
-            ("merge", "scan.kill"),
-        ]
-    )
+ORDERS = [
+    *((operation, "staged.kill") for operation in ("write", "delete", "update", "optimize", "merge")),
+    *(("delete", "staged.fail"), ("merge", "staged.fail"), ("merge", "scan.kill")),
+]
 SCENARIOS = {f"{operation}, {order}": (operation, order) for operation, order in ORDERS}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.run import needs_spark, run_job
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.wording import job_lines
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
@@ -27,7 +27,7 @@ def run(
 ) -> JobResult:
     uri = table.uri if isinstance(table, Table) else str(table)
     spec = job_spec(operation=operation, table_uri=uri, arguments=arguments, application=application)
-    assert not needs_spark(spec)
+    assert not spec.operation.needs_spark
     return run_job(spec, None, log=log)
 
 

@@ -144,7 +144,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     return counts
 
 
-@pytest.mark.parametrize("operation", ["delete", "merge"])
+@pytest.mark.parametrize(
+    "operation", [pytest.param("delete", marks=pytest.mark.long("the merge does all of it")), "merge"]
+)
 def test_each_attempt_looks_at_the_two_files_that_the_winner_brought_and_stages_what_they_feed(
     table: Table, spark: SparkSession, counts: Counts, operation: str
 ) -> None:

@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.spark.errors import translate
+from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.errors import ClusterLost, ExecutorsLost, JobError, JobLost, OutOfMemory, TxlogError, UnfitExecutor
+from airflow_txlog.jobs.spark.errors import failure_of, translate
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+SPEC = job_spec(
+    operation="delete",
+    table_uri="/lake/t",
+    arguments={"predicate": "true"},
+    application=ApplicationTransaction(app_id="a", version=1),
+)
 
 
 def raised(spark: SparkSession, cause: Any) -> Exception:
@@ -50,12 +59,68 @@ def test_the_innermost_cause_and_its_advice_stand_in_the_first_line(spark: Spark
         ),
     ]:
         error = translate(raised(spark, cause), "write the data files")
-        assert type(error) is JobError
+        assert type(error) is (OutOfMemory if "emory" in advice else JobError)
         first = error.message.splitlines()[0]
         assert first.startswith("Cannot write the data files: ")
         assert all(name in first for name in names), first
         assert advice in first
         assert "awaitResult" not in error.message
+
+
+OF_A_WORKER = "Task 0 in stage 0.0 failed 4 times: Lost task 0.3 in stage 0.0 (TID 7) (node-7.lake executor 3): "
+
+
+@pytest.mark.parametrize(
+    ("cause", "text", "error", "said"),
+    [
+        (
+            "java.io.IOException",
+            'Cannot run program "/opt/python": error=2, No such file or directory',
+            UnfitExecutor,
+            "An executor on node-7.lake cannot run the job's tasks: there is no /opt/python.",
+        ),
+        (
+            "org.apache.spark.SparkException",
+            "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in "
+            "driver: 3.11, PySpark cannot run",
+            UnfitExecutor,
+            "its Python is 3.12, and the driver's is 3.11",
+        ),
+        (
+            "org.apache.spark.SparkException",
+            "Error from python worker:\n  ModuleNotFoundError: No module named 'pyarrow'",
+            UnfitExecutor,
+            "pyarrow is not installed",
+        ),
+        (
+            "org.apache.spark.SparkException",
+            "ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: code 137",
+            ExecutorsLost,
+            "spark.executor.memoryOverhead",
+        ),
+        ("org.apache.spark.SparkException", "Master removed our application: KILLED", ClusterLost, "its master knows"),
+        ("org.apache.spark.SparkException", "All masters are unresponsive! Giving up.", ClusterLost, "or is gone"),
+        ("java.lang.RuntimeException", "No module named 'pyarrow', says a row", JobError, "RuntimeException"),
+        ("java.io.IOException", 'a row: Cannot run program "secret"', JobError, "IOException"),
+    ],
+)
+def test_a_failure_of_the_cluster_is_a_class_of_its_own_with_what_to_do(
+    spark: SparkSession, cause: str, text: str, error: type[TxlogError], said: str
+) -> None:
+    java: Any = spark.sparkContext._jvm
+    kind = java
+    for name in cause.split("."):
+        kind = getattr(kind, name)
+    around = java.org.apache.spark.SparkException(OF_A_WORKER, kind(text))
+    found = translate(raised(spark, around), "read the rows")
+    assert type(found) is error, found
+    assert said in found.message
+    assert "secret" not in found.message
+    if error is UnfitExecutor:
+        assert found.facts["host"] == "node-7.lake"
+    if isinstance(found, JobLost):
+        assert type(failure_of(SPEC, found)) is error
+        assert failure_of(SPEC, found).retryable
 
 
 @pytest.mark.long("a Spark of its own, whose memory runs out")
@@ -66,7 +131,7 @@ def test_a_job_whose_memory_runs_out_says_so_in_its_first_line(tmp_path: Path) -
     )
     error = json.loads(done.stdout.splitlines()[-1])
     first = error["message"].splitlines()[0]
-    assert error["type"] == "JobError", error
+    assert error["type"] == "OutOfMemory", error
     assert "SparkOutOfMemoryError" in first
     assert "spark.driver.memory" in first
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
@@ -38,6 +42,29 @@ def test_a_python_worker_that_is_killed_loses_the_job(spark: SparkSession) -> No
     application = ApplicationTransaction(app_id="a", version=1)
     assert failure_of(spec_of(application=application), caught.value).retryable
     assert not failure_of(spec_of(), caught.value).retryable
+
+
+@pytest.mark.long("a JVM of its own, to be killed")
+def test_whatever_is_asked_of_a_jvm_that_was_killed_the_job_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """py4j has an exception of its own for a call that finds the JVM gone, and none for the one that it died in."""
+    gateway: Any = launch_gateway()
+    monkeypatch.setattr(SparkContext, "_gateway", gateway)
+    known, view = gateway.jvm.java.util.HashMap(), gateway.jvm
+    with pytest.raises(Py4JError) as wrong:
+        known.noSuchMethod()
+    assert type(translate(wrong.value, "read the rows")) is JobError
+    # It dies with the call unread, which resets the connection.
+    gateway.proc.send_signal(signal.SIGSTOP)
+    threading.Timer(0.5, gateway.proc.kill).start()
+    calls = [known.size, known.size, lambda: view.java.util.Date(), lambda: len(known)]
+    for call in calls:
+        with pytest.raises((Py4JError, ConnectionError)) as caught:
+            call()
+        found = translate(caught.value, "read the rows")
+        assert type(found) is JobLost
+        assert "JVM is gone" in str(found)
+    # The rows of a result come by a socket, whose end is none of py4j's.
+    assert type(translate(EOFError(), "read the rows")) is JobLost
 
 
 def test_a_store_that_refuses_a_connection_loses_no_job() -> None:

@@ -13,7 +13,7 @@ import pytest
 from airflow_txlog.datafiles.text import timestamp_text
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.spark.session import job_settings
-from airflow_txlog.jobs.sql.gate import _exact
+from airflow_txlog.jobs.sql.bound import as_bound
 from tests.helpers.jobs import committed, ids, run
 from tests.helpers.rows import make_table
 
@@ -103,7 +103,7 @@ def test_a3_a_bound_date_or_instant_does_not_go_through_the_zone_of_the_machine(
         zones.setDefault(zones.getTimeZone("Pacific/Apia"))  # where no clock showed 2011-12-30
         try:
             values = {"d": days[0], "m": moments[0], "days": days, "moments": moments}
-            bound = {name: _exact(spark, value) for name, value in values.items()}
+            bound = as_bound(spark, values)
             told = tuple(spark.sql(query, args=bound).collect()[0])
         finally:
             zones.setDefault(before)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from tests.helpers import s3
+from tests.helpers.depth import by_hand
 from tests.helpers.jobs import SCHEMA, application, by_id, committed, insert, rows, run, update
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import append, bag, stage
@@ -86,7 +87,7 @@ def made(uri: str, properties: dict[str, str]) -> Table:
 @pytest.mark.parametrize(
     "properties",
     [
-        pytest.param({}, id="plain"),
+        pytest.param({}, id="plain", marks=[pytest.mark.long("thirteen jobs"), by_hand("the jobs of the other case")]),
         pytest.param(VECTORS, id="vectors and change feed", marks=pytest.mark.long("the thirteen jobs once more")),
     ],
 )

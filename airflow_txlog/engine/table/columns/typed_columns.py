@@ -111,7 +111,7 @@ class TypedColumns:
 
 _PARTS = ("min_values", "max_values", "null_count")
 _BOOLEANS = {b"true": True, b"false": False}
-_NO_FILES = {"stats": pa.array([], pa.string()), "partition_values": pa.array([], pa.map_(pa.string(), pa.string()))}
+_NO_FILES = {"stats": pa.nulls(0, pa.string()), "partition_values": pa.nulls(0, pa.map_(pa.string(), pa.string()))}
 
 
 class _Leaf:

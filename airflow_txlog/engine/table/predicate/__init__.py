@@ -6,8 +6,8 @@ by `pruning` and of rows by `rows`.
 """
 
 from airflow_txlog.engine.table.predicate.partition_sets import partitions_of
+from airflow_txlog.engine.table.predicate.plain import why_not_plain
 from airflow_txlog.engine.table.predicate.pruning import may_hold_match
-from airflow_txlog.engine.table.predicate.reading import read_predicate, target_conjuncts
 from airflow_txlog.engine.table.predicate.rows import rows_matching
 from airflow_txlog.engine.table.predicate.tree import Predicate
 
@@ -15,7 +15,6 @@ __all__ = [
     "Predicate",
     "may_hold_match",
     "partitions_of",
-    "read_predicate",
     "rows_matching",
-    "target_conjuncts",
+    "why_not_plain",
 ]

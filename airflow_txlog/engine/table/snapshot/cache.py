@@ -1,5 +1,11 @@
-"""What a long-lived table knows already: its newest snapshot, the commits that were acknowledged to it, and those that
-its last commit was checked against.
+"""What a long-lived table knows already, so that it need not be read again.
+
+* The newest snapshot. `known` is the one that a look begins from.
+* `own`: its last commits, as the store acknowledged them (`OwnCommit`). Another writer may still replace one, so each
+  look compares the file at its version; `OwnCommit.verified` is the file that was found to hold it.
+* `contents`: the bytes of commits by their files, which the next look need not read: other writers' commits that our
+  last one was checked against (`Landed.contents`), and our own where they were verified. A file that was replaced has
+  another etag, and so is not among them.
 
 A poll that finds nothing new is one listing. The invariant: what is handed out was verified against the log by a
 request of this very call, and the newest snapshot is one reference, replaced as a whole and never by an older one of
@@ -30,7 +36,7 @@ class RecentTable:
         self._newest: Snapshot | None = None
         self._own: tuple[OwnCommit, ...] = ()
         self._own_table_id: str | None = None
-        self._read: Mapping[FileInfo, bytes] = {}
+        self._contents: Mapping[FileInfo, bytes] = {}
         self._tip: tuple[int, FileInfo | None] | None = None
         # Only held to compare and replace, never during a request.
         self._lock = threading.Lock()
@@ -69,10 +75,10 @@ class RecentTable:
         self._tip = found
         return found[0]
 
-    def remember(self, commit: OwnCommit, table_id: str, read: Mapping[FileInfo, bytes]) -> None:
-        """Watch over a commit that was just acknowledged. `read`: other commits, which the next look need not read."""
+    def remember(self, commit: OwnCommit, table_id: str, contents: Mapping[FileInfo, bytes]) -> None:
+        """Watch over a commit that was just acknowledged, and keep the contents of those that landed before it."""
         with self._lock:
-            self._read = read
+            self._contents = contents
             kept = self._own if table_id == self._own_table_id else ()
             self._own_table_id = table_id
             self._own = (*kept, commit)[-WATCHED_COMMITS:]
@@ -82,7 +88,7 @@ class RecentTable:
         own = self._own
         try:
             if known is not None:
-                return known.refresh(version, own=own, known=self._read)
+                return known.refresh(version, own=own, contents=self._contents)
             if own:
                 tail = list_tail(self._store, min(commit.version for commit in own))
                 verify_own_commits(self._store, up_to_own_commits(self._store, tail, own), own)
@@ -120,7 +126,7 @@ class RecentTable:
                 and current.version > found.version
             ):
                 return current
-            self._newest, self._read = found, {}
+            self._newest, self._contents = found, {}
             self._own = tuple(commit for commit in self._own if commit.version > found.version - WATCHED_VERSIONS)
         return found
 

@@ -26,7 +26,7 @@ from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_o
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
-from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
+from airflow_txlog.engine.table.predicate import Predicate, may_hold_match
 from airflow_txlog.engine.table.schema import column_mapping
 from airflow_txlog.engine.table.schema import schema as delta
 from airflow_txlog.engine.table.schema.features import check_readable
@@ -190,6 +190,9 @@ class Snapshot:
         """The predicate in the engine's closed grammar, read against this version's schema."""
         if isinstance(predicate, Predicate):
             return predicate
+        # Here, as it brings sqlglot, a fifth of the time of the engine's import: most tasks read no text.
+        from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415
+
         return read_predicate(predicate, self.delta_schema, parameters=parameters, time_zone=time_zone)
 
     def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:
@@ -230,7 +233,7 @@ class Snapshot:
         version: int | None = None,
         *,
         own: Sequence[OwnCommit] = (),
-        known: Mapping[FileInfo, bytes] | None = None,
+        contents: Mapping[FileInfo, bytes] | None = None,
     ) -> Snapshot:
         """The latest version, or `version` (not before this one), reading only the commits that are not known yet.
 
@@ -238,13 +241,13 @@ class Snapshot:
         or it is another log (the table was made again), the table is read afresh: a reader gets the new table.
 
         `own` are commits that were acknowledged to this process: CommitOverwritten is raised where one is not there
-        any more. `known` are bytes of commits that were read before, by their files.
+        any more. `contents` are bytes of commits that were read before, by their files.
 
         Raises what `load_snapshot` raises.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
         tail = up_to_own_commits(self.store, tail, own)
-        known = {**(known or {}), **verify_own_commits(self.store, tail, own)}
+        contents = {**(contents or {}), **verify_own_commits(self.store, tail, own)}
         if not self._is_in(tail):
             return load_snapshot(self.store, version)
         try:
@@ -256,7 +259,7 @@ class Snapshot:
             segment = LogSegment(
                 version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
             )
-            return _checked(_build(self.store, base_of(self.state), segment, known))
+            return _checked(_build(self.store, base_of(self.state), segment, contents))
         except (LogGap, FileNotFoundError):
             return load_snapshot(self.store, version)
 
@@ -379,10 +382,10 @@ def _metadata_of(store: Store, segment: LogSegment) -> Metadata:
 
 
 def _build(
-    store: Store, base: ReplayBase, segment: LogSegment, known: Mapping[FileInfo, bytes] | None = None
+    store: Store, base: ReplayBase, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
 ) -> Snapshot:
-    """The snapshot of the segment's version. `known` are the bytes of commits that were read before."""
-    commits = read_commits(store, segment, known)
+    """The snapshot of the segment's version. `contents` are bytes of commits that were read before."""
+    commits = read_commits(store, segment, contents)
     commit_file = segment.commit_file
     state = replay_newest_first(base, commits, root=store.root, version=segment.version)
     # A version that a checkpoint holds alone may still have its commit file: it has the time of the version.

@@ -8,50 +8,77 @@ row goes exactly where its column equals a key by value, and every key is accoun
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.tasks.key_rows import KEY_ROWS_SCHEMA, KeyRowsTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.tree import FALSE, Column, Comparison, Membership, Node, Operator, all_of
-from airflow_txlog.engine.table.schema.types import Primitive, StructField
+from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
-from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.source import MaterializedSource, Source, build_source, materialize, materialized_before
+from airflow_txlog.jobs.context import JobContext, SavedSource
+from airflow_txlog.jobs.files.inputs import input_scan, read_input, write_input
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, scan_frame
+from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
-from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
-from airflow_txlog.jobs.rows.find import scan_columns
+from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
 from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.jobs.sql.row_filters import row_filter_of
-from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
-from airflow_txlog.records import Delete, KeySource, KeyValues
+from airflow_txlog.records import Delete, KeySource, KeyValues, TableView
 from airflow_txlog.wording import plural
+
+if TYPE_CHECKING:
+    pass
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
 MOST_KEYS = 10_000
 
 KEY = "key"
+_DOING = "find the rows of the keys"
 # Types whose values lie in one order that all engines share; other types are compared row by row only.
 _UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
 _BY_NUMBER = {Primitive.DATE: pa.int32(), Primitive.TIMESTAMP: pa.int64(), Primitive.TIMESTAMP_NTZ: pa.int64()}
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Written:
+    """The keys as they were written down, in `files`: a table of KEY and ROW_ID_COLUMN. `reads_target`: they may
+    depend on the target's rows."""
+
+    rows: pa.Table
+    files: tuple[StagedFile, ...]
+    reads_target: bool
+
+    @property
+    def values(self) -> pa.Array:
+        return _whole(self.rows.column(KEY))
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Prepared(Prepared):
-    source: MaterializedSource
+    source: _Written
+    keys: Keys
     field: StructField
     read: Predicate
 
@@ -68,8 +95,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         keys = context.record(Delete).keys
         assert keys is not None
         self._described = keys
-        self._materialized: MaterializedSource | None = None
-        self._values: pa.Array | None = None
+        self._written: _Written | None = None
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> _Prepared:
         """The keys materialized in their column's type, and the files that may hold one."""
@@ -81,7 +107,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # A column may have been widened since the keys were materialized; any other type is refused here.
-            keys = convert_keys(self._key_values(source), field, context.root)
+            keys = convert_keys(source.values, field, context.root)
             read = keys_predicate(keys, field)
             files = scope.read_files(tx, read)
         return _Prepared(
@@ -90,6 +116,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             candidates=files,
             whole=files.slice(0, 0),
             source=source,
+            keys=keys,
             field=field,
             read=read,
         )
@@ -108,13 +135,13 @@ class DeleteByKeys(RowOperation[_Prepared]):
         check_key_column(field, self._context.root)
         return field
 
-    def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> MaterializedSource:
+    def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> _Written:
         """The keys, materialized once for all attempts and tries, but in each attempt where the target holds them."""
         context = self._context
-        if self._materialized is None:
-            self._materialized = materialized_before(context, self._gate)
-        if self._materialized is not None and not self._materialized.reads_target:
-            return self._materialized
+        if self._written is None:
+            self._written = self._written_before()
+        if self._written is not None and not self._written.reads_target:
+            return self._written
         with context.step("materialize"):
             given, reads_target = self._given(snapshot)
             if reads_target:
@@ -122,48 +149,87 @@ class DeleteByKeys(RowOperation[_Prepared]):
             keys = convert_keys(given, field, context.root)
             # Other keys: nothing that was found about the last ones holds.
             memory.forget()
-            self._values = keys.values
-            self._materialized = materialize(
-                context, Source(frame=self._frame(keys), reads_target=reads_target), self._gate
+            rows = pa.table({KEY: keys.values})
+            files = write_input(context, rows, "write down the keys")
+            column = StructType(fields=(StructField(name=KEY, type=field.type, nullable=True),))
+            context.saved_inputs.source = SavedSource(
+                files=files, schema=json.loads(schema_to_json(column)), parameters=tuple(sorted(self._gate.used))
             )
+            context.saved_inputs.reads_target = reads_target
             context.saved_inputs.num_keys_given = keys.num_given
+            self._written = _Written(rows=self._read(files, column), files=files, reads_target=reads_target)
         context.log(f"{plural(keys.num_given, 'key')} given, {len(keys.values)} of them different")
-        return self._materialized
+        return self._written
+
+    def _written_before(self) -> _Written | None:
+        """The keys that an earlier try of this work has written down."""
+        saved = self._context.saved_inputs.source
+        if saved is None or self._context.saved_inputs.reads_target:
+            return None
+        self._gate.used.update(saved.parameters)
+        rows = self._read(saved.files, parse_schema(json.dumps(saved.schema)))
+        return _Written(rows=rows, files=saved.files, reads_target=False)
+
+    def _read(self, files: Sequence[StagedFile], columns: StructType) -> pa.Table:
+        schema = pa.schema([pa.field(KEY, arrow_type(columns.fields[0].type))])
+        return read_input(self._context, files, schema, "read the keys that were written down")
 
     def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
         """The keys as they came, and whether they were read of the target."""
         described = self._described
         if isinstance(described, KeyValues):
             return [decode_parameter(value) for value in described.values], False
+        if self._context.session is None:
+            return self._given_by_table(described, snapshot)
+        from airflow_txlog.jobs.files.source import build_source  # noqa: PLC0415 - only with Spark
+
         source = build_source(self._context, self._gate, snapshot, described.source, "keys.source")
-        name = _source_column(described, source.frame)
+        name = _source_column(described, source.frame.schema.names)
         return collect(source.frame.select(source.frame[quoted(name)]), "read the keys").column(0), source.reads_target
 
-    def _frame(self, keys: Keys) -> DataFrame:
-        table = pa.table({KEY: keys.values})
-        return self._context.spark.createDataFrame(table, spark_schema(table.schema))
-
-    def _key_values(self, source: MaterializedSource) -> pa.Array:
-        if self._values is None:
-            self._values = collect(source.frame.select(KEY), "read the materialized keys").column(0).combine_chunks()
-        return self._values
+    def _given_by_table(self, described: KeySource, target: Snapshot) -> tuple[pa.ChunkedArray, bool]:
+        """The keys that one of our tables holds, read in this process. Raises NeedsSpark for another source."""
+        context, view = self._context, described.source
+        if not isinstance(view, TableView):
+            raise NeedsSpark("the keys are those of files or of a query")
+        snapshot, reads_target = snapshot_of_view(context, view, target)
+        name = _source_column(described, snapshot.schema.names)
+        plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
+        task = ScanTask(bins=bins_for(context, plan), schema=pa.schema([snapshot.schema.field(name)]))
+        return collected(context, [task], task.output_schema, "read the keys").column(0), reads_target
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
         context, source, name = self._context, prepared.source, prepared.field.name
         if plan.num_files == 0 or source.num_rows == 0:
             return Matches()
+        if not _is_exact(prepared.field.type) or (context.session is not None and source.num_rows > MOST_KEYS):
+            return self._joined(prepared, plan)
+        scan = addressed_scan(context, plan, frozenset({name}))
+        numbers = _whole(source.rows.column(ROW_ID_COLUMN))
+        # One of each that was written down, in that order.
+        task = KeyRowsTask(scan=scan, keys=prepared.keys.values.cast(scan.schema.field(0).type), numbers=numbers)
+        return Matches(pairs=collected(context, [task], KEY_ROWS_SCHEMA, _DOING))
+
+    def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
+        """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""
+        context, source, name = self._context, prepared.source, prepared.field.name
+        if context.session is None:
+            raise NeedsSpark(f"the keys are of the type {prepared.field.type}, whose values it compares in its own way")
+        from airflow_txlog.jobs.files.source import hashed_bytes  # noqa: PLC0415
+        from airflow_txlog.jobs.operations.merge.pairs import join_hint  # noqa: PLC0415
+
         target_view, source_view = context.view_name(), context.view_name()
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
         row_filter = row_filter_of(prepared.read, {name})
         scan_columns(context, plan, frozenset({name}), row_filter).createOrReplaceTempView(target_view)
-        source.frame.createOrReplaceTempView(source_view)
-        hint = join_hint(source.memory_bytes([KEY, ROW_ID_COLUMN]), "s")
+        scan_frame(context, *input_scan(context, source.files, source.rows.schema)).createOrReplaceTempView(source_view)
+        hint = join_hint(hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
         query = (
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
         )
-        return Matches(pairs=collect(context.spark.sql(query), "find the rows of the keys").cast(ADDRESSED))
+        return Matches(pairs=collect(context.spark.sql(query), _DOING).cast(ADDRESSED))
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises KeysNotFound where every key must match and one does not."""
@@ -221,8 +287,16 @@ def _tree(values: pa.Array, field: StructField) -> Node:
     return all_of([Comparison(column, Operator.GE, min(plain)), Comparison(column, Operator.LE, max(plain))])
 
 
-def _source_column(described: KeySource, frame: DataFrame) -> str:
-    names: list[str] = frame.schema.names
+def _is_exact(kind: DataType) -> bool:
+    """Whether values of the type are equal to all engines where they are the same, and only there."""
+    return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
+
+
+def _whole(values: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+
+
+def _source_column(described: KeySource, names: Sequence[str]) -> str:
     if described.source_column is None and len(names) == 1:
         return names[0]
     wanted = described.column if described.source_column is None else described.source_column

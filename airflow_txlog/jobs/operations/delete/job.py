@@ -24,7 +24,7 @@ from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named
-from airflow_txlog.jobs.sql.schemas import spark_table_schema
+from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope, read_condition
 from airflow_txlog.records import Delete
 
@@ -48,8 +48,9 @@ class _Delete(ByCondition[PreparedByCondition]):
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             check_may_remove_rows(snapshot, "DELETE")
-            used = gate.condition(condition, aliased(gate.shape(spark_table_schema(snapshot))))
-            scope = partition_scope(context, gate, snapshot)
+            partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
+            used = self._accepted(snapshot, partitions)
+            scope = partition_scope(context, gate, snapshot, partitions)
             gate.check_all_used()
             condition_read = read_condition(context, snapshot, condition, used)
             files = scope.read_files(tx, condition_read)
@@ -66,6 +67,14 @@ class _Delete(ByCondition[PreparedByCondition]):
             return PreparedByCondition(
                 snapshot=snapshot, scope=scope, candidates=files, whole=whole, condition=condition_read
             )
+
+    def _accepted(self, snapshot: Snapshot, partitions: Partitions) -> dict[str, Any]:
+        """The parameters of the condition, which is accepted."""
+        if self._context.session is None:
+            return partitions.check_plain(self._condition)
+        from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415
+
+        return self._gate.condition(self._condition, aliased(self._gate.shape(spark_table_schema(snapshot))))
 
     def check(self, prepared: PreparedByCondition, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""

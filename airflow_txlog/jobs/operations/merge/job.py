@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame
 from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.predicate import Predicate, target_conjuncts
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.reading import target_conjuncts
 from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan

@@ -63,7 +63,7 @@ from airflow_txlog.jobs.sql.schemas import (
     without_metadata,
 )
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
-from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, takes_as_they_are
 from airflow_txlog.records import Write
 from airflow_txlog.wording import plural
 
@@ -167,10 +167,13 @@ class _Write:
         context = self._context
         self._gate.check_all_used()
         rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
+        scan = None
         if scope.rows is not None:
             rows = only_inside(self._gate, context.view_name(), rows, scope.rows)
+        elif takes_as_they_are(target.rules, source.frame.schema) and not target.layout.partition_columns:
+            scan = source.scan()
         with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
-            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
+            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=scan or rows))
         try:
             scope.check_inside(staged)
         except BaseException:

@@ -12,7 +12,7 @@ from tests.engine.table.predicate.examples import ROWS
 from tests.engine.table.predicate.generator import Case
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 VIEW = "predicate_rows"
 _BATCH = 250
@@ -61,30 +61,40 @@ def parsed(spark: SparkSession, sql: str) -> Any:
 
 
 def answers(spark: SparkSession, cases: Sequence[Case], batch: int = _BATCH) -> list[list[bool | None] | None]:
-    """For each case what it is for each row, or None where Spark refuses it (analysis, or an error of ANSI mode)."""
-    found: list[list[bool | None] | None] = []
+    """For each case what it is for each row, or None where Spark refuses it (analysis, or an error of ANSI mode).
+
+    `batch`: so many are looked at together; few where many are refused.
+    """
+    accepted: list[Case] = []
     for start in range(0, len(cases), batch):
-        found.extend(_bisected(spark, list(cases[start : start + batch])))
-    return found
+        accepted += _accepted(spark, cases[start : start + batch])
+    found: dict[int, list[bool | None]] = {}
+    for start in range(0, len(accepted), _BATCH):
+        asked = accepted[start : start + _BATCH]
+        table = _query(spark, asked).toArrow().sort_by("position")
+        found |= {id(case): _booleans(table.column(f"c{number}")) for number, case in enumerate(asked)}
+    return [found.get(id(case)) for case in cases]
 
 
-def _bisected(spark: SparkSession, cases: list[Case]) -> list[list[bool | None] | None]:
+def _accepted(spark: SparkSession, cases: Sequence[Case]) -> list[Case]:
+    """The cases that Spark does not refuse: its optimizer evaluates a local relation, at a tenth of a job's cost."""
     try:
-        return _asked(spark, cases)
+        _query(spark, cases)._jdf.queryExecution().optimizedPlan()
     except Exception:
         if len(cases) == 1:
-            return [None]
+            return []
+    else:
+        return list(cases)
     middle = len(cases) // 2
-    return _bisected(spark, cases[:middle]) + _bisected(spark, cases[middle:])
+    return _accepted(spark, cases[:middle]) + _accepted(spark, cases[middle:])
 
 
-def _asked(spark: SparkSession, cases: list[Case]) -> list[list[bool | None] | None]:
+def _query(spark: SparkSession, cases: Sequence[Case]) -> DataFrame:
     columns = ", ".join(f"(\n{case.sql}\n) AS c{number}" for number, case in enumerate(cases))
     parameters: dict[str, Any] = {}
     for case in cases:
         parameters |= {name: _for_spark(value) for name, value in case.parameters.items()}
-    table = spark.sql(f"SELECT position, {columns} FROM {VIEW}", args=parameters).toArrow().sort_by("position")
-    return [_booleans(table.column(f"c{number}")) for number in range(len(cases))]
+    return spark.sql(f"SELECT position, {columns} FROM {VIEW}", args=parameters)
 
 
 def _booleans(column: pa.ChunkedArray) -> list[bool | None]:

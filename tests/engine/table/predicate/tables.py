@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.predicate import Predicate, read_predicate
+from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import Unknown, describe, leaves
 from airflow_txlog.engine.table.schema.schema import ArrayType, DecimalType, Primitive, StructField, StructType
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.predicate import read_predicate
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn, UnsupportedPredicate
 from tests.engine.table.predicate.tables import SCHEMA, is_decided, read
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.table.predicate import constants, read_predicate
+from airflow_txlog.engine.table.predicate import constants
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.lexing import Unreadable, lex
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import Comparison
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
 from tests.engine.table.predicate.examples import plain

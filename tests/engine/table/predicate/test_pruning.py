@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector
-from airflow_txlog.engine.table.predicate import Predicate, may_hold_match, read_predicate
+from airflow_txlog.engine.table.predicate import Predicate, may_hold_match
+from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read
 

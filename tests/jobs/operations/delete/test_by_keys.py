@@ -14,14 +14,23 @@ import pytest
 from airflow_txlog.jobs.operations.delete import by_keys as job
 from airflow_txlog.parameters import encode_parameter
 from tests.helpers.depth import LONG
-from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
+from tests.helpers.jobs import (
+    application,
+    committed,
+    error_of,
+    files_on_disk,
+    ids,
+    live_files,
+    rows,
+    run,
+)
 from tests.helpers.racing import killed_before_commit, winning
 from tests.helpers.rows import append, bag, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 
 def by_keys(column: str, *values: Any, **more: Any) -> dict[str, Any]:

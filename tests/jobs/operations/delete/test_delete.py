@@ -117,6 +117,7 @@ def partitioned(folder: Path) -> Table:
     return make_table(folder, *days, rows(5, start=90, day=None), partition_by=["day"])
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_predicate_on_partitions_removes_files_without_reading_them(tmp_path: Path, spark: SparkSession) -> None:
     table = partitioned(tmp_path / "t")
     for path in live_files(table):
@@ -128,6 +129,7 @@ def test_a_predicate_on_partitions_removes_files_without_reading_them(tmp_path: 
     assert result.metrics["numDeletedRows"] == 10
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_null_partition_stays_where_the_predicate_is_null(tmp_path: Path, spark: SparkSession) -> None:
     table = partitioned(tmp_path / "t")
     committed(run(spark, "delete", table, predicate="NOT (day = date'2024-01-01')"))
@@ -136,6 +138,7 @@ def test_a_null_partition_stays_where_the_predicate_is_null(tmp_path: Path, spar
     assert ids(table) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize(
     ("kind", "values", "predicate", "kept"),
     [
@@ -161,6 +164,7 @@ def test_a9_spark_says_which_partitions_a_predicate_takes(
     assert bag(table, "p") == bag(pa.table({"p": pa.array(kept, kind)}))
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_timestamp_partition_without_a_zone_is_read_in_the_jobs_zone(tmp_path: Path, spark: SparkSession) -> None:
     schema = pa.schema([("id", pa.int64()), ("p", pa.timestamp("us", tz="UTC"))])
     table = Table.create(str(tmp_path / "t"), schema, ["p"])
@@ -174,6 +178,7 @@ def test_a_timestamp_partition_without_a_zone_is_read_in_the_jobs_zone(tmp_path:
     assert committed(run(spark, "delete", table, predicate=at, time_zone="Europe/Berlin")).files["removed"] == 1
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_scope_bounds_what_is_deleted(tmp_path: Path, spark: SparkSession) -> None:
     table = partitioned(tmp_path / "t")
     result = committed(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import stage
+from airflow_txlog.jobs.files import scan, stage
 from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.operations.merge import pairs
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
@@ -31,7 +31,7 @@ SENT = {"BroadcastHashJoin"}
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
     seen: list[tuple[str, set[str]]] = []
-    for module in (pairs, stage, by_keys):
+    for module in (pairs, scan, stage, by_keys):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:
@@ -117,6 +117,7 @@ def test_keys_beyond_the_bound_are_sorted_and_not_hashed(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
+    monkeypatch.setattr(by_keys, "MOST_KEYS", 2)
     table = make_table(tmp_path / "t", rows(20))
     keys = {"column": "id", "values": [3, 5, 99]}
     result = run(spark, "delete", table, predicate=None, keys=keys)

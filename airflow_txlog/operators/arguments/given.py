@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.operators.arguments.personal import revealed
 from airflow_txlog.parameters import encode_parameters
 from airflow_txlog.records import FORMATS
 
@@ -108,9 +109,9 @@ def source_of(value: Any, name: str = "source") -> dict[str, Any]:
     value = path_text(value)
     if isinstance(value, str):
         mend = f'files(…, format="{_format_of(value)}") for files, table(…) for a Delta table, query(…) for SQL'
-        raise _refused(name, f"a text; write {mend}, from airflow_txlog.operators.sources")
+        raise _refused(name, f"a text; write {mend}, from airflow_txlog.operators")
     if not isinstance(value, Mapping):
-        raise _refused(name, f"{_kind(value)}; make one by airflow_txlog.operators.sources")
+        raise _refused(name, f"{_kind(value)}; make one by airflow_txlog.operators")
     source = dict(value)
     if isinstance(source.get("views"), Mapping):
         source["views"] = {key: source_of(view, f"{name}.views.{key}") for key, view in source["views"].items()}
@@ -131,6 +132,7 @@ def _format_of(path: str) -> str:
 
 def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] | None:
     """The values of `:name` as a record reads them. Only a parameter named in `nullable` may be None."""
+    value = revealed(value)
     if value is None:
         return None
     if not isinstance(value, Mapping):

@@ -29,67 +29,33 @@
     │   └── AppendOnlyViolation · IdempotencyKeyReused · TransactionExpired
     ├── SourceNotFound                 what the job reads is not there, or not yet
     └── JobError                       a job that failed outside our rules
-        ├── CredentialsUnavailable     the connection of its store gives none
+        ├── CredentialsUnavailable · SparkUnavailable    nothing has begun
+        ├── OutOfMemory                in a process of Spark that lived to report it
+        ├── NoExecutors                the cluster had none for it in time
+        ├── UnfitExecutor              Python or a package is missing on an executor
         └── JobLost                    it ended without an answer: whether it committed is unknown
+            ├── ClusterLost            the cluster is gone, or ended the application
+            └── ExecutorsLost          they died more often than Spark allows
 
 A caller branches on the class or on an attribute, never on the text. Every keyword argument becomes an attribute and
-crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this module travels to executors.
+crosses the process boundary with `to_dict` and `from_dict`. Standard library only: this package travels to executors.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-
-class TxlogError(Exception):
-    """Base of every error raised on purpose by this package.
-
-    `facts` are the JSON-able keyword arguments, readable as attributes; a fact that was not given reads as None when
-    the class names it in `fact_names`.
-    """
-
-    retryable: bool = False
-    fact_names: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        # Tracebacks, logs and the command line put the class before the message.
-        message = message.removeprefix(f"{type(self).__name__}: ")
-        super().__init__(message)
-        self.message = message
-        self.facts: dict[str, Any] = facts
-        # Facts are set on the instance so that an attribute such as `retryable` may be overridden for one error.
-        for name, value in (dict.fromkeys(self.fact_names) | facts).items():
-            setattr(self, name, value)
-        if "has_application_transaction" in self.fact_names:
-            # The outcome is unknown: only work that carries one can find out by running again.
-            self.retryable = bool(facts.get("has_application_transaction"))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (from_dict, (self.to_dict(),))
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{"type", "message", "retryable", "facts"}`: what a JobResult carries."""
-        facts = dict(self.facts)
-        return {"type": type(self).__name__, "message": self.message, "retryable": self.retryable, "facts": facts}
-
-
-def from_dict(data: dict[str, Any]) -> TxlogError:
-    """The error that `to_dict` described.
-
-    A class name that this version does not know becomes a plain `JobError` that keeps the text and `retryable`.
-    """
-    facts = dict(data.get("facts") or {})
-    cls = _classes().get(data.get("type", ""))
-    if cls is None:
-        facts["retryable"] = bool(data.get("retryable", False))
-        return JobError(f"{data.get('type')}: {data.get('message')}", **facts)
-    return cls(data.get("message", ""), **facts)
-
-
-def _classes(root: type[TxlogError] = TxlogError) -> dict[str, type[TxlogError]]:
-    below = (_classes(each) for each in root.__subclasses__())
-    return {root.__name__: root, **{name: cls for found in below for name, cls in found.items()}}
-
+from airflow_txlog.errors.base import TxlogError as TxlogError
+from airflow_txlog.errors.base import from_dict as from_dict
+from airflow_txlog.errors.failed_jobs import ClusterLost as ClusterLost
+from airflow_txlog.errors.failed_jobs import CredentialsUnavailable as CredentialsUnavailable
+from airflow_txlog.errors.failed_jobs import ExecutorsLost as ExecutorsLost
+from airflow_txlog.errors.failed_jobs import JobError as JobError
+from airflow_txlog.errors.failed_jobs import JobLost as JobLost
+from airflow_txlog.errors.failed_jobs import NoExecutors as NoExecutors
+from airflow_txlog.errors.failed_jobs import OutOfMemory as OutOfMemory
+from airflow_txlog.errors.failed_jobs import SparkUnavailable as SparkUnavailable
+from airflow_txlog.errors.failed_jobs import UnfitExecutor as UnfitExecutor
 
 # --- losing to another commit ---------------------------------------------------------------------------------------
 
@@ -137,9 +103,6 @@ class ConcurrentTransaction(CommitConflict):
     """
 
     fact_names: ClassVar[tuple[str, ...]] = (*CommitConflict.fact_names, "app_id", "domain")
-
-    app_id: str | None
-    domain: str | None
 
 
 class ConcurrentWrite(CommitConflict):
@@ -247,7 +210,6 @@ class CorruptTable(TableError):
     """The log or a data file breaks the protocol; `is_missing`: the file is not there at all. Nothing was changed."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
-
     path: str | None
     is_missing: bool = False
 
@@ -276,8 +238,6 @@ class CorruptDeletionVector(CorruptTable):
     """A deletion vector is missing, or is not what its descriptor says: which rows are deleted cannot be known."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "vector")
-
-    vector: str | None
 
 
 class LogGap(CorruptTable):
@@ -423,28 +383,3 @@ class SourceNotFound(TxlogError):
     """A file, a folder with files in it, or a table that the job was to read is not there. Nothing was changed."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("argument",)
-
-
-# --- outside our rules ----------------------------------------------------------------------------------------------
-
-
-class JobError(TxlogError):
-    """A job failed for a reason outside this package: Spark, Java, memory, the machine, permissions."""
-
-    fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail")
-
-
-class CredentialsUnavailable(JobError, PermissionError):
-    """A store's connection (`storage_conn_id`) gives no credentials: the request was not sent. Never holds a secret."""
-
-    fact_names: ClassVar[tuple[str, ...]] = ("connection",)
-    errno = 13  # EACCES
-
-
-class JobLost(JobError):
-    """The job ended without an answer: its process, its JVM or a Python worker died. Its commit was not found.
-
-    Retryable exactly when the work carries an application transaction: a repeated run then finds what has landed.
-    """
-
-    fact_names: ClassVar[tuple[str, ...]] = ("cause_type", "log_tail", "exit_code", "has_application_transaction")

@@ -1,0 +1,84 @@
+"""What an executor must have installed, asked of it in one small job, and again by each worker that stages files.
+
+Standard library alone: this runs where nothing else may be installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.errors import UnfitExecutor
+
+OLDEST = {"pyarrow": "17", "fsspec": "2024.12.0", "s3fs": "2025.9", "gcsfs": "2025.9", "adlfs": "2025.8"}
+"""The oldest release of each package that runs a job's tasks."""
+
+_CLIENTS = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), "adlfs"),
+}
+
+
+def packages_for(scheme: str) -> tuple[str, ...]:
+    """The packages that tasks on a store of this scheme import."""
+    client = _CLIENTS.get(scheme)
+    return ("pyarrow", "fsspec") if client is None else ("pyarrow", "fsspec", client)
+
+
+@functools.cache
+def unfit(packages: tuple[str, ...]) -> tuple[str, ...]:
+    """What is wrong with these packages in this process: `pyarrow is not installed`, `fsspec is 2023.1, …`."""
+    found = []
+    for name in packages:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} is not installed")
+            continue
+        if _numbers(version) < _numbers(OLDEST[name]):
+            found.append(f"{name} is {version}, and must be {OLDEST[name]} or newer")
+    return tuple(found)
+
+
+def check_worker() -> None:
+    """Raise UnfitExecutor where this process has a package too old for the tasks: an executor may come late."""
+    wrong = unfit(("pyarrow", "fsspec"))
+    if wrong:
+        raise unfit_executor(socket.gethostname(), sys.executable, wrong)
+
+
+def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...]) -> UnfitExecutor:
+    """The error for an executor that cannot run the tasks. `python`: its interpreter, where that is known."""
+    return UnfitExecutor(
+        f"An executor on {host or 'a machine of the cluster'} cannot run the job's tasks: {'; '.join(wrong)}"
+        f"{f' ({python})' if python else ''}. Install it in the Python of the executors, or name another Python by "
+        "spark.pyspark.python in the connection's spark_conf (docs/runners.md).",
+        host=host,
+        missing=list(wrong),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Answers for the executor that it runs on, as JSON: `host`, `python`, and what is `wrong` with its packages."""
+
+    packages: tuple[str, ...]
+    pause_s: float
+    """How long it takes, so that no executor answers for all."""
+
+    def __call__(self, number: int) -> str:
+        SYSTEM_CLOCK.sleep(self.pause_s)
+        answer = {"host": socket.gethostname(), "python": sys.executable, "wrong": unfit(self.packages)}
+        return json.dumps(answer | {"folder": os.getcwd()})
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,174 @@
+"""Which texts Spark is certain to accept, and to answer without an error: where it need not be asked.
+
+The closed grammar says what a text means where Spark takes it. Here is a narrower one, of which Spark also takes every
+text: comparisons of columns of text, whole numbers and dates with constants of the very same kind, joined by AND, OR,
+NOT and parentheses. The invariant: no text that is plain is refused by Spark, or fails on a value.
+Source: Spark 4.2, SqlBaseParser.g4; tests/engine/table/predicate/test_differential.py.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+
+from airflow_txlog.datafiles.text import date_text, parse_date
+from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
+_COMPARISONS = frozenset(("=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>"))
+_NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_MOST_TOKENS = 10_000
+_MOST_DEPTH = 50
+# Words that begin, or go on with, an expression of another form: a column of such a name is written in backquotes.
+_WORDS = _words(
+    """all and any array at between by case cast collate current_date current_path current_time
+    current_timestamp current_user distinct div else end escape except exists extract false filter first following for
+    from group having identifier ilike in intersect interval is last lateral like limit localtime localtimestamp map
+    minus named_struct not null on or order over overlay position regexp rlike select session_user set some struct
+    substr substring table then timestampadd timestampdiff trim true union unique user using values when where window
+    with within x"""
+)
+
+
+class _NotPlain(Exception):
+    """`args[0]` says what is not."""
+
+
+def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]) -> str | None:
+    """What in the text is not plain; None where all of it is. `schema`: the columns that it may name."""
+    if sql.endswith("\\"):
+        return "a backslash at its end"  # in a comment, which goes on with what a job writes behind the text
+    try:
+        lexed = lex(sql)
+        reader = _Reader(lexed, schema, parameters)
+        reader.expression(0)
+        if reader.at < len(reader.tokens):
+            return "more than one expression"
+    except Unreadable:
+        return "a literal that two parsers may read differently"
+    except _NotPlain as found:
+        return str(found.args[0])
+    return None
+
+
+class _Reader:
+    """The tokens, of which those before `at` are read."""
+
+    def __init__(self, lexed: Lexed, schema: StructType, parameters: Mapping[str, object]) -> None:
+        if len(lexed.tokens) > _MOST_TOKENS:
+            raise _NotPlain("a very long text")
+        if any(text.doubt is not None for text in lexed.strings):
+            raise _NotPlain("a text that two parsers may read differently")
+        self.tokens = lexed.tokens
+        self.at = 0
+        self._schema = schema
+        self._parameters = parameters
+
+    def expression(self, depth: int) -> None:
+        self._term(depth)
+        while self._takes("and") or self._takes("or"):
+            self._term(depth)
+
+    def _term(self, depth: int) -> None:
+        if depth > _MOST_DEPTH:
+            raise _NotPlain("many parentheses")
+        if self._takes("not"):
+            self._term(depth + 1)
+        elif self._takes_symbol("("):
+            self.expression(depth + 1)
+            self._needs_symbol(")")
+        elif not (self._takes("true") or self._takes("false")):
+            self._comparison()
+
+    def _comparison(self) -> None:
+        field = self._column()
+        if self._takes("is"):
+            self._takes("not")
+            self._needs("null")
+            return
+        negated = self._takes("not")
+        if self._takes("in"):
+            self._needs_symbol("(")
+            self._constant(field)
+            while self._takes_symbol(","):
+                self._constant(field)
+            self._needs_symbol(")")
+        elif self._takes("between"):
+            self._constant(field)
+            self._needs("and")
+            self._constant(field)
+        elif not negated and self._next().kind == "symbol" and self._next().text in _COMPARISONS:
+            self.at += 1
+            self._constant(field)
+        else:
+            raise _NotPlain("another comparison")
+
+    def _column(self) -> StructField:
+        token = self._next()
+        is_name = token.kind == "word" and _NAME.fullmatch(token.text) and token.text.lower() not in _WORDS
+        field = self._schema.find(token.text) if token.kind == "name" or is_name else None
+        if field is None:
+            raise _NotPlain(f"the name {token.text}" if token.kind in ("word", "name") else "another expression")
+        self.at += 1
+        is_one_text = field.type is Primitive.STRING and not (field.is_collated or field.is_char)
+        if not (is_one_text or field.type in _WHOLE or field.type is Primitive.DATE):
+            raise _NotPlain(f"the column {field.name}, of the type {field.type}")
+        return field
+
+    def _constant(self, field: StructField) -> None:
+        is_date = self._takes("date")
+        is_negative = not is_date and self._takes_symbol("-")
+        token = self._next()
+        self.at += 1
+        if is_negative or token.kind == "number":
+            fits = field.type in _WHOLE and token.kind == "number" and _NUMBER.fullmatch(token.text) is not None
+        elif token.kind == "string":
+            fits = _fits(token.text, field) and not (is_date and field.type is not Primitive.DATE)
+        else:
+            fits = not is_date and token.kind == "parameter" and _fits(self._parameters.get(token.text), field)
+        if not fits:
+            raise _NotPlain(f"a constant that is not of the type of the column {field.name}")
+
+    def _next(self) -> Token:
+        return self.tokens[self.at] if self.at < len(self.tokens) else Token("end", "")
+
+    def _takes(self, word: str) -> bool:
+        token = self._next()
+        if token.kind == "word" and token.text.lower() == word:
+            self.at += 1
+            return True
+        return False
+
+    def _takes_symbol(self, text: str) -> bool:
+        if self._next() == Token("symbol", text):
+            self.at += 1
+            return True
+        return False
+
+    def _needs(self, word: str) -> None:
+        if not self._takes(word):
+            raise _NotPlain("another expression")
+
+    def _needs_symbol(self, text: str) -> None:
+        if not self._takes_symbol(text):
+            raise _NotPlain("another expression")
+
+
+def _fits(value: object, field: StructField) -> bool:
+    """Whether a text or a parameter's value is of the column's kind, and not only made so by a cast that may fail."""
+    if field.type is Primitive.STRING:
+        return isinstance(value, str)
+    if field.type is Primitive.DATE:
+        if isinstance(value, str):
+            days = parse_date(value)
+            return days is not None and date_text(days) == value
+        return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18

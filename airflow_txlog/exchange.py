@@ -1,0 +1,104 @@
+"""What a task and its job leave for each other where the job's driver is on another machine: documents in a folder.
+
+The folder lies in the table's own, the one place that both are sure to reach, and is swept by VACUUM as saved work is.
+It holds, of each submission of the work (1, 2, …): `spec-1`, which the task writes before it submits; `driver-1`, by
+which the job reports that it has begun, and where; `result-1`, which names its submission. So a spec without a result
+is the handle of a job that may still run, and any later try of the work finds it.
+
+Any process that may write the table may write there too. The invariant: nothing is read but what is signed with the
+key of this work, under the name that it was put under; and no secret is written: the key and Spark's settings reach the
+driver by a setting of its application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.errors import LimitExceeded, OutsideTable
+from airflow_txlog.saved_work import Seal, folder_named
+from airflow_txlog.storage import Access, Store, open_store
+
+KEY_SETTING = "spark.txlog.secret"
+"""The setting with what the driver needs to open an exchange. Spark shows no setting that is named a secret."""
+
+# What an exchange signs is no saved work of the same key, nor the reverse.
+_SIGNED_AS = ApplicationTransaction(app_id="airflow_txlog/exchange", version=1)
+_FOLDER_CHARACTERS = 32
+_SPEC = re.compile(r"spec-([1-9]\d{0,5})")
+_SIGNATURE_CHARACTERS = 64
+
+
+class Exchange:
+    """The documents of one piece of work."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        """`key`: 64 hexadecimal digits that only the tries of this work and their jobs have."""
+        self._store = store
+        self._key = key
+        self._seal = Seal(key, store.root, _SIGNED_AS)
+        self.folder = folder_named(self._seal.sign("folder", b"")[:_FOLDER_CHARACTERS])
+
+    def put(self, kind: str, number: int, document: Mapping[str, Any]) -> None:
+        """Write a document, in the place of what bears its name."""
+        self._store.put(*self._signed(f"{kind}-{number}", document))
+
+    def get(self, kind: str, number: int) -> dict[str, Any] | None:
+        """A document; None where there is none, or none that this work has signed."""
+        name = f"{kind}-{number}"
+        try:
+            found = self._store.read(f"{self.folder}/{name}")
+        except (FileNotFoundError, OutsideTable, LimitExceeded):
+            return None
+        signature, content = found[:_SIGNATURE_CHARACTERS], found[_SIGNATURE_CHARACTERS:]
+        if not self._seal.is_signed(name, content, signature.decode("latin-1")):
+            return None
+        return dict(json.loads(content))
+
+    def last(self) -> int:
+        """The number of the last submission; 0 where there is none."""
+        names = (info.path.rpartition("/")[2] for info in self._store.list(self.folder))
+        numbers = (int(found[1]) for found in map(_SPEC.fullmatch, names) if found is not None)
+        return next((number for number in sorted(numbers, reverse=True) if self.get("spec", number) is not None), 0)
+
+    def add(self, document: Mapping[str, Any]) -> int:
+        """Write the spec of one more submission; its number."""
+        number = self.last() + 1
+        while not self._store.put_if_absent(*self._signed(f"spec-{number}", document)):
+            number += 1
+        return number
+
+    def remove(self) -> None:
+        """Delete all documents, and the folder."""
+        for info in self._store.list(self.folder):
+            self._store.delete(info.path)
+        with contextlib.suppress(FileNotFoundError):
+            self._store.delete_empty_directory(self.folder)
+
+    def handed_over(self, number: int, withheld: Mapping[str, Any]) -> str:
+        """The value of `KEY_SETTING` for the job of a submission: a secret. `withheld`: what its spec leaves out."""
+        return json.dumps(
+            {
+                "root": self._store.root,
+                "access": dataclasses.asdict(self._store.access),
+                "key": self._key,
+                "number": number,
+                "withheld": dict(withheld),
+            }
+        )
+
+    def _signed(self, name: str, document: Mapping[str, Any]) -> tuple[str, bytes]:
+        content = json.dumps(document).encode()
+        return f"{self.folder}/{name}", self._seal.sign(name, content).encode() + content
+
+    @classmethod
+    def received(cls, value: str) -> tuple[Exchange, int, dict[str, Any]]:
+        """What `handed_over` gave: the exchange, the submission's number, and what its spec leaves out."""
+        given = json.loads(value)
+        exchange = cls(open_store(given["root"], Access(**given["access"])), given["key"])
+        return exchange, int(given["number"]), dict(given["withheld"])

@@ -1,0 +1,100 @@
+"""The asset events of a task that changed a table: only where rows changed, and with what a consumer needs.
+
+An event is a hint that there is something to read; which versions a consumer has to read it learns from the table
+(`hooks/unprocessed.py`), because Airflow may merge or drop events. The invariant: a task whose work is done never fails
+for its event. What the commit did is read from the table's log once more; where that fails, the event lacks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+from airflow_txlog.contract import JobResult
+from airflow_txlog.hooks.waiting import position_json
+from airflow_txlog.records import OPERATIONS
+from airflow_txlog.wording import event_extra
+
+if TYPE_CHECKING:
+    from airflow_txlog.engine.table.changes.following import LogFollower
+
+# An event names so many partitions; with more, only their number.
+MOST_PARTITIONS = 100
+# Airflow makes one event for each partition, and keeps 250 characters of its key.
+MOST_PARTITION_EVENTS, _KEY_CHARACTERS = 1000, 250
+
+log = logging.getLogger(__name__)
+
+
+def fill_asset_events(
+    task: Any, context: Mapping[str, Any], result: JobResult, *, without_change: bool, by_partition: bool
+) -> None:
+    """Fill the events of the task's outlets; where no row changed, leave it without outlets, unless asked otherwise.
+
+    `by_partition`: one event for each partition that changed, for DAGs that are scheduled by partitions.
+    """
+    if not task.outlets:
+        return
+    is_change, found, partitions = _change_of(task, result)
+    if not is_change and not without_change:
+        # Airflow makes an event of every asset that a task names as an outlet when it succeeds.
+        task.outlets = []
+        return
+    extra = {**event_extra(result), **found}
+    if getattr(task, "sensitive", False):
+        # Values of a sensitive task may be those of its partitions.
+        partitions = []
+    if partitions:
+        extra["partition_count"] = len(partitions)
+        if len(partitions) <= MOST_PARTITIONS:
+            extra["partitions"] = partitions
+    for outlet in task.outlets:
+        event = context["outlet_events"][outlet] if isinstance(outlet, Asset | AssetAlias) else None
+        if isinstance(outlet, AssetAlias) and event is not None:
+            event.add(Asset(uri=asset_uri(result.table_uri)), extra=extra)
+        elif event is not None:
+            event.extra.update(extra)
+            if by_partition:
+                _add_partitions(event, partitions)
+
+
+def asset_uri(table_uri: str) -> str:
+    """The URI of the asset that stands for a table: the table's own, and `file://` before an absolute path."""
+    return f"file://{table_uri}" if table_uri.startswith("/") else table_uri
+
+
+def partition_key(values: Mapping[str, str | None]) -> str:
+    """A partition as Airflow names one: its values in the table's order of columns, parted by `|`."""
+    return "|".join("__HIVE_DEFAULT_PARTITION__" if value is None else value for value in values.values())
+
+
+def _change_of(task: Any, result: JobResult) -> tuple[bool, dict[str, Any], list[dict[str, str | None]]]:
+    """Whether the work changed rows, where its commit stands in the log, and the partitions that it changed."""
+    operation = OPERATIONS.get(result.operation)
+    is_change = result.status in ("committed", "already_done") and operation is not None and operation.changes_rows
+    if not is_change or result.version is None:
+        return is_change, {}, []
+    try:
+        follower: LogFollower = task.hook.follower(result.table_uri)
+        follower.look()
+        commit = follower.facts(result.version)
+        if commit is None:
+            return is_change, {}, []
+        where = position_json(follower.position_of(result.version))
+        return commit.data_change, where, follower.partitions([commit]) or []
+    except Exception as error:
+        log.warning("what version %s changed could not be read: %s: %s", result.version, type(error).__name__, error)
+        return is_change, {}, []
+
+
+def _add_partitions(event: Any, partitions: list[dict[str, str | None]]) -> None:
+    keys = [partition_key(each) for each in partitions]
+    if not hasattr(event, "add_partitions"):
+        log.warning("this Airflow has no partitions of assets: one event is made for the whole table")
+    elif len(keys) > MOST_PARTITION_EVENTS or any(not 0 < len(key.strip()) <= _KEY_CHARACTERS for key in keys):
+        log.warning("the %s partitions are too many, or a name too long: one event is made for all", len(keys))
+    elif keys:
+        event.add_partitions(keys)

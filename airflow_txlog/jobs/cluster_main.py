@@ -1,0 +1,77 @@
+"""The driver of a job in cluster mode: `spark-submit --deploy-mode cluster … cluster_main.py`, on another machine.
+
+Spark sends this file and the package's zip (`--py-files`). What to do, and where the result goes, it finds by one
+setting of its application, in the table's folder (`exchange`). The invariants: it reports where it runs before the
+first job of Spark; it does nothing where a later submission of the same work is there, or its own result; and it ends
+with the JVM that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+# Python looks beside a script first, and the modules there are no top-level ones.
+sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
+
+from airflow_txlog.clock import SYSTEM_CLOCK  # noqa: E402
+from airflow_txlog.contract import JobSpec  # noqa: E402
+from airflow_txlog.exchange import KEY_SETTING, Exchange  # noqa: E402
+from airflow_txlog.jobs.__main__ import EXIT_DONE, EXIT_FAILED, begin, exit_code, run_in_session  # noqa: E402
+
+
+def main() -> int:
+    """Run the job; the exit code."""
+    log = begin()
+
+    def say(line: str) -> None:
+        # The JVM passes it on, and may be gone. What was committed must be reported all the same.
+        with contextlib.suppress(OSError):
+            log(line)
+
+    given = _setting(KEY_SETTING)
+    if given is None:
+        say(f"The application has no setting {KEY_SETTING}: it was not submitted by a task. Nothing was done.")
+        return EXIT_FAILED
+    exchange, number, withheld = Exchange.received(given)
+    document = exchange.get("spec", number)
+    if document is None:
+        say(f"There is no job description {exchange.folder}/spec-{number} that its task has signed. Nothing was done.")
+        return EXIT_FAILED
+    name = document["name"]
+    if exchange.last() != number or (exchange.get("result", number) or {}).get("submission") == name:
+        say("A later try has submitted this work again, or it has its result already. Nothing was done.")
+        return EXIT_DONE
+    spec = JobSpec.from_json(json.dumps({**document["spec"], **withheld}))
+
+    def report(spark: Any) -> None:
+        context = spark.sparkContext
+        where = {
+            "application": context.applicationId,
+            "master": context.master,
+            "ui": context.uiWebUrl,
+            "host": socket.gethostname(),
+            "started_ms": SYSTEM_CLOCK.now_ms(),
+        }
+        exchange.put("driver", number, where)
+
+    result = run_in_session(spec, "submitted", say, report)
+    exchange.put("result", number, {**json.loads(result.to_json()), "submission": name})
+    return exit_code(result)
+
+
+def _setting(name: str) -> str | None:
+    """A setting of the application, whose context is not there yet."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - what comes before needs none
+
+    SparkContext._ensure_initialized()
+    found: str | None = SparkConf().get(name, None)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Tasks run in this process, bin after bin, for a job without Spark: the same classes that Spark's workers run.
+
+The invariant: what a task yields, raises and leaves behind is what it would in a worker; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in
+from airflow_txlog.jobs.spark.errors import of_worker
+
+Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+THREADS = 4
+"""How many bins are worked on at once: most of the time a task waits for its store."""
+
+
+def run_here(work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str) -> pa.Table:
+    """The rows that each task makes of its batch, as one table. `what` says in an error what was being done.
+
+    Raises the TxlogError of a task.
+    """
+    before = pa.cpu_count()
+    try:
+        with ThreadPoolExecutor(min(THREADS, max(1, len(work)))) as pool:
+            found = list(pool.map(lambda each: list(each[0](iter([each[1]]))), work))
+    except TaskFailed as failed:
+        error = error_in(str(failed))
+        assert error is not None
+        raise of_worker(error, what) from failed
+    finally:
+        # A task takes one thread for itself, as a worker of Spark's should.
+        pa.set_cpu_count(before)
+    return pa.Table.from_batches([batch for batches in found for batch in batches], schema)
+
+
+def bin_number(number: int) -> pa.RecordBatch:
+    """What Spark sends a task of a numbered range."""
+    return pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})

@@ -1,0 +1,38 @@
+"""A source that is one of our tables: which version of it a job reads."""
+
+from __future__ import annotations
+
+from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.places import canonical
+from airflow_txlog.records import TableView
+
+
+def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | None) -> tuple[Snapshot, bool]:
+    """The version of a source's table that the job reads, and whether its rows may be the target's.
+
+    `target` is the version of the job's table that a source reading it sees. Raises SourceNotFound, and InvalidJobSpec
+    for a source that reads what the job is to create.
+    """
+    try:
+        table = Table.at(view.table, context.store.access)
+        table.snapshot()
+    except TableNotFound as error:
+        raise SourceNotFound(
+            f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
+        ) from error
+    version = view.version
+    is_target = canonical(table.uri) == canonical(context.root)
+    if is_target and version is None:
+        if target is None:
+            raise InvalidJobSpec(
+                f"The source reads {view.table}, which this job is to create.", argument="source.table"
+            )
+        snapshot = target
+    else:
+        snapshot = table.snapshot(version)
+        if version is None:
+            context.tables_read.append((table, snapshot))
+    # A version that was named is the same for ever: reading it is no reading of what may change.
+    return snapshot, is_target and version is None

@@ -1,0 +1,149 @@
+"""Executors before a job's first stage: waited for, and asked whether they can run its tasks.
+
+One small job on a cluster, nothing on a local Spark. The invariant: an executor that lacks Python or a package is named
+before anything is read; one that comes later is found out by its own tasks (`datafiles.installed.check_worker`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.datafiles.installed import Probe, packages_for, unfit_executor
+from airflow_txlog.errors import NoExecutors
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.progress import task_counts
+from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.wording import application_line
+
+WAIT_SETTING = "spark.txlog.executorsWaitSeconds"
+WAIT_S = 600
+_EVERY_S = 0.5
+_SAY_EVERY_S = 15.0
+_PAUSE_S = 0.2
+
+# What a task takes outside the JVM: Python with Arrow, the buffers of its files (`parquet.writing.MEMORY_BYTES`),
+# and a row group on its way in and out.
+TASK_MEMORY_MIB = 768
+
+_checked: set[tuple[str, tuple[str, ...]]] = set()
+
+
+def check_executors(spark: SparkSession, parallelism: int, scheme: str, log: Callable[[str], None]) -> None:
+    """Log where the application runs, wait for an executor, and check those that are there.
+
+    `scheme`: of the store that tasks open. Raises NoExecutors, and UnfitExecutor with what is missing on which host.
+    """
+    master = str(spark.sparkContext.master if is_classic(spark) else spark.conf.get("spark.master", "local"))
+    if master == "local" or master.startswith("local["):
+        return
+    packages = packages_for(scheme)
+    key = (str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id), packages)  # type: ignore[attr-defined]
+    if key in _checked:
+        return
+    if is_classic(spark):
+        log(application_line(spark.sparkContext.applicationId, master, spark.sparkContext.uiWebUrl))
+        warning = memory_warning(master, dict(spark.sparkContext.getConf().getAll()))
+        if warning is not None:
+            log(warning)
+    probe = F.udf(Probe(packages=packages, pause_s=_PAUSE_S), "string", useArrow=False)
+    tasks = 2 * parallelism
+    frame = spark.range(0, tasks, 1, tasks).select(probe("id").alias("answer"))
+    with _waiting(spark, master, log):
+        answers = [
+            json.loads(text) for text in collect(frame, "ask the executors what they have").column(0).to_pylist()
+        ]
+    for answer in answers:
+        if answer["wrong"]:
+            raise unfit_executor(answer["host"], answer["python"], tuple(answer["wrong"]))
+    if is_classic(spark):
+        # Now, for the executors, too. What Spark logs of a failed task quotes values.
+        spark.sparkContext.setLogLevel(spark.sparkContext.getConf().get("spark.log.level", "OFF"))
+    _checked.add(key)
+
+
+def memory_warning(master: str, conf: Mapping[str, str]) -> str | None:
+    """What to raise where executors have less memory outside the JVM than their tasks may take; None where it fits.
+
+    None on a standalone cluster, which bounds the JVM's memory alone.
+    """
+    is_kubernetes = master.startswith("k8s://")
+    if master != "yarn" and not is_kubernetes:
+        return None
+    given = conf.get("spark.executor.memoryOverhead")
+    if given is None:
+        factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.4" if is_kubernetes else "0.1"))
+        found = max(384, int(factor * _mib(conf.get("spark.executor.memory", "1g"))))
+    else:
+        found = _mib(given)
+    found += _mib(conf.get("spark.executor.pyspark.memory", "0"))
+    tasks = max(1, int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1")))
+    wanted = tasks * TASK_MEMORY_MIB
+    if found >= wanted:
+        return None
+    return (
+        f"warning: an executor has {found} MiB outside the JVM, and its {tasks} tasks at a time may take {wanted} MiB: "
+        f"set spark.executor.memoryOverhead={wanted}m, or the cluster may kill it"
+    )
+
+
+def _mib(size: str) -> int:
+    """A size as Spark has it: `2g`, `512m`, or a number of MiB."""
+    number, unit = re.fullmatch(r"\s*(\d+)\s*([a-z]?)(?:i?b)?\s*", size.lower()).groups()  # type: ignore[union-attr]
+    return int(int(number) * {"b": 2**-20, "k": 2**-10, "": 1, "m": 1, "g": 2**10, "t": 2**20}[unit])
+
+
+@contextlib.contextmanager
+def _waiting(spark: SparkSession, master: str, log: Callable[[str], None]) -> Iterator[None]:
+    """Until an executor has run a task, says so, and after WAIT_S cancels what is inside, which raises NoExecutors."""
+    if not is_classic(spark):
+        yield
+        return
+    context: Any = spark.sparkContext
+    wait_s = float(context.getConf().get(WAIT_SETTING, str(WAIT_S)))
+    over, given_up, began_s = threading.Event(), threading.Event(), SYSTEM_CLOCK.monotonic_s()
+    tag = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}"
+
+    def watch() -> None:
+        said_s = began_s
+        while not over.wait(_EVERY_S):
+            with contextlib.suppress(Exception):  # a context that ends ends the job, too
+                # Not whether there is an executor: one that cannot live is started again and again.
+                if task_counts(spark)[1]:
+                    return
+                now_s = SYSTEM_CLOCK.monotonic_s()
+                if now_s - said_s > _SAY_EVERY_S:
+                    said_s = now_s
+                    log(f"waiting for executors of {master}: none has run a task after {now_s - began_s:.0f} s")
+                if now_s - began_s > wait_s:
+                    given_up.set()
+                    context.cancelJobsWithTag(tag)
+
+    context.addJobTag(tag)
+    thread = threading.Thread(target=watch, name="txlog-executors", daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception:
+        if given_up.is_set():
+            raise NoExecutors(
+                f"No executor of the cluster {master} ran a task of the job in {wait_s:.0f} s. Other applications hold "
+                "its cores (bound them by spark.cores.max), or no machine has what one executor asks for "
+                "(spark.executor.memory, spark.executor.cores), or executors end as soon as they start, which the "
+                f"master's UI shows. {WAIT_SETTING} sets how long to wait. Nothing was read.",
+                master=master,
+                waited_s=wait_s,
+            ) from None
+        raise
+    finally:
+        over.set()
+        with contextlib.suppress(Exception):
+            context.removeJobTag(tag)

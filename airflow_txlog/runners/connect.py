@@ -1,0 +1,59 @@
+"""Runs a job on a Spark Connect server; its driver side is a child process of the task.
+
+Invariant: no work twice. A server goes on with what a client that died has begun, and only a client of the same session
+can cancel it. So a session's id follows from the work and the try, and each try first ends those of the tries before.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.jobs.spark.connect import ConnectTarget, with_parameter
+from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.child_process import JOB, ChildProcessRunner
+from airflow_txlog.runners.cluster import ConnectServer
+
+_NAMESPACE = uuid.UUID("5a1d62d4-6d5c-4a0b-9c43-8a2f6f1e7a55")
+# A session without requests ends after an hour by itself.
+_TRIES_BEFORE = 5
+
+
+class ConnectRunner(ChildProcessRunner):
+    """One session of the server a job."""
+
+    def __init__(self, server: ConnectServer) -> None:
+        super().__init__((*JOB, "--session", "connect"))
+        self._server = server
+
+    def run(self, spec: JobSpec, *, log: Log) -> JobResult:
+        """Run the job and wait; see `Runner.run`."""
+        if spec.operation.needs_spark:
+            session_id, abandoned = sessions_of(spec)
+            url = self._server.url
+            if "user_id=" not in url:
+                # A session is another one for another user, and a retry may run as another.
+                url = with_parameter(url, "user_id", "airflow_txlog")
+            target = ConnectTarget(url=url, session_id=session_id, abandoned=abandoned)
+            self._added = target.environment()
+        return super().run(spec, log=log)
+
+
+def sessions_of(spec: JobSpec) -> tuple[str, tuple[str, ...]]:
+    """The id of this try's session, and those of the tries before.
+
+    Work outside of a task has no tries that are known here: each call has a session of its own, and what a client that
+    died has left on the server ends by the server's own limits.
+    """
+    number = spec.annotations.get("try_number")
+    if not isinstance(number, int):
+        return SYSTEM_CLOCK.unique_id(), ()
+    task = [spec.annotations.get(name) for name in ("dag_id", "task_id", "run_id", "map_index")]
+    application = spec.application and [spec.application.app_id, spec.application.version]
+
+    def session(of_try: int) -> str:
+        return str(uuid.uuid5(_NAMESPACE, json.dumps([spec.table_uri, task, application, of_try])))
+
+    return session(number), tuple(session(each) for each in range(max(0, number - _TRIES_BEFORE), number))

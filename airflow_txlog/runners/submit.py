@@ -1,0 +1,181 @@
+"""Runs a job on a cluster by `spark-submit`, in client mode: its driver is a process below the task, on this machine.
+
+A child process as any other (`child_process`), with `spark-submit` in between. The invariants: settings are in a file
+that this user alone can read, and the command line has what the connection's hook writes there and nothing of a job;
+the driver is gone when `run` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import airflow_txlog
+from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec
+from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
+from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS
+from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file
+from airflow_txlog.runners.cluster import SparkSubmit
+from airflow_txlog.wording import APPLICATION
+
+MASTER_ANSWERS_S = 10.0
+_MAIN = Path(airflow_txlog.__file__).resolve().parent / "jobs" / "submitted_main.py"
+# The connection's, and in its command line.
+_OF_CONNECTION = ("spark.master", "spark.submit.deployMode")
+_DRIVER_PYTHON = "spark.pyspark.driver.python"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Of a local Spark's defaults those that name no machine.
+_SHARED = ("spark.driver.memory", "spark.ui.", "spark.sql.catalogImplementation", "spark.redaction.regex")
+SHARED_DEFAULTS = {
+    **{name: value for name, value in LOCAL_DEFAULTS.items() if name.startswith(_SHARED)},
+    # It keeps plans with the values that are bound in them, where the cluster's own defaults turn it on.
+    "spark.eventLog.enabled": "false",
+    # With the driver's level, once they run (`jobs.spark.executors`): what Spark logs of a failed task quotes values.
+    "spark.executor.syncLogLevel.enabled": "true",
+}
+"""What a job on a cluster starts with unless its settings say otherwise."""
+
+
+class SubmitRunner:
+    """One application on the cluster a job."""
+
+    # Without it `spark.pyspark.python`, a path on the executors, would be asked for here.
+    _defaults: ClassVar[Mapping[str, str]] = {**SHARED_DEFAULTS, _DRIVER_PYTHON: sys.executable}
+
+    def __init__(self, cluster: SparkSubmit) -> None:
+        self._cluster = cluster
+        self._child: ChildProcessRunner | None = None
+
+    def run(self, spec: JobSpec, *, log: Log) -> JobResult:
+        """Run the job and wait; see `Runner.run`.
+
+        Raises SparkUnavailable where the cluster did not take the application.
+        """
+        done = run_without_spark(spec, lambda child, described: self._run(child, described, log), log)
+        if done is not None:
+            return done
+        settings = self._settings(spec)
+        command = self._command(spec.spark_conf, settings)
+        is_started = False
+
+        def noted(line: str) -> None:
+            nonlocal is_started
+            is_started = is_started or line.startswith(APPLICATION)
+            log(line)
+
+        with settings_file(spec, settings) as (path, files):
+            child = ChildProcessRunner(
+                # The file stands in for spark-defaults.conf unless that is asked for too.
+                (*command, "--properties-file", path, "--load-spark-defaults", str(_MAIN)),
+                # Executors have the interpreter of the driver unless another is named.
+                {"PYSPARK_PYTHON": sys.executable} if "PYSPARK_PYTHON" not in os.environ else {},
+                files,
+                named_files=not files,
+            )
+            try:
+                return self._run(child, spec, noted)
+            except JobLost as lost:
+                # Without an exit code it is the driver that reports the loss.
+                if is_started or child.was_killed or lost.facts.get("exit_code") is None:
+                    raise
+                raise SparkUnavailable(
+                    f"spark-submit ended before the {spec.operation.name} job began (exit code "
+                    f"{lost.facts['exit_code']}). Nothing was done. Its last lines:\n{lost.facts.get('log_tail')}",
+                    master=self._cluster.master,
+                    log_tail=lost.facts.get("log_tail"),
+                    retryable=False,
+                ) from lost
+
+    def kill(self) -> None:
+        """End `spark-submit` and the driver: by the end of their input and SIGTERM, after five seconds by SIGKILL."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def _run(self, child: ChildProcessRunner, spec: JobSpec, log: Log) -> JobResult:
+        self._child = child
+        try:
+            return child.run(spec, log=log)
+        finally:
+            self._child = None
+
+    def _command(self, spark_conf: Mapping[str, str], settings: Mapping[str, str]) -> tuple[str, ...]:
+        """What the connection asks for, once it is sure that it can be tried."""
+        for name in _OF_CONNECTION:
+            if name in spark_conf:
+                raise InvalidJobSpec(
+                    f'spark_conf has {name}, which for runner="submit" the connection decides (spark_conn_id). Leave '
+                    "it out.",
+                    argument=f"spark_conf.{name}",
+                )
+        program, *options = self._cluster.command
+        found = shutil.which(program) or shutil.which(str(Path(sys.executable).with_name(program)))
+        if found is None:
+            raise SparkUnavailable(
+                f"There is no {program} on the PATH of this process, nor beside {sys.executable}. Install Spark where "
+                "tasks run: pip install 'airflow-provider-txlog[spark]'. Nothing was done.",
+                master=self._cluster.master,
+                retryable=False,
+            )
+        python = settings.get(_DRIVER_PYTHON)
+        if python is not None and self._cluster.applications is None and shutil.which(python) is None:
+            raise InvalidJobSpec(
+                f"{_DRIVER_PYTHON} is {python!r}, which is no program on this machine, where the driver runs. Leave it "
+                "out: then the driver has the task's own Python. Nothing was done.",
+                argument=f"spark_conf.{_DRIVER_PYTHON}",
+            )
+        _check_answers(self._cluster.master)
+        return (found, *options)
+
+    def _settings(self, spec: JobSpec) -> dict[str, str]:
+        given = {"spark.app.name": f"airflow_txlog {spec.operation.name}", **self._defaults, **spec.spark_conf}
+        if spec.storage_conn_id is not None:
+            # Executors do not reach the task that holds the connection (docs/credentials.md).
+            given.setdefault("spark.executorEnv.TXLOG_CREDENTIALS", "own")
+        return given | {
+            _JAVA_OPTIONS: f"{JVM_OPTIONS} {given.get(_JAVA_OPTIONS, '')}".strip(),
+            "spark.txlog.master": self._cluster.master,
+        }
+
+
+@contextlib.contextmanager
+def settings_file(spec: JobSpec, settings: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """A file of this user's alone with the settings: its path, and what must be inherited for that to be one."""
+    # Without a name, nothing is left of it even after SIGKILL. By inheritance: Airflow forbids others of this user to
+    # open what a task has open. Other systems than Linux let an inherited file be read once, and Spark reads it twice.
+    is_linux = sys.platform == "linux"
+    with contextlib.ExitStack() as files:
+        try:
+            file = files.enter_context(temporary_file(named=not is_linux))
+            file.write(properties_of(settings))
+            file.flush()
+        except OSError as error:
+            raise job_not_started(spec, error) from error
+        yield (f"{OPEN_FILES}{file.fileno()}", (file.fileno(),)) if is_linux else (str(file.name), ())
+
+
+def _check_answers(master: str) -> None:
+    """Raise SparkUnavailable where no master of a standalone cluster answers: Spark itself would take a minute."""
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with contextlib.closing(socket.create_connection((host.strip("[]"), int(port)), MASTER_ANSWERS_S)):
+                return
+        except (OSError, ValueError) as error:
+            failures.append(f"{place}: {type(error).__name__}")
+    raise SparkUnavailable(
+        f"The Spark master {master} does not answer ({'; '.join(failures)}). Is it up, and is this the address in its "
+        "UI? Nothing was done.",
+        master=master,
+    )

@@ -1,0 +1,97 @@
+"""Runs a job on the warm Spark of this machine; its driver side is a child process of the task.
+
+Invariants: what the job leaves in its session no later job sees; a server that does not answer is ended, and the job is
+run once more only where nothing of it had begun.
+"""
+
+from __future__ import annotations
+
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
+from airflow_txlog.jobs.spark.connect import ConnectTarget
+from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
+from airflow_txlog.runners.warm.server import Lease, give_up, is_of_session, lease_session, offering_credentials
+
+
+class WarmRunner:
+    """One session of the shared server a job. A job that Spark Connect cannot run has a Spark of its own."""
+
+    def __init__(self) -> None:
+        self._child: ChildProcessRunner | None = None
+        self._is_killed = False
+
+    def run(self, spec: JobSpec, *, log: Log) -> JobResult:
+        """Run the job and wait; see `Runner.run`."""
+        self._is_killed = False
+        done = run_without_spark(spec, lambda child, described: self._in_child(child, described, log), log)
+        if done is not None:
+            return done
+        try:
+            return self._on_server(spec, log)
+        except SparkUnavailable as error:
+            if not error.retryable or error.facts.get("place") is None:
+                raise
+            log(f"{error.message} Another one is started.")
+            return self._on_server(spec, log)
+        except TxlogError as error:
+            if not error.facts.get("is_local_only"):
+                raise
+            log("Spark Connect cannot run this job, so that it gets a Spark of its own")
+            return self._in_child(ChildProcessRunner(), spec, log)
+
+    def kill(self) -> None:
+        """Stop the job: what runs on the server is cancelled, and the session given up."""
+        self._is_killed = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def _on_server(self, spec: JobSpec, log: Log) -> JobResult:
+        lease = lease_session(spec.spark_conf, log, lambda: self._check(spec))
+        is_well = False
+        try:
+            result = self._in_session(lease, spec, log)
+            is_well = True
+            return result
+        except SparkUnavailable:
+            give_up(lease.place, lease.server)
+            raise
+        except JobError:
+            raise
+        except TxlogError:
+            # The job itself said what is wrong, and has put its session in order.
+            is_well = True
+            raise
+        finally:
+            lease.end(is_well=is_well)
+
+    def _in_session(self, lease: Lease, spec: JobSpec, log: Log) -> JobResult:
+        target = ConnectTarget(
+            url=lease.url, session_id=lease.slot.session_id, abandoned=lease.abandoned, is_pooled=True
+        )
+        # The server was started with the others.
+        of_session = {name: value for name, value in spec.spark_conf.items() if is_of_session(name)}
+        with offering_credentials(lease.server, spec.storage_conn_id):
+            child = ChildProcessRunner(
+                (*JOB, "--session", "connect"),
+                target.environment(),
+                # A child that outlives this process still has the session.
+                files=(lease.slot.file,),
+            )
+            return self._in_child(child, spec.replace(spark_conf=of_session), log)
+
+    def _in_child(self, child: ChildProcessRunner, spec: JobSpec, log: Log) -> JobResult:
+        self._child = child
+        try:
+            self._check(spec)
+            return child.run(spec, log=log)
+        finally:
+            self._child = None
+
+    def _check(self, spec: JobSpec) -> None:
+        if self._is_killed:
+            raise JobLost(
+                f"The {spec.operation.name} job on {spec.table_uri} was stopped before it began.",
+                has_application_transaction=spec.application is not None,
+            )

@@ -1,0 +1,409 @@
+"""A warm server for a job: the one that fits, found or started, and the lease of one of its sessions.
+
+What a server is started with decides who may use it: its fingerprint is of the package, the interpreter, PySpark, the
+static settings and the variables of the environment that name an identity or change a start. The invariants: two tasks
+never start two servers of one fingerprint, and two jobs never have one session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+import airflow_txlog
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.credentials import FOLDER as CREDENTIALS_FOLDER
+from airflow_txlog.credentials import TOKEN, URL
+from airflow_txlog.errors import JobError
+from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
+from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.runners.base import Log
+from airflow_txlog.runners.child_process import job_environment
+from airflow_txlog.runners.warm.folders import (
+    Place,
+    Server,
+    Slot,
+    base_folder,
+    locked,
+    slots_of,
+    try_lock,
+    unavailable,
+)
+
+KEEPER = "airflow_txlog.runners.warm.keeper"
+SESSIONS = "TXLOG_WARM_SESSIONS"
+_START_S, _STOP_S, _POLL_S = 270.0, 10.0, 0.05
+# A Connect server forgets a session after an hour without requests.
+_FRESH_MS = 30 * 60_000
+
+# Those of `spark.sql.*` that only a start can set. Any other that a server would ignore is refused by name.
+_STATIC_SQL = (
+    *("spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.sql.cache."),
+    *("spark.sql.globalTempDatabase", "spark.sql.queryExecutionListeners", "spark.sql.streaming.", "spark.sql.hive."),
+)
+# Variables that name an identity, a place or an option: with other values it is another server.
+_DECIDING = re.compile(
+    r"(AWS|AZURE|GOOGLE|GCLOUD|CLOUDSDK|HADOOP|SPARK|PYSPARK|PYTHON|JAVA|JDK|FSSPEC|TXLOG|SSL|CURL|REQUESTS|KRB5)\w*"
+    r"|(HTTPS?|NO|ALL)_PROXY|AIRFLOW_HOME|HOME|TZ|LANG|LC_ALL|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV",
+    re.IGNORECASE,
+)
+# What the server must not have: secrets of Airflow's, and what would make a server a client.
+_NOT_FOR_IT = re.compile(
+    rf"_?AIRFLOW\w*|SPARK_REMOTE|SPARK_CONNECT\w*|SPARK_LOCAL_REMOTE|SPARK_LOCAL_DIRS|TXLOG_CONNECT|PYSPARK_SUBMIT_ARGS|{URL}|{TOKEN}"
+)
+_URI_WITH_PASSWORD = re.compile(r"\w+://[^/\s:@]*:[^/\s@]+@")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A session of a server, for one job. While `slot.file` is open, here or in a child, no other job has it."""
+
+    place: Place
+    server: Server
+    slot: Slot
+    abandoned: tuple[str, ...]
+    """Sessions of jobs that did not end well: to be cancelled and released by this one."""
+
+    @property
+    def url(self) -> str:
+        """The server, for Spark Connect. Holds its token."""
+        return f"sc://localhost:{self.server.port}/;token={self.server.token};user_id=txlog"
+
+    def end(self, *, is_well: bool) -> None:
+        """Give the session back. After a job that did not end well it is not used again."""
+        with contextlib.suppress(OSError):
+            if is_well:
+                self.slot.is_busy = False
+                self.slot.write()
+        os.close(self.slot.file)
+
+
+def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], None] = lambda: None) -> Lease:
+    """A session of a server that was started with these static settings; one is started where there is none.
+
+    `check` is called again and again while it waits, and may raise.
+
+    Raises SparkUnavailable where none comes up, and JobError where PySpark or the folder of servers is unusable.
+    """
+    check_one_version()
+    check_has_jvm_side()
+    if not os.path.isdir("/proc/self"):
+        raise JobError('runner="warm" needs /proc, as Linux has it. Take runner="child". Nothing was started.')
+    static = {name: value for name, value in spark_conf.items() if not is_of_session(name)}
+    environment = _server_environment()
+    fingerprint = _fingerprint(static, environment)
+    waits = False
+    while True:
+        check()
+        place = Place(base_folder(), fingerprint)
+        try:
+            server = place.current() or _started(place, static, environment, log, check)
+            lease = _leased(place, server)
+        except FileNotFoundError:
+            # The last server of all has ended meanwhile, and the folder with it.
+            SYSTEM_CLOCK.sleep(_POLL_S)
+            continue
+        except OSError as error:
+            raise unavailable(os.strerror(error.errno or 0)) from error
+        if lease is not None:
+            return lease
+        if place.is_current(server.folder) and server.is_running and not waits:
+            waits = True
+            log(f"waits for one of the {num_sessions()} sessions of the warm Spark ({SESSIONS})")
+        SYSTEM_CLOCK.sleep(_POLL_S)
+
+
+def is_of_session(name: str) -> bool:
+    """Whether a setting can be a session's own, and need not be known when the server starts."""
+    return name.startswith("spark.sql.") and not name.startswith(_STATIC_SQL)
+
+
+def num_sessions() -> int:
+    """How many jobs one server runs at a time."""
+    return int(os.environ.get(SESSIONS) or max(4, os.cpu_count() or 1))
+
+
+def give_up(place: Place, server: Server) -> None:
+    """Let no new task use a server that does not answer. Its keeper ends it as soon as no job has a session."""
+    with locked(place.lock_path):
+        place.withdraw(server.folder)
+
+
+def stop(server: Server) -> None:
+    """End a server now, with what runs on it, and delete its folder."""
+    server.keeper.send(signal.SIGTERM)
+    if not server.keeper.ended_within(_STOP_S):
+        server.keeper.send(signal.SIGKILL)
+    # Its keeper has done this, unless it was dead itself.
+    server.java.send(signal.SIGKILL)
+    server.java.ended_within(_STOP_S)
+    shutil.rmtree(server.folder, ignore_errors=True)
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+
+
+def _leased(place: Place, server: Server) -> Lease | None:
+    """The first free session; None where all are taken, or the server is no longer the current one."""
+    mine: Slot | None = None
+    abandoned: list[str] = []
+    try:
+        for number in range(num_sessions()):
+            file = try_lock(Path(server.folder, "sessions", str(number)))
+            if file is None:
+                continue
+            slot = Slot.of(file)
+            idle_ms = SYSTEM_CLOCK.now_ms() - os.fstat(file).st_mtime_ns // 1_000_000
+            # No process holds the lock, so its job is dead. And a server forgets a session that was long idle.
+            if slot.is_busy or (slot.session_id and idle_ms > _FRESH_MS):
+                abandoned.append(slot.session_id)
+                slot.session_id, slot.is_busy = "", False
+                slot.write()
+            if mine is None:
+                mine = slot
+            else:
+                os.close(file)
+        is_current = place.is_current(server.folder)
+    except FileNotFoundError:
+        is_current = False
+    if mine is None:
+        return None
+    if not is_current:
+        # Its keeper is about to end it, or has.
+        os.close(mine.file)
+        return None
+    if not mine.session_id:
+        mine.session_id = SYSTEM_CLOCK.unique_id()
+        mine.num_sessions += 1
+    mine.num_jobs += 1
+    mine.is_busy = True
+    mine.write()
+    return Lease(place=place, server=server, slot=mine, abandoned=tuple(filter(None, abandoned)))
+
+
+@contextlib.contextmanager
+def offering_credentials(server: Server, connection: str | None) -> Iterator[None]:
+    """Inside, the server's Python workers find an endpoint of this process that has the connection's credentials."""
+    if connection is None:
+        yield
+        return
+    from airflow_txlog.runners.credentials_endpoint import credentials_environment
+
+    path = Path(server.folder, "credentials", SYSTEM_CLOCK.unique_id())
+    with credentials_environment(connection) as endpoint:
+        try:
+            try:
+                _write_private(path, json.dumps([endpoint[URL], endpoint[TOKEN]]).encode())
+            except OSError as error:
+                raise unavailable(os.strerror(error.errno or 0)) from error
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+# --- starting -------------------------------------------------------------------------------------------------------
+
+# Kept so that the parent of a keeper that ends while this process lives reaps it.
+_keepers: list[subprocess.Popen[bytes]] = []
+
+
+def _started(
+    place: Place, static: Mapping[str, str], environment: Mapping[str, str], log: Log, check: Callable[[], None]
+) -> Server:
+    """The current server, which this process starts unless another one does so first."""
+    with locked(place.lock_path, check) as lock:
+        found = place.current()
+        if found is not None:
+            return found
+        for left in place.folders():
+            # Of a keeper that was killed. One that still runs ends by itself, after its last job.
+            known = Server.in_folder(left)
+            if known is None or not known.keeper.is_running:
+                _end_folder(left)
+        log("starts the warm Spark of this machine; later tasks find it")
+        folder = Path(f"{place.base}/{place.fingerprint}-{secrets.token_hex(4)}")
+        try:
+            _make_folder(folder, static)
+            output = open(folder / "log", "w+b")  # noqa: SIM115 - closed below, and read when its folder is gone
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", KEEPER, str(folder), str(lock)],
+                # The keeper holds the lock too: it is released when the server is up, whatever becomes of us.
+                pass_fds=(lock,),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={
+                    **environment,
+                    CREDENTIALS_FOLDER: str(folder / "credentials"),
+                    "TMPDIR": str(folder / "tmp"),
+                },
+                cwd=folder,
+                # Airflow kills a task by its process group.
+                start_new_session=True,
+            )
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            place.tidy()
+            raise unavailable(os.strerror(error.errno or 0)) from error
+        _keepers.append(keeper)
+        with output:
+            server = _when_up(place, folder, keeper, check)
+            if server is None:
+                keeper.terminate()
+                try:
+                    keeper.wait(_STOP_S)
+                except subprocess.TimeoutExpired:
+                    keeper.kill()
+                shutil.rmtree(folder, ignore_errors=True)
+                place.tidy()
+                output.seek(0)
+                said = " ".join(output.read().decode(errors="replace").split())[-500:]
+                raise unavailable(
+                    f"it did not start: {said or 'it said nothing'}. Is Java 17 or newer there (JAVA_HOME)?"
+                )
+    return server
+
+
+def _when_up(place: Place, folder: Path, keeper: subprocess.Popen[bytes], check: Callable[[], None]) -> Server | None:
+    deadline_s = SYSTEM_CLOCK.monotonic_s() + _START_S
+    while keeper.poll() is None and SYSTEM_CLOCK.monotonic_s() < deadline_s:
+        if place.is_current(str(folder)):
+            return Server.in_folder(folder)
+        # Where it raises, the server comes up all the same, for the next task.
+        check()
+        SYSTEM_CLOCK.sleep(_POLL_S)
+    return None
+
+
+def _make_folder(folder: Path, static: Mapping[str, str]) -> None:
+    folder.mkdir(mode=0o700)
+    for name in ("sessions", "credentials", "tmp", "local"):
+        (folder / name).mkdir(mode=0o700)
+    _write_private(folder / "token", secrets.token_urlsafe(32).encode())
+    _write_private(folder / "log4j2.properties", _LOGGED.encode())
+    options = (
+        f'{JVM_OPTIONS} "-Djava.io.tmpdir={folder}/tmp" "-Dlog4j2.configurationFile=file:{folder}/log4j2.properties"'
+    )
+    defaults = {
+        "spark.local.dir": f"{folder}/local",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.python.daemon.module": "airflow_txlog.runners.warm.workers",
+    }
+    own = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        # Its ports are open to this machine, and the token guards Connect's alone.
+        "spark.authenticate": "true",
+        "spark.driver.extraJavaOptions": f"{options} {static.get('spark.driver.extraJavaOptions', '')}".strip(),
+    }
+    _write_private(folder / "settings", properties_of({**LOCAL_DEFAULTS, **defaults, **static, **own}))
+
+
+# Nothing but the line with the port: what Spark logs of a failed task quotes values.
+_LOGGED = """
+rootLogger.level = off
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %m%n
+logger.server.name = org.apache.spark.sql.connect.service.SparkConnectServer
+logger.server.level = info
+"""
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(file, "wb") as opened:
+        opened.write(content)
+
+
+def _server_environment() -> dict[str, str]:
+    """What of this process's environment a server has: no secret of Airflow's, no URI with a password."""
+    found = {
+        name: value
+        for name, value in job_environment().items()
+        if not _NOT_FOR_IT.fullmatch(name) and (not _URI_WITH_PASSWORD.search(value) or name.lower().endswith("_proxy"))
+    }
+    return {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **found}
+
+
+def _fingerprint(static: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """What a server was started with, as the name of its folder."""
+    package = Path(airflow_txlog.__file__).parent
+    found = [
+        [sys.executable, sys.version, getattr(util.find_spec("pyspark"), "origin", None)],
+        [_version(name) for name in ("pyspark", "pyspark-client", "pyarrow", "pandas", "fsspec")],
+        sorted(static.items()),
+        sorted((name, value) for name, value in environment.items() if _DECIDING.fullmatch(name)),
+        os.environ.get("AIRFLOW_HOME"),
+        sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in package.rglob("*.py")),
+    ]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------
+
+
+def stop_all() -> int:
+    """End every warm server of this user on this machine, with what runs on them; how many there were."""
+    number = 0
+    for place in _all_places():
+        for folder in place.folders():
+            # One that ends by itself meanwhile takes its lock, and the folder of all, with it.
+            with contextlib.suppress(FileNotFoundError), locked(place.lock_path):
+                place.withdraw(str(folder))
+            # Without the lock, which its keeper takes when it ends.
+            number += _end_folder(folder)
+        with contextlib.suppress(FileNotFoundError), locked(place.lock_path):
+            place.tidy()
+    return number
+
+
+def describe_all() -> list[str]:
+    """A line for each warm server of this user on this machine."""
+    servers = [Server.in_folder(folder) for place in _all_places() for folder in place.folders()]
+    return [_line_of(server) for server in servers if server is not None]
+
+
+def _line_of(server: Server) -> str:
+    num_jobs = sum(slot.num_jobs for slot in slots_of(server))
+    state = "running" if server.is_running else "dead"
+    return f"{Path(server.folder).name}: process {server.java.pid}, {num_jobs} jobs, {state}"
+
+
+def _all_places() -> list[Place]:
+    base = base_folder()
+    fingerprints = {path.name.partition("-")[0].partition(".")[0] for path in base.iterdir()}
+    with contextlib.suppress(OSError):
+        base.rmdir()
+    return [Place(base, fingerprint) for fingerprint in sorted(fingerprints)]
+
+
+def _end_folder(folder: Path) -> bool:
+    """Delete the folder of a server, and end the server; whether there was one."""
+    server = Server.in_folder(folder)
+    if server is not None:
+        stop(server)
+    shutil.rmtree(folder, ignore_errors=True)
+    return server is not None

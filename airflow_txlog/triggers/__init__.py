@@ -1,0 +1,1 @@
+"""Triggers: what is waited for in the triggerer."""

@@ -1,0 +1,81 @@
+"""SubmittedJobTrigger: wait until a job whose driver runs on a cluster has ended.
+
+It asks the cluster alone. What the job did is in its result, which the task reads once it goes on. Invariants: what
+Airflow keeps of a trigger is names; and no question is put to the cluster in the triggerer's event loop itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_txlog.runners.cluster import Applications, ApplicationState, SparkSubmit
+
+POLL_S = 15.0
+UNANSWERED_POLLS = 40
+"""After so many questions without an answer the task goes on, and reports that."""
+
+
+class SubmittedJobTrigger(BaseTrigger):
+    """Fires when the application of this name has ended, with `{"text": …}` for the task's log.
+
+    :param spark_conn_id: the connection of the cluster, of type `spark`.
+    :param name: the name that the application was submitted under.
+    :param poll_s: seconds between two questions.
+    """
+
+    def __init__(self, *, spark_conn_id: str, name: str, poll_s: float = POLL_S) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.spark_conn_id = spark_conn_id
+        self.name = name
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class, and what makes an equal one."""
+        arguments = {"spark_conn_id": self.spark_conn_id, "name": self.name, "poll_s": self.poll_s}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        unanswered = 0
+        while True:
+            try:
+                found = await sync_to_async(self._look, thread_sensitive=False)()
+                unanswered = 0
+                if not found.is_alive:
+                    yield _event(f"{self.name} has ended: {found.text}")
+                    return
+            except Exception as error:
+                unanswered += 1
+                self.log.warning("no answer about %s (%s)", self.name, type(error).__name__)
+                if unanswered >= UNANSWERED_POLLS:
+                    yield _event(f"no answer about {self.name} ({type(error).__name__})")
+                    return
+            await asyncio.sleep(self.poll_s)
+
+    async def on_kill(self) -> None:
+        """Cancel the job where it runs, when a person ends or clears the task. Its next try asks the table's log."""
+        self.log.info("cancelling %s", self.name)
+        await sync_to_async(self._cancel, thread_sensitive=False)()
+
+    def _look(self) -> ApplicationState:
+        return self._applications().look(self.name)
+
+    def _cancel(self) -> None:
+        self._applications().cancel(self.name)
+
+    def _applications(self) -> Applications:
+        from airflow_txlog.hooks.spark_connection import open_spark_connection
+
+        cluster = open_spark_connection("submit", self.spark_conn_id)
+        assert isinstance(cluster, SparkSubmit)
+        if cluster.applications is None:
+            raise RuntimeError(f"the connection {self.spark_conn_id} is not in cluster mode any more")
+        return cluster.applications
+
+
+def _event(text: str) -> TriggerEvent:
+    return TriggerEvent({"text": text})  # type: ignore[no-untyped-call]

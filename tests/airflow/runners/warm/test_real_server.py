@@ -1,0 +1,427 @@
+"""Jobs on a real Spark Connect server of this machine: the warm one, which the runner `connect` is given too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable, TxlogError
+from airflow_txlog.jobs.spark.connect import TARGET, ConnectTarget
+from airflow_txlog.parameters import encode_parameters
+from airflow_txlog.runners.child_process import job_environment
+from airflow_txlog.runners.cluster import ConnectServer
+from airflow_txlog.runners.connect import ConnectRunner
+from airflow_txlog.runners.warm.folders import Server, slots_of
+from airflow_txlog.runners.warm.runner import WarmRunner
+from airflow_txlog.runners.warm.server import lease_session, stop_all
+from tests.airflow.racing import PLANNED
+from tests.helpers.connected import run_connected
+from tests.helpers.depth import by_hand
+from tests.helpers.jobs import DAY, SCHEMA, rows, run, update
+from tests.helpers.rows import append, bag, make_table
+from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("a Spark Connect server, and jobs on it")]
+
+LONG = "jobs on a server, each from a process of its own"
+VECTORS = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
+SOURCE = {
+    "sql": "SELECT * FROM VALUES (2L, DATE'2024-01-09', 'b', 3D), (30L, NULL, 'c', 4D) AS s(id, day, name, amount)"
+}
+JOBS: list[tuple[str, dict[str, Any]]] = [
+    ("write", {"source": SOURCE}),
+    (
+        "delete",
+        {"predicate": "id % 5 = :rest AND day <= :day", "parameters": {"rest": 3, "day": DAY}},
+    ),
+    ("delete", {"predicate": None, "keys": {"column": "id", "values": ["1", "21"]}}),
+    ("update", {"set": {"name": "concat(name, '!')", "amount": "amount + 1"}, "predicate": "id > 12"}),
+    ("merge", {"source": SOURCE, "on": "t.id = s.id AND t.name <> 'b'", "clauses": [update()]}),
+    ("upsert", {"source": SOURCE | {"sql": SOURCE["sql"].replace("(2L", "(4L")}, "keys": ["id"]}),
+    ("optimize", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Server]]:
+    """The warm server that runs now; the first job starts it, and none is left at the end."""
+    with pytest.MonkeyPatch.context() as patched:
+        folder = tmp_path_factory.mktemp("servers") / "warm"
+        patched.setenv("TXLOG_WARM_FOLDER", str(folder))
+        patched.setenv("TXLOG_WARM_SESSIONS", "4")
+
+        def current() -> Server:
+            lease = lease_session(CONF, print)
+            lease.end(is_well=True)
+            return lease.server
+
+        try:
+            yield current
+        finally:
+            stop_all()
+            assert [p for p in psutil.process_iter() if str(folder) in " ".join(commands(p))] == []
+            assert not folder.exists()
+
+
+CONF = {"spark.driver.memory": "1g"}
+
+
+def target_of(process: psutil.Process) -> str:
+    """What a job's process was given to reach a server."""
+    try:
+        return process.environ().get(TARGET, "")
+    except psutil.Error:
+        return ""
+
+
+def on_wire(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with their parameters as JSON has them."""
+    return {name: encode_parameters(value) if name == "parameters" else value for name, value in arguments.items()}
+
+
+def commands(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def made(folder: Path, properties: dict[str, str]) -> Table:
+    table = Table.create(str(folder), SCHEMA, ["day"], properties)
+    append(table, rows(10))
+    append(table, rows(10, start=10, day=None))
+    return table
+
+
+def delete(table: Table, user: int, *, work: str | None = None, try_number: int = 1, **spark_conf: str) -> JobSpec:
+    return job_spec(
+        operation="delete",
+        table_uri=table.uri,
+        arguments={"predicate": "id = :user", "parameters": {"user": user}},
+        application=ApplicationTransaction(app_id=work or uuid.uuid4().hex, version=1),
+        annotations={"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1, "try_number": try_number},
+        spark_conf={**CONF, **spark_conf},
+    )
+
+
+def numbers(folder: Path, files: int = 3) -> Table:
+    return make_table(
+        folder, *(pa.table({"id": pa.array(range(k * 100, k * 100 + 100), pa.int64())}) for k in range(files))
+    )
+
+
+def runner_of(name: str, server: Callable[[], Server]) -> WarmRunner | ConnectRunner:
+    if name == "warm":
+        return WarmRunner()
+    found = server()
+    # As a connection has it, which may say an address.
+    return ConnectRunner(ConnectServer(url=f"sc://127.0.0.1:{found.port}/;token={found.token}"))
+
+
+@pytest.mark.long(LONG)
+@pytest.mark.parametrize(
+    ("properties", "jobs"),
+    [
+        pytest.param({}, JOBS, id="plain", marks=by_hand("the jobs of the other case, on another table")),
+        pytest.param(VECTORS, JOBS, id="vectors"),
+    ],
+)
+def test_jobs_over_connect_leave_what_they_leave_in_a_classic_session(
+    properties: dict[str, str],
+    jobs: list[tuple[str, dict[str, Any]]],
+    tmp_path: Path,
+    spark: SparkSession,
+    server: Callable[[], Server],
+) -> None:
+    remote, local = made(tmp_path / "remote", properties), made(tmp_path / "local", properties)
+    given: dict[str, Any] = {"unrestricted": ("query",)}
+    specs = [job_spec(operation=name, table_uri=remote.uri, arguments=on_wire(each), **given) for name, each in jobs]
+    found = server()
+    url = f"sc://localhost:{found.port}/;token={found.token}"
+    results = run_connected(ConnectTarget(url=url, session_id=str(uuid.uuid4())), specs)
+    for (name, arguments), result in zip(jobs, results, strict=True):
+        expected = run(spark, name, local, **given, **arguments)
+        assert (result.status, result.version, result.error) == (expected.status, expected.version, expected.error), (
+            name
+        )
+        assert bag(remote.to_arrow(version=result.version)) == bag(local.to_arrow(version=result.version)), name
+    if properties:
+        columns = ["id", "name", "_change_type", "_commit_version"]
+        assert bag(remote.changes(1), *columns) == bag(local.changes(1), *columns)
+
+
+@pytest.mark.long(LONG)
+def test_a_job_on_the_warm_spark_has_no_jvm_of_its_own_and_its_secrets_are_in_no_command_line(
+    tmp_path: Path, server: Callable[[], Server]
+) -> None:
+    table, token = numbers(tmp_path / "t"), server().token
+    seen: list[str] = []
+    lines: list[str] = []
+
+    def look(line: str) -> None:
+        lines.append(line)
+        if PLANNED in line:
+            below = psutil.Process().children(recursive=True)
+            started = [child for child in below if child.pid not in (each.pid for each in before)]
+            assert [child.name() for child in started if child.name() == "java"] == []
+            seen.extend(" ".join(commands(process)) for process in psutil.process_iter())
+
+    before = psutil.Process().children(recursive=True)
+    result = WarmRunner().run(delete(table, 7, **{"spark.sql.shuffle.partitions": "3"}), log=look)
+    assert (result.status, table.to_arrow().num_rows) == ("committed", 299)
+    assert seen
+    assert not [text for text in (*seen, *lines) if token in text]
+    assert [slot.is_busy for slot in slots_of(server()) if slot.session_id] == [False]
+
+
+KILLED = """
+import os, signal, sys
+from airflow_txlog.contract import read_spec
+from airflow_txlog.runners.child_process import job_environment
+from airflow_txlog.runners.cluster import ConnectServer
+from airflow_txlog.runners.connect import ConnectRunner
+from airflow_txlog.runners.warm.runner import WarmRunner
+
+spec, moment = read_spec(sys.argv[1]), sys.argv[2]
+url = os.environ.get("TEST_URL")
+runner = WarmRunner() if url is None else ConnectRunner(ConnectServer(url=url))
+
+def die_at(line):
+    print(line, flush=True)
+    if moment in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+runner.run(spec, log=die_at)
+"""
+
+
+@pytest.mark.long(LONG)
+@pytest.mark.parametrize("name", ["warm", "connect"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        *(pytest.param(each, marks=by_hand("another moment")) for each in ("delete file:", PLANNED, "to delete in")),
+        *("staged", pytest.param("version 4", marks=by_hand("another moment"))),
+    ],
+)
+def test_work_whose_worker_was_killed_is_done_once_and_nothing_of_it_runs_on(
+    name: str, moment: str, tmp_path: Path, server: Callable[[], Server]
+) -> None:
+    table, work = numbers(tmp_path / "t"), uuid.uuid4().hex
+    first = tmp_path / "spec.json"
+    first.write_text(delete(table, 7, work=work).to_json(with_key=True))
+    found = server()
+    url = {"TEST_URL": f"sc://localhost:{found.port}/;token={found.token}"} if name == "connect" else {}
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(first), moment], env={**os.environ, **url}, stdout=subprocess.PIPE, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stdout
+    result = runner_of(name, server).run(delete(table, 7, work=work, try_number=2), log=print)
+    assert result.status in ("committed", "already_done")
+    assert (table.latest_version(), table.to_arrow().num_rows) == (4, 299)
+    assert [p for p in psutil.process_iter() if found.token in target_of(p)] == [], "the child of the killed worker"
+
+
+@pytest.mark.long(LONG)
+@by_hand("goes by the share of a core that a process has")
+@pytest.mark.parametrize("name", ["warm", "connect"])
+def test_kill_ends_what_runs_on_the_server(name: str, tmp_path: Path, server: Callable[[], Server]) -> None:
+    endless = "SELECT max(a.id * b.id) AS x FROM range(1000000) a CROSS JOIN range(100000) b WHERE a.id % 7 <> b.id % 7"
+    spec = job_spec(
+        operation="write",
+        table_uri=str(tmp_path / "t"),
+        arguments={"source": {"sql": endless}},
+        unrestricted=("query",),
+        spark_conf=CONF,
+    )
+    runner = runner_of(name, server)
+    java = psutil.Process(server().java.pid)
+    threading.Timer(12, runner.kill).start()
+    with pytest.raises(JobLost, match="was stopped"):
+        runner.run(spec, log=print)
+    deadline = time.monotonic() + 60
+    while java.cpu_percent(interval=1) > 50:
+        assert time.monotonic() < deadline, "it still computes"
+    assert not Table.exists(str(tmp_path / "t"))
+
+
+@pytest.mark.long(LONG)
+def test_four_tasks_at_once_each_change_the_table_once(tmp_path: Path, server: Callable[[], Server]) -> None:
+    table = numbers(tmp_path / "t", files=4)
+    failed: list[TxlogError] = []
+
+    def task(user: int) -> None:
+        try:
+            WarmRunner().run(delete(table, user), log=lambda line: None)
+        except TxlogError as error:
+            failed.append(error)
+
+    tasks = [threading.Thread(target=task, args=(user,)) for user in (5, 105, 205, 305)]
+    for each in tasks:
+        each.start()
+    for each in tasks:
+        each.join()
+    assert failed == []
+    assert (table.latest_version(), table.to_arrow().num_rows) == (8, 396)
+    assert len([slot for slot in slots_of(server()) if slot.session_id]) == 4
+
+
+@pytest.mark.long(LONG)
+def test_a_server_that_is_killed_under_a_job_is_a_lost_job_and_the_next_try_starts_another(
+    tmp_path: Path, server: Callable[[], Server]
+) -> None:
+    table, work, first = numbers(tmp_path / "t"), uuid.uuid4().hex, server()
+    killed_s: list[float] = []
+
+    def kill_the_server(line: str) -> None:
+        if PLANNED in line:
+            os.kill(first.java.pid, signal.SIGKILL)
+            killed_s.append(time.monotonic())
+
+    with pytest.raises(JobLost, match="the Spark Connect server is gone") as caught:
+        WarmRunner().run(delete(table, 7, work=work), log=kill_the_server)
+    assert caught.value.retryable
+    assert time.monotonic() - killed_s[0] < 30
+    assert WarmRunner().run(delete(table, 7, work=work, try_number=2), log=print).version == 4
+    assert server().java.pid != first.java.pid
+
+
+@pytest.mark.long(LONG)
+@by_hand("two more servers are started")
+def test_a_server_that_hangs_is_replaced_before_anything_has_begun(
+    tmp_path: Path, server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXLOG_CONNECT_OPEN_S", "3")
+    table, first = numbers(tmp_path / "t"), server()
+    os.kill(first.java.pid, signal.SIGSTOP)
+    assert WarmRunner().run(delete(table, 7), log=print).version == 4
+    assert server().java.pid != first.java.pid
+
+
+@pytest.mark.long(LONG)
+def test_a_job_that_connect_cannot_run_gets_a_spark_of_its_own(tmp_path: Path, server: Callable[[], Server]) -> None:
+    lines: list[str] = []
+    source = {"sql": "SELECT 1L AS id"}
+    spec = job_spec(
+        operation="write",
+        table_uri=str(tmp_path / "t"),
+        arguments={"source": source},
+        spark_conf={"spark.driver.memory": "1g"},
+    )
+    assert WarmRunner().run(spec, log=lines.append).status == "committed"
+    assert [line for line in lines if "gets a Spark of its own" in line]
+    with pytest.raises(InvalidJobSpec, match="a query on Spark Connect"):
+        runner_of("connect", server).run(spec, log=print)
+
+
+@pytest.mark.long(LONG)
+def test_what_a_server_would_ignore_is_refused_by_name(tmp_path: Path, server: Callable[[], Server]) -> None:
+    spec = delete(numbers(tmp_path / "t"), 7).replace(spark_conf={"spark.driver.memory": "7g"})
+    with pytest.raises(InvalidJobSpec, match=r"spark\.driver\.memory"):
+        runner_of("connect", server).run(spec, log=print)
+
+
+@pytest.mark.long(LONG)
+def test_a_wrong_token_and_a_dead_server_are_errors_in_seconds(tmp_path: Path, server: Callable[[], Server]) -> None:
+    spec, began_s = delete(numbers(tmp_path / "t"), 7), time.monotonic()
+    wrong = ConnectServer(url=f"sc://localhost:{server().port}/;token=canary")
+    with pytest.raises(SparkUnavailable, match="refused the token") as caught:
+        ConnectRunner(wrong).run(spec, log=print)
+    assert not caught.value.retryable
+    assert "canary" not in str(caught.value)
+    with pytest.raises(SparkUnavailable, match="does not answer"):
+        ConnectRunner(ConnectServer(url="sc://localhost:1")).run(spec, log=print)
+    assert time.monotonic() - began_s < 40
+
+
+@pytest.mark.long(LONG)
+@by_hand("forty jobs, each from a process of its own")
+def test_memory_and_daemons_of_a_server_stay_as_they_are_after_the_first_jobs(
+    tmp_path: Path, server: Callable[[], Server], record_property: Callable[[str, Any], None]
+) -> None:
+    """Three hundred with TXLOG_TEST_JOBS=300."""
+    count = int(os.environ.get("TXLOG_TEST_JOBS", "40"))
+    table = make_table(tmp_path / "t", pa.table({"id": pa.array(range(1000), pa.int64())}))
+    sizes: list[tuple[float, int]] = []
+    for user in range(count):
+        WarmRunner().run(delete(table, user), log=lambda line: None)
+        java = psutil.Process(server().java.pid)
+        daemons = [p for p in java.children(recursive=True) if "airflow_txlog.runners.warm.workers" in commands(p)]
+        roots = [p for p in daemons if p.ppid() == java.pid]
+        sizes.append((java.memory_info().rss / 1e6, len(roots)))
+    record_property("reported", f"warm server after 20 jobs {sizes[20]}, after {count} {sizes[-1]} (MB, daemons)")
+    assert sizes[-1][1] == sizes[20][1]
+    assert sizes[-1][0] < sizes[20][0] + 400
+
+
+@pytest.mark.long(LONG)
+def test_a_files_footer_imports_no_python_module_over_connect(
+    tmp_path: Path, server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark asks the server for the schema, and would load the class that the footer names."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "txlog_canary.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
+    named = {"type": "udt", "pyClass": "txlog_canary.Type", "serializedClass": "", "sqlType": "long"}
+    fields = [{"name": "id", "type": named, "nullable": True, "metadata": {}}]
+    metadata = {"org.apache.spark.sql.parquet.row.metadata": json.dumps({"type": "struct", "fields": fields})}
+    pq.write_table(pa.table({"id": [1, 2]}).replace_schema_metadata(metadata), tmp_path / "in.parquet")
+    spec = job_spec(
+        operation="write",
+        table_uri=str(tmp_path / "t"),
+        arguments={"source": {"format": "parquet", "path": str(tmp_path / "in.parquet")}},
+        spark_conf=CONF,
+    )
+    runner = runner_of("connect", server)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'modules'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(InvalidJobSpec, match="A class is named for the type of a column"):
+        runner.run(spec, log=print)
+    assert not (tmp_path / "canary").exists()
+
+
+WATCHED = """
+import time
+from airflow_txlog.jobs.spark.connect import connect_session
+from airflow_txlog.jobs.spark.progress import watched
+
+def wait(batches):
+    for batch in batches:
+        time.sleep(1.5)
+        yield batch
+
+spark = connect_session()
+with watched(spark, "find", print, every_s=0.1):
+    print(spark.range(0, 4, 1, 4).mapInArrow(wait, "id long").count())
+"""
+
+
+@pytest.mark.long(LONG)
+def test_progress_of_a_job_over_connect_is_said(server: Callable[[], Server]) -> None:
+    found = server()
+    target = ConnectTarget(url=f"sc://localhost:{found.port}/;token={found.token}", session_id=str(uuid.uuid4()))
+    environment = {**job_environment(), **target.environment()}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    *said, count = done.stdout.splitlines()
+    assert count == "4"
+    assert said[0].startswith("find: ")
+    assert all(" of 4 tasks done" in line or " of 1 tasks done" in line for line in said), said

@@ -1,0 +1,381 @@
+"""Warm servers without Spark: a script stands in for `spark-submit`, and says at once that it is up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog import credentials
+from airflow_txlog.credentials import FOLDER, TOKEN, URL, Credentials, offer
+from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable
+from airflow_txlog.runners.warm import server as servers
+from airflow_txlog.runners.warm.folders import Process, Server, Slot, base_folder, try_lock
+from airflow_txlog.runners.warm.runner import WarmRunner
+from airflow_txlog.runners.warm.server import (
+    Lease,
+    give_up,
+    is_of_session,
+    lease_session,
+    offering_credentials,
+    stop,
+    stop_all,
+)
+from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
+
+UP = """#!/bin/sh
+env > "$TMPDIR/../environment"
+tr '\\0' ' ' < /proc/$$/cmdline > "$TMPDIR/../command"
+cp "$TMPDIR/../settings" "$TMPDIR/../seen"
+echo "Spark Connect server started at: 127.0.0.1:4711"
+exec sleep 300
+"""
+
+
+@pytest.fixture(autouse=True)
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of servers that this test alone has; no server outlives the test."""
+    monkeypatch.setenv("TXLOG_WARM_FOLDER", str(tmp_path / "warm"))
+    monkeypatch.setenv("TXLOG_WARM_SESSIONS", "2")
+    spark_submit(tmp_path, monkeypatch, UP)
+    yield tmp_path / "warm"
+    stop_all()
+    assert wait_until(lambda: not (tmp_path / "warm").exists())
+
+
+def test_a_small_delete_by_keys_starts_no_server(base: Path, tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1, 2, 3]}))
+    keys = {"predicate": None, "keys": {"column": "id", "values": [2]}}
+    result = WarmRunner().run(job_spec(operation="delete", table_uri=table.uri, arguments=keys), log=print)
+    assert (result.status, result.metrics["numDeletedRows"]) == ("committed", 1)
+    assert not base.exists()
+
+
+def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = tmp_path / "spark" / "bin" / "spark-submit"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script)
+    path.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+
+
+def lease(**spark_conf: str) -> Lease:
+    return lease_session(spark_conf, print)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_two_tasks_find_one_server_and_two_sessions_and_the_third_waits() -> None:
+    first, second = lease(), lease()
+    assert first.server == second.server
+    assert first.slot.session_id != second.slot.session_id
+    waits: list[str] = []
+    found: list[Lease] = []
+    third = threading.Thread(target=lambda: found.append(lease_session({}, waits.append)))
+    third.start()
+    assert wait_until(lambda: bool(waits))
+    assert "waits for one of the 2 sessions" in waits[0]
+    first.end(is_well=True)
+    third.join(timeout=15)
+    assert found[0].slot.session_id == first.slot.session_id
+    assert found[0].abandoned == ()
+
+
+@pytest.mark.parametrize("waits_for", ["a session", "a server that it starts", "a server that another starts"])
+def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
+    waits_for: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if waits_for == "a session":
+        taken = [lease(), lease()]
+        assert len(taken) == 2
+    else:
+        slow = UP.replace("echo", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo")
+        spark_submit(tmp_path, monkeypatch, slow)
+    lines: list[str] = []
+    errors: list[Exception] = []
+
+    def run(runner: WarmRunner) -> None:
+        with pytest.raises(JobLost, match="was stopped before it began") as caught:
+            runner.run(job_spec(operation="delete", table_uri="/t", arguments={"predicate": "a"}), log=lines.append)
+        errors.append(caught.value)
+
+    runners = [WarmRunner() for _ in range(2 if "another" in waits_for else 1)]
+    tasks = [threading.Thread(target=run, args=(runner,), daemon=True) for runner in runners]
+    tasks[0].start()
+    assert wait_until(lambda: bool(lines))
+    for task in tasks[1:]:
+        task.start()
+        time.sleep(0.2)
+    # The one that waits for the other first.
+    for runner, task in zip(reversed(runners), reversed(tasks), strict=True):
+        runner.kill()
+        task.join(timeout=5)
+        assert not task.is_alive()
+    assert len(errors) == len(tasks)
+    (tmp_path / "go").touch()
+
+
+def test_tasks_that_start_at_once_start_one_server(tmp_path: Path) -> None:
+    code = (
+        "from airflow_txlog.runners.warm.server import lease_session\n"
+        "lease = lease_session({}, lambda line: None)\n"
+        "print(lease.server.java.pid, lease.slot.session_id)"
+    )
+    tasks = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    pids = {task.communicate(timeout=60)[0].split()[0] for task in tasks}
+    assert len(pids) == 1
+
+
+def test_a_session_whose_job_died_is_given_up_and_the_next_job_ends_it() -> None:
+    code = (
+        "import os, signal\n"
+        "from airflow_txlog.runners.warm.server import lease_session\n"
+        "print(lease_session({}, lambda line: None).slot.session_id, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    died = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    found = lease()
+    assert found.abandoned == (died,)
+    assert found.slot.session_id not in ("", died)
+
+
+def test_a_session_is_not_free_while_the_child_of_a_dead_task_has_it() -> None:
+    """The child ends a moment after its task: until then its session is its own."""
+    held = lease()
+    child = subprocess.Popen(["sleep", "60"], pass_fds=(held.slot.file,))
+    try:
+        os.close(held.slot.file)
+        assert lease().slot.session_id != held.slot.session_id
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_server_is_in_a_session_of_its_own_and_has_no_secret_of_airflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", "aws://canary-key:canary-secret@")
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "canary-fernet")
+    monkeypatch.setenv("WAREHOUSE", "postgresql://jobs:canary-password@db/x")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_SUBMIT_ARGS", URL, TOKEN):
+        monkeypatch.setenv(name, "canary-other")
+    found = lease(**{"spark.hadoop.fs.s3a.secret.key": "canary-setting"})
+    folder = Path(found.server.folder)
+    environment = (folder / "environment").read_text()
+    assert "canary" not in environment
+    assert f"{FOLDER}={folder}/credentials" in environment
+    assert "HTTPS_PROXY=http://proxy:3128" in environment
+    command = (folder / "command").read_text()
+    assert "canary" not in command
+    assert found.server.token not in command
+    # They reach Spark by a file that this user alone can read, and that is gone when it was read.
+    assert "setting" in (folder / "seen").read_text()
+    assert not (folder / "settings").exists()
+    assert os.getsid(found.server.java.pid) == os.getsid(found.server.keeper.pid) != os.getsid(0)
+
+
+def test_the_token_and_the_folders_are_for_their_owner_alone(base: Path) -> None:
+    folder = Path(lease().server.folder)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (base, folder, folder / "credentials", folder / "sessions")}
+    assert modes == {0o700}
+    assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
+
+
+def test_a_folder_that_others_may_write_is_refused(base: Path) -> None:
+    base.mkdir(mode=0o755)
+    with pytest.raises(JobError, match=r"mode 0700.*drwxr-xr-x.*Nothing was started"):
+        base_folder()
+    base.rmdir()
+
+
+def test_a_link_in_place_of_the_folder_is_refused(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    base.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JobError, match="must be a folder of this user's"):
+        base_folder()
+    base.unlink()
+
+
+def test_a_static_setting_an_upgrade_or_another_identity_is_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = lease()
+    assert lease(**{"spark.sql.shuffle.partitions": "7"}).server == first.server
+    larger = lease(**{"spark.driver.memory": "3g"})
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    other = lease()
+    monkeypatch.delenv("AWS_PROFILE")
+    monkeypatch.setattr(servers, "_version", lambda name: "another")
+    upgraded = lease()
+    assert len({each.server.java.pid for each in (first, larger, other, upgraded)}) == 4
+    assert all(each.server.is_running for each in (first, larger, other, upgraded))
+
+
+@pytest.mark.parametrize("name", ["spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"])
+def test_what_a_session_can_set_needs_no_server_of_its_own(name: str) -> None:
+    assert is_of_session(name)
+    assert not is_of_session("spark.sql.extensions")
+    assert not is_of_session("spark.driver.memory")
+
+
+def test_a_server_that_does_not_start_is_an_error_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: Path
+) -> None:
+    spark_submit(tmp_path, monkeypatch, "#!/bin/sh\necho 'JAVA_HOME is not set'\nexit 1\n")
+    with pytest.raises(SparkUnavailable, match=r"did not start: JAVA_HOME is not set") as caught:
+        lease()
+    assert caught.value.retryable
+    assert not base.exists()
+    spark_submit(tmp_path, monkeypatch, UP)
+    assert lease().server.is_running
+
+
+def test_a_server_that_died_is_replaced_and_its_folder_deleted() -> None:
+    first = lease()
+    os.kill(first.server.java.pid, signal.SIGKILL)
+    assert wait_until(lambda: not Path(first.server.folder).exists())
+    assert first.server.keeper.ended_within(15)
+    assert lease().server.java.pid != first.server.java.pid
+
+
+def test_a_server_ends_with_its_keeper_and_is_not_used_without_it() -> None:
+    first = lease()
+    os.kill(first.server.keeper.pid, signal.SIGKILL)
+    assert wait_until(lambda: not first.server.java.is_running)
+    assert lease().server.java.pid != first.server.java.pid
+    assert not Path(first.server.folder).exists()
+
+
+def test_a_process_that_has_the_id_of_a_dead_server_is_neither_used_nor_killed() -> None:
+    first = lease()
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        reused = Server(
+            folder=first.server.folder,
+            keeper=first.server.keeper,
+            java=Process(bystander.pid, first.server.java.started),
+            port=1,
+        )
+        reused.write()
+        assert not reused.is_running
+        assert lease().server.folder != first.server.folder
+        stop(reused)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+        first.server.java.send(signal.SIGKILL)
+
+
+@pytest.mark.long("waits for a server to be idle")
+def test_an_idle_server_ends_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, base: Path) -> None:
+    monkeypatch.setenv("TXLOG_WARM_IDLE_S", "1")
+    found = lease()
+    time.sleep(2.2)
+    assert found.server.is_running, "a job has a session"
+    found.end(is_well=True)
+    assert wait_until(lambda: not base.exists())
+    assert not found.server.is_running
+
+
+def test_a_worn_server_takes_no_new_job_and_ends_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXLOG_WARM_JOBS", "2")
+    first = lease()
+    first.end(is_well=True)
+    second = lease()
+    assert second.server == first.server
+    assert wait_until(lambda: not first.place.is_current(first.server.folder))
+    third = lease()
+    assert third.server != first.server
+    assert first.server.is_running
+    second.end(is_well=True)
+    assert wait_until(lambda: not first.server.is_running)
+    assert third.server.is_running
+
+
+def test_a_task_that_is_killed_while_its_server_starts_leaves_one_that_the_next_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_submit(tmp_path, monkeypatch, UP.replace("echo", "sleep 2; echo"))
+    code = (
+        "from airflow_txlog.runners.warm.server import lease_session\nlease_session({}, lambda line: print(1, flush=1))"
+    )
+    task = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert task.stdout is not None
+    task.stdout.readline()
+    time.sleep(0.3)
+    task.kill()
+    task.wait()
+    task.stdout.close()
+    lines: list[str] = []
+    lease_session({}, lines.append)
+    assert lines == [], "it was to find the other's server, and not to start one"
+
+
+def test_a_slot_that_was_written_in_part_is_a_new_session(tmp_path: Path) -> None:
+    file = try_lock(tmp_path / "slot")
+    assert file is not None
+    os.write(file, b'{"session_id": "x", "num')
+    assert Slot.of(file).session_id == ""
+    os.close(file)
+
+
+def test_the_pool_gives_no_lease_of_a_server_that_is_about_to_end() -> None:
+    first = lease()
+    first.end(is_well=True)
+    give_up(first.place, first.server)
+    assert servers._leased(first.place, first.server) is None
+    assert lease().server != first.server
+
+
+def test_a_session_that_was_long_idle_is_not_used_again() -> None:
+    """The server forgets it after an hour; and a server that others keep busy lives for longer."""
+    first = lease()
+    first.end(is_well=True)
+    slot = Path(first.server.folder, "sessions", "0")
+    os.utime(slot, (time.time() - 3600, time.time() - 3600))
+    second = lease()
+    assert second.slot.session_id != first.slot.session_id
+    assert second.abandoned == (first.slot.session_id,)
+
+
+def test_a_full_disk_is_an_error_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "as a file system says it")
+
+    monkeypatch.setattr(servers, "_write_private", full)
+    with pytest.raises(SparkUnavailable, match="No space left on device"):
+        lease()
+
+
+def test_workers_of_the_server_get_credentials_from_the_jobs_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = lease()
+    folder = Path(found.server.folder, "credentials")
+    offer("lake", lambda: Credentials(kind="aws", values={"access_key": "a", "secret_key": "canary"}))
+    monkeypatch.setenv(FOLDER, str(folder))
+    with pytest.raises(CredentialsUnavailable, match="is not below the task that holds it"):
+        credentials._asked("lake")
+    with offering_credentials(found.server, "lake"), offering_credentials(found.server, None):
+        (written,) = folder.iterdir()
+        assert stat.S_IMODE(written.stat().st_mode) == 0o600
+        assert "canary" not in written.read_text()
+        # A job that was killed leaves its file, and nothing answers there; another is being written.
+        (folder / "killed").write_text('["http://127.0.0.1:1", "token"]')
+        (folder / "new").write_text("")
+        assert credentials._asked("lake").values["secret_key"] == "canary"
+        with pytest.raises(CredentialsUnavailable):
+            credentials._asked("another")
+    assert not written.exists()

@@ -1,0 +1,165 @@
+"""A whole task: a fresh Python process that runs one job and ends. Its seconds on the clock, and its memory.
+
+Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `checkpoint` a CHECKPOINT: they start no
+Spark; `child-spark` is the child process that is made to. `start_s` is what a runner needs once for all tasks of a
+machine: a warm server's start with its first job. Memory is the most that the processes of the task held at one look,
+in all; a server that other tasks share is apart (`server_mb`), and so are the executors of a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.engine import Table
+from tests.benchmarks.one_task import MASTER, URL
+from tests.helpers.paths import ROOT
+from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
+from tools.standalone_cluster import StandaloneCluster
+
+RUNNERS = ("child", "warm", "connect", "submit")
+# The works, each with its runners.
+WORKS = {
+    "delete": RUNNERS,
+    "merge": RUNNERS,
+    "keys": ("child", "child-spark", "warm", "submit"),
+    "checkpoint": ("child",),
+}
+_LOOK_S = 0.1
+_FILES, _ROWS = 3, 1_000
+
+
+def measure_task(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
+    """A line for each runner and work."""
+    with _server(folder) as server, StandaloneCluster(folder / f"cluster-{os.getpid()}") as cluster:
+        os.environ[MASTER] = cluster.master
+        return [line for work in WORKS for line in _measure(work, folder, rounds, server)]
+
+
+def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
+    runners = WORKS[work]
+    tables = {runner: _table(folder / f"{work}-{runner}") for runner in runners}
+    seconds: dict[str, list[float]] = {runner: [] for runner in runners}
+    peaks: dict[str, int] = dict.fromkeys(runners, 0)
+    first_s: dict[str, float] = {}
+    for number in range(rounds + 1):
+        for runner, table in tables.items():
+            took, peak = _run(runner, _spec(work, table, number))
+            label = f"round {number}/{rounds}" if number else "warm-up"
+            print(f"  task: {work}: {label}: {runner} {took:.3g} s, {peak} MB", file=sys.stderr, flush=True)
+            if number:
+                seconds[runner].append(took)
+                peaks[runner] = max(peaks[runner], peak)
+            else:
+                first_s[runner] = took
+    for runner, table in tables.items():
+        made = 0 if work == "checkpoint" else rounds + 1
+        assert table.latest_version() == _FILES + made, f"{runner} left another version"
+        yield {
+            "case": f"task-{work}",
+            "runner": runner,
+            "wall_s": round(statistics.median(seconds[runner]), 3),
+            "min_s": round(min(seconds[runner]), 3),
+            "peak_mb": peaks[runner],
+            **({"first_s": round(first_s[runner], 2), "server_mb": server()} if runner in ("warm", "connect") else {}),
+            "rounds": rounds,
+        }
+        shutil.rmtree(table.uri.removeprefix("file://"))
+
+
+@contextlib.contextmanager
+def _server(folder: Path) -> Iterator[Any]:
+    """A folder of servers of this run's own; for `connect` the server that `warm` has started. Gives its megabytes."""
+    from airflow_txlog.runners.warm.server import lease_session, stop_all
+
+    os.environ["TXLOG_WARM_FOLDER"] = str(folder / f"warm-{os.getpid()}")
+    began = time.perf_counter()
+    lease = lease_session({}, lambda line: None)
+    lease.end(is_well=True)
+    print(f"  task: a warm server is up in {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    os.environ[URL] = lease.url
+    try:
+        yield lambda: psutil.Process(lease.server.java.pid).memory_info().rss // 1_000_000
+    finally:
+        stop_all()
+        del os.environ["TXLOG_WARM_FOLDER"], os.environ[URL]
+
+
+def _table(folder: Path) -> Table:
+    shutil.rmtree(folder, ignore_errors=True)
+    ids = [range(start * _ROWS, (start + 1) * _ROWS) for start in range(_FILES)]
+    return make_table(folder, *(pa.table({"id": pa.array(each, pa.int64()), "n": list(each)}) for each in ids))
+
+
+def _spec(work: str, table: Table, number: int) -> JobSpec:
+    arguments: dict[str, Any] = {"predicate": "id = :id", "parameters": {"id": number}}
+    if work == "checkpoint":
+        return job_spec(operation=work, table_uri=table.uri)
+    if work == "keys":
+        return job_spec(
+            operation="delete",
+            table_uri=table.uri,
+            arguments={"predicate": None, "keys": {"column": "id", "values": [number]}},
+            application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
+        )
+    if work == "merge":
+        arguments = {
+            "source": {"sql": f"SELECT id + {number * 10} AS id, -1L AS n FROM range(10)"},
+            "on": "t.id = s.id",
+            "clauses": [{"when": "matched", "then": "update", "set": {"n": "s.n"}}],
+        }
+    return job_spec(
+        operation=work,
+        table_uri=table.uri,
+        arguments=arguments,
+        unrestricted=("query", "spark_conf"),
+        application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
+    )
+
+
+def _run(runner: str, spec: JobSpec) -> tuple[float, int]:
+    """Seconds, and the most megabytes that the task and its children held at one look."""
+    began = time.perf_counter()
+    task = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.one_task", runner],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    peak, is_over = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal peak
+        while not is_over.wait(_LOOK_S):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(task.pid)
+                # A server that it has started is no part of it.
+                family = [process, *process.children(recursive=True)]
+                mine = [each for each in family if os.getsid(each.pid) == os.getsid(task.pid)]
+                peak = max(peak, sum(each.memory_info().rss for each in mine) // 1_000_000)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    _, said = task.communicate(spec.to_json(with_key=True).encode())
+    took = time.perf_counter() - began
+    is_over.set()
+    watcher.join()
+    if task.returncode:
+        raise RuntimeError(f"{runner} failed:\n{said.decode()[-3000:]}")
+    return took, peak

@@ -1,0 +1,101 @@
+"""The core of the job suite on a cluster by the runner `submit` leaves the rows that it leaves on a local Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog import credentials
+from airflow_txlog.contract import JobResult
+from tests.airflow.racing import PLANNED
+from tests.helpers import s3
+from tests.helpers.depth import WHOLE, by_hand
+from tests.helpers.jobs import by_id, committed, live_files, run
+from tests.helpers.rows import bag
+from tests.helpers.submitting import executors_of, runner_of, submitted_spec
+from tests.jobs.rows.test_change_feed import changes
+from tests.jobs.stores.test_jobs_on_s3 import JOBS, VECTORS, made
+from tools.standalone_cluster import StandaloneCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.long("an application on the cluster for each of a dozen jobs")]
+
+CORE = JOBS[:5] + JOBS[6:7]
+"""Write, delete, delete by keys, update, merge, optimize."""
+CONNECTION = "lake-of-the-tests"
+
+
+def submitted(
+    cluster: StandaloneCluster, operation: str, uri: str, arguments: dict[str, Any], **more: Any
+) -> JobResult:
+    spec = submitted_spec(operation=operation, table_uri=uri, arguments=arguments, **more)
+    return runner_of(cluster).run(spec, log=print)
+
+
+@by_hand("six applications on the cluster; the next test has a merge")
+@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["plain", "vectors and change feed"])
+def test_every_core_job_leaves_equal_rows_and_equal_changes(
+    cluster: StandaloneCluster, spark: SparkSession, tmp_path: Path, properties: dict[str, str]
+) -> None:
+    there, here = made(str(tmp_path / "there"), properties), made(str(tmp_path / "here"), properties)
+    for operation, arguments in CORE:
+        result = submitted(cluster, operation, there.uri, arguments)
+        expected = committed(run(spark, operation, here, **arguments))
+        assert (result.status, result.version) == ("committed", expected.version)
+        assert bag(there) == bag(here), operation
+        if properties and operation != "optimize":
+            assert result.version is not None
+            assert changes(there, result.version) == changes(here, result.version)
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The Airflow connection of the tests' server, as the operator's process offers it to its jobs."""
+    given = s3.options()
+    values = {"access_key": given["key"], "secret_key": given["secret"]}
+    held = credentials.Credentials(kind=credentials.AWS, values=values)
+    monkeypatch.setitem(credentials._sources, CONNECTION, lambda: held)
+    return CONNECTION
+
+
+def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_own(
+    cluster: StandaloneCluster, spark: SparkSession, tmp_path: Path, connection: str
+) -> None:
+    """Without Hadoop's connectors. The workers of the cluster have keys in their environment; the driver has none."""
+    there, here = made(s3.new_folder(), {}), made(str(tmp_path / "here"), {})
+    for operation, arguments in (CORE[0], CORE[1], CORE[4]) if WHOLE else (CORE[4],):
+        submitted(
+            cluster,
+            operation,
+            there.uri,
+            arguments,
+            storage_options=s3.plain_options(),
+            storage_conn_id=connection,
+        )
+        committed(run(spark, operation, here, **arguments))
+        assert bag(there) == bag(here), operation
+
+
+@pytest.mark.parametrize("when", [pytest.param("find", marks=by_hand("another moment")), "rewrite"])
+def test_an_executor_that_is_killed_costs_no_row_and_leaves_no_orphan_in_the_log(
+    cluster: StandaloneCluster, tmp_path: Path, when: str
+) -> None:
+    table = made(str(tmp_path / "t"), {})
+    killed: list[int] = []
+
+    def kill_executors(line: str) -> None:
+        if not killed and (PLANNED if when == "find" else "to delete in") in line:
+            for process in executors_of(cluster):
+                process.kill()
+                killed.append(process.pid)
+
+    spec = submitted_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "id % 5 = 3"})
+    result = runner_of(cluster).run(spec, log=kill_executors)
+    assert killed
+    assert result.status == "committed"
+    assert sorted(by_id(table)) == [number for number in range(20) if number % 5 != 3]
+    assert all((tmp_path / "t" / path).is_file() for path in live_files(table))

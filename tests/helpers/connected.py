@@ -1,0 +1,39 @@
+"""`python -m tests.helpers.connected`: jobs in one Spark Connect session, one after another.
+
+Descriptions come on standard input, a list; results go to standard output, a line each. A process of its own, because
+PySpark is in Connect mode for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.jobs.spark.connect import ConnectTarget
+from airflow_txlog.runners.child_process import job_environment
+
+
+def run_connected(target: ConnectTarget, specs: Sequence[JobSpec]) -> list[JobResult]:
+    """The results of the jobs, which a child process runs in this session."""
+    texts = json.dumps([spec.to_json(with_key=True) for spec in specs])
+    command = [sys.executable, "-m", "tests.helpers.connected"]
+    environment = {**job_environment(), **target.environment()}
+    done = subprocess.run(command, input=texts, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [JobResult.from_json(line) for line in done.stdout.splitlines()]
+
+
+def main() -> None:
+    from airflow_txlog.jobs.run import run_job
+    from airflow_txlog.jobs.spark.connect import connect_session
+
+    spark = connect_session()
+    for text in json.load(sys.stdin):
+        print(json.dumps(json.loads(run_job(JobSpec.from_json(text), spark).to_json())), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

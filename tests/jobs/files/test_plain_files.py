@@ -1,0 +1,201 @@
+"""Parquet files of a source that Arrow reads where their rows are written: the rows are those of Spark."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import ConstraintViolation, InvalidInput
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.plain_files import plain_files
+from airflow_txlog.jobs.files.scan import over_bins
+from airflow_txlog.jobs.run import begin_job, run_job
+from airflow_txlog.jobs.spark.session import job_settings
+from airflow_txlog.jobs.spark.shipping import ship
+from airflow_txlog.records import FileView
+from airflow_txlog.storage import PLAIN
+from tests.helpers.jobs import random_rows, spark_bag
+from tests.helpers.specs import job_spec
+from tests.jobs.files.test_own_readers import ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+TEXTS = pa.table({"id": [1, 2], "name": ["a", None]})
+
+
+@pytest.fixture
+def context(spark: SparkSession, tmp_path: Path) -> Iterator[JobContext]:
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": {"sql": "SELECT 1"}})
+    with job_settings(spark, "Europe/Berlin"):
+        ship(spark)
+        yield begin_job(spec, spark, Table.at(spec.table_uri, PLAIN), print)
+
+
+def put(path: Path, rows: pa.Table, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path, **options)
+
+
+def both(
+    context: JobContext, folder: Path | str, schema: str | None = None, **options: str
+) -> tuple[DataFrame, ScanTask | None]:
+    """The frame that Spark reads of the files, and our scan of them, where there is one."""
+    view = FileView(format="parquet", path=str(folder), options=options, schema=schema)
+    reader = context.spark.read.format("parquet").options(**options)
+    frame = (reader if schema is None else reader.schema(schema)).load(str(folder))
+    return frame, plain_files(context, view, frame)
+
+
+def check_alike(context: JobContext, folder: Path | str, schema: str | None = None, **options: str) -> int:
+    """How many rows both read. Their schemas and rows are asserted to be equal."""
+    frame, scan = both(context, folder, schema, **options)
+    assert scan is not None
+    ours = over_bins(context, scan, scan.output_schema)
+    assert [(f.name, f.dataType) for f in ours.schema] == [(f.name, f.dataType) for f in frame.schema]
+    found = spark_bag(ours)
+    assert found == spark_bag(frame)
+    return sum(found.values())
+
+
+def test_the_rows_are_those_that_spark_reads(context: JobContext, tmp_path: Path) -> None:
+    put(tmp_path / "types" / "a.parquet", ROWS, row_group_size=1)
+    put(tmp_path / "types" / "b.parquet", ROWS.slice(1))
+    assert check_alike(context, tmp_path / "types") == 3
+    put(tmp_path / "many" / "é %25 +=.parquet", random_rows(random.Random(7), 500), row_group_size=100)
+    assert check_alike(context, tmp_path / "many") == 500
+    old = ROWS.select(["ntz", "day", "text"]).rename_columns(["int96", "day", "text"])
+    put(tmp_path / "old" / "a.parquet", old, use_deprecated_int96_timestamps=True, version="1.0")
+    assert check_alike(context, tmp_path / "old") == 2
+    put(tmp_path / "lists" / "a.parquet", ROWS.select(["list", "struct"]), use_compliant_nested_type=False)
+    assert check_alike(context, tmp_path / "lists") == 2
+    written = (
+        "SELECT 1Y AS b, 1.50BD AS d, map('k', array(1, null)) AS m, CAST('c' AS CHAR(3)) AS c, timestamp'2024-01-01' t"
+    )
+    context.spark.sql(written).write.parquet(str(tmp_path / "spark"))
+    assert check_alike(context, tmp_path / "spark") == 1
+
+
+def test_paths_options_and_a_schema_name_the_same_rows(context: JobContext, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "day=1" / "a.parquet", TEXTS)
+    put(tmp_path / "in" / "day=1" / "_hidden.parquet", TEXTS)
+    put(tmp_path / "in" / "day=1" / "other", pa.table({"id": [7], "name": ["z"], "more": [1.5]}))
+    # Of this folder alone Spark makes no column.
+    assert check_alike(context, tmp_path / "in" / "day=1", schema="NAME STRING, id BIGINT") == 3
+    assert check_alike(context, tmp_path / "in" / "*" / "*.parquet") == 2
+    assert check_alike(context, tmp_path / "in" / "day=1", pathGlobFilter="o*") == 1
+
+
+def _julian(rows: pa.Table) -> pa.Table:
+    return rows.replace_schema_metadata({"org.apache.spark.version": "2.4.8"})
+
+
+def _with_folders(folder: Path) -> None:
+    put(folder / "id=5" / "a.parquet", TEXTS)
+
+
+def _not_parquet(folder: Path) -> None:
+    put(folder / "a.parquet", TEXTS)
+    (folder / "b.parquet").write_bytes(b"nothing of it")
+
+
+SPARK_ALONE: dict[str, tuple[Callable[[Path], None], dict[str, str]]] = {
+    "a column that a folder has too": (_with_folders, {}),
+    "a column of a folder": (lambda folder: put(folder / "k=5" / "a.parquet", TEXTS), {}),
+    "a file without one of the columns": (
+        lambda folder: (put(folder / "a.parquet", TEXTS), put(folder / "b.parquet", TEXTS.select(["id"])))[0],
+        {},
+    ),
+    "a file with another type": (
+        lambda folder: (
+            put(folder / "a.parquet", TEXTS),
+            put(folder / "b.parquet", TEXTS.set_column(0, "id", pa.array([1, 2], pa.int32()))),
+        )[0],
+        {},
+    ),
+    "an old calendar": (lambda folder: put(folder / "a.parquet", _julian(ROWS.select(["day"]))), {}),
+    "a type that Arrow reads in another way": (
+        lambda folder: put(folder / "a.parquet", pa.table({"id": [1], "t": pa.array([1], pa.time64("us"))})),
+        {"schema": "id BIGINT"},
+    ),
+    "a type that was asked for": (lambda folder: put(folder / "a.parquet", TEXTS), {"schema": "id INT"}),
+    "an option of Spark's reader": (lambda folder: put(folder / "a.parquet", TEXTS), {"mergeSchema": "true"}),
+    "what is no Parquet": (_not_parquet, {}),
+    "names that differ in case": (
+        lambda folder: put(folder / "a.parquet", pa.table({"id": [1], "ID": [2], "name": ["a"]})),
+        {"schema": "name STRING"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPARK_ALONE)
+def test_what_is_not_certain_is_left_to_spark(context: JobContext, tmp_path: Path, name: str) -> None:
+    make, options = SPARK_ALONE[name]
+    make(tmp_path / "in")
+    assert both(context, tmp_path / "in", **options)[1] is None
+
+
+def write(spark: SparkSession, table: Path, source: Path, **arguments: Any) -> Any:
+    arguments = {"source": {"format": "parquet", "path": str(source)}, **arguments}
+    result = run_job(job_spec(operation="write", table_uri=str(table), arguments=arguments), spark)
+    error = result.typed_error()
+    if error is not None:
+        raise error
+    return result
+
+
+def test_an_append_writes_them_without_spark_s_reader(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+
+    def seen(*given: Any) -> ScanTask | None:
+        taken.append(plain_files(*given))
+        return taken[-1]
+
+    monkeypatch.setattr("airflow_txlog.jobs.files.source.plain_files", seen)
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    put(tmp_path / "more" / "a.parquet", pa.table({"NAME": ["c"]}))
+    write(spark, tmp_path / "t", tmp_path / "in")
+    result = write(spark, tmp_path / "t", tmp_path / "more")
+
+    assert [type(scan) for scan in taken] == [ParquetSourceTask, ParquetSourceTask]
+    assert result.metrics["numOutputRows"] == 1
+    rows = Table.open(str(tmp_path / "t")).to_arrow().sort_by("name").to_pylist()
+    assert rows == [{"id": 1, "name": "a"}, {"id": None, "name": "c"}, {"id": 2, "name": None}]
+
+
+def test_a_file_that_breaks_while_it_is_read_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    write(spark, tmp_path / "t", tmp_path / "in")
+    before = sorted(path.name for path in (tmp_path / "t").glob("*.parquet"))
+    put(tmp_path / "in" / "b.parquet", pa.table({"id": list(range(9)), "name": ["x"] * 9}), compression="none")
+    data = bytearray((tmp_path / "in" / "b.parquet").read_bytes())
+    # The head of the first page, not the footer.
+    data[4:16] = struct.pack("<12B", *[0xFF] * 12)
+    (tmp_path / "in" / "b.parquet").write_bytes(data)
+
+    with pytest.raises(InvalidInput, match=r"The source's file .*b\.parquet cannot be read as Parquet"):
+        write(spark, tmp_path / "t", tmp_path / "in")
+    assert sorted(path.name for path in (tmp_path / "t").glob("*.parquet")) == before
+
+
+def test_a_null_where_the_table_forbids_it_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+    Table.create(str(tmp_path / "t"), schema)
+    with pytest.raises(ConstraintViolation, match="'name' is NOT NULL"):
+        write(spark, tmp_path / "t", tmp_path / "in")
+    assert Table.open(str(tmp_path / "t")).latest_version() == 0

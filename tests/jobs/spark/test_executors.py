@@ -1,0 +1,94 @@
+"""What is asked of executors, and what is said of their memory, without a cluster (tests/cluster has one)."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+
+from airflow_txlog.datafiles import installed
+from airflow_txlog.datafiles.installed import OLDEST, Probe, check_worker, packages_for, unfit
+from airflow_txlog.errors import UnfitExecutor
+from airflow_txlog.jobs.spark.executors import TASK_MEMORY_MIB, memory_warning
+from tests.helpers.paths import ROOT
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """Nothing is remembered of other packages, and what these tests say is installed is forgotten."""
+    unfit.cache_clear()
+    yield
+    unfit.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "said"),
+    [
+        ("spark://host:7077", {"spark.executor.cores": "8"}, None),
+        ("yarn", {}, "an executor has 384 MiB outside the JVM, and its 1 tasks"),
+        ("yarn", {"spark.executor.memory": "16g"}, None),
+        ("yarn", {"spark.executor.memory": "16g", "spark.executor.cores": "4"}, "has 1638 MiB .* its 4 tasks"),
+        ("yarn", {"spark.executor.cores": "4", "spark.executor.memoryOverhead": "3g"}, None),
+        ("yarn", {"spark.executor.cores": "4", "spark.executor.memoryOverhead": "3071"}, "memoryOverhead=3072m"),
+        ("yarn", {"spark.executor.cores": "4", "spark.task.cpus": "2", "spark.executor.memoryOverhead": "1536m"}, None),
+        ("yarn", {"spark.executor.pyspark.memory": "1g"}, None),
+        ("k8s://https://host", {"spark.executor.memory": "2g"}, None),
+    ],
+)
+def test_too_little_memory_outside_the_jvm_is_warned_of_by_the_settings_name(
+    master: str, conf: dict[str, str], said: str | None
+) -> None:
+    found = memory_warning(master, conf)
+    assert (found is None) == (said is None), found
+    if said is not None:
+        assert found is not None
+        assert "spark.executor.memoryOverhead" in found
+        assert re.search(said, found)
+
+
+def test_the_bound_of_a_task_has_room_for_what_its_writers_hold() -> None:
+    from airflow_txlog.datafiles.parquet.output import ROW_GROUP_BYTES
+    from airflow_txlog.datafiles.parquet.writing import MEMORY_BYTES
+
+    assert TASK_MEMORY_MIB * 2**20 >= MEMORY_BYTES + 2 * ROW_GROUP_BYTES + 200 * 2**20
+
+
+def test_the_oldest_releases_are_those_that_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    assert set(asked) >= {f"{name}>={version}" for name, version in OLDEST.items()}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "packages"),
+    [
+        ("file", ("pyarrow", "fsspec")),
+        ("s3", ("pyarrow", "fsspec", "s3fs")),
+        ("gs", ("pyarrow", "fsspec", "gcsfs")),
+        ("abfss", ("pyarrow", "fsspec", "adlfs")),
+    ],
+)
+def test_the_stores_client_is_asked_for_where_a_table_is_on_one(scheme: str, packages: tuple[str, ...]) -> None:
+    assert packages_for(scheme) == packages
+
+
+def test_a_probe_says_what_is_missing_and_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "s3fs":
+            raise metadata.PackageNotFoundError
+        return {"pyarrow": "16.1.0", "fsspec": "2024.12.0"}[name]
+
+    monkeypatch.setattr(installed.metadata, "version", version)
+    answer = json.loads(Probe(packages=packages_for("s3"), pause_s=0.0)(0))
+    assert answer["wrong"] == ["pyarrow is 16.1.0, and must be 17 or newer", "s3fs is not installed"]
+
+
+def test_a_worker_of_an_executor_that_came_late_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed.metadata, "version", lambda name: "1.0")
+    with pytest.raises(UnfitExecutor, match=r"pyarrow is 1\.0, and") as caught:
+        check_worker()
+    assert caught.value.facts["host"]

@@ -1,0 +1,236 @@
+"""Alone in showing which jobs start no Spark, that these import none of it, and that the others have done nothing
+before they ask for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.runners.child_process import job_environment
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
+from tests.helpers.rows import make_table, stage
+from tests.helpers.specs import job_spec
+
+# Runs the job of a description as its process does, and says on standard error what of this was imported.
+_PROCESS = """
+import atexit, sys
+atexit.register(lambda: print(sorted({"pyspark", "py4j", "pandas"} & set(sys.modules)), file=sys.stderr))
+from airflow_txlog.jobs.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def by_keys(*keys: Any, **more: Any) -> dict[str, Any]:
+    return {"predicate": None, "keys": {"column": "id", "values": list(keys)}, **more}
+
+
+def spec_of(table: Table, operation: str = "delete", **more: Any) -> JobSpec:
+    return job_spec(operation=operation, table_uri=table.uri, **more)
+
+
+def needs(spec: JobSpec) -> str:
+    """Why a job that is tried without Spark needs it; nothing was staged then."""
+    error = error_of(run_job(spec, None))
+    assert error["facts"].get("needs_spark"), error
+    return str(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"), [("delete", by_keys(3)), ("checkpoint", {}), ("truncate", {}), ("vacuum", {})]
+)
+def test_a_small_job_imports_neither_pyspark_nor_pandas(
+    tmp_path: Path, operation: str, arguments: dict[str, Any]
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    result, imported = in_process(spec_of(table, operation, arguments=arguments), "none", tmp_path)
+    assert result["status"] == "committed", result
+    assert imported == "[]"
+
+
+def test_a_job_that_spark_submit_started_does_not_leave_its_cluster_unasked(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    result, _ = in_process(spec_of(table, arguments=by_keys(3)), "submitted", tmp_path)
+    assert result["status"] == "failed", "there is no spark-submit here"
+    assert table.latest_version() == 1
+
+
+def in_process(spec: JobSpec, session: str, folder: Path) -> tuple[dict[str, Any], str]:
+    """The result of a job in a process of its own, and what of `_PROCESS` that has imported."""
+    described, result = folder / "spec.json", folder / "result.json"
+    described.write_text(spec.replace(result_uri=str(result)).to_json(with_key=True))
+    # The process ends with its input.
+    read, write = os.pipe()
+    command = [sys.executable, "-c", _PROCESS, "--session", session, str(described)]
+    ran = subprocess.run(command, stdin=read, capture_output=True, text=True, env=job_environment(), check=False)
+    os.close(read)
+    os.close(write)
+    return json.loads(result.read_text()), ran.stderr.strip()
+
+
+def test_a_delete_by_keys_says_that_it_needed_no_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    lines: list[str] = []
+    result = committed(run_job(spec_of(table, arguments=by_keys(3, 104, 104, 77)), None, log=lines.append))
+    assert ids(table) == [k for k in (*range(10), *range(100, 110)) if k not in (3, 104)]
+    assert [result.metrics[name] for name in ("numKeysGiven", "numKeys", "numKeysMatched")] == [4, 3, 2]
+    assert [line for line in lines if line.startswith("without Spark: ")]
+    assert not [path for path in files_on_disk(table) if "txlog" in path], "the keys are gone with the job"
+
+
+def test_a_delete_of_whole_partitions_needs_no_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100, day=None), partition_by=["day"])
+    scope = {"partition_predicate": "day <= :d AND NOT day IN (DATE '1999-01-01')", "parameters": {"d": "2024-01-01"}}
+    committed(run_job(spec_of(table, arguments=by_keys(3, 104, **scope)), None))
+    assert ids(table) == [0, 1, 2, *range(4, 10), *range(100, 110)]
+    committed(run_job(spec_of(table, arguments={"predicate": None, **scope}), None))
+    assert ids(table) == [*range(100, 110)]
+    committed(run_job(spec_of(table, arguments={"predicate": "`day` IS NULL"}), None))
+    assert ids(table) == []
+
+
+def test_the_keys_of_a_table_need_no_spark_and_those_of_files_do(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    asked = make_table(
+        tmp_path / "asked", pa.table({"n": [3, 4, 4, 77], "day": ["a", "a", "b", "b"]}), partition_by=["day"]
+    )
+    source = {"column": "id", "source": {"table": asked.uri}, "source_column": "N"}
+    result = committed(run_job(spec_of(table, arguments={"predicate": None, "keys": source}), None))
+    assert [result.metrics[name] for name in ("numKeysGiven", "numKeys", "numKeysMatched")] == [4, 3, 2]
+    assert ids(table) == [0, 1, 2, 5, 6, 7, 8, 9]
+    source["source"] = {"format": "parquet", "path": str(tmp_path / "keys.parquet")}
+    assert "evaluates SQL" in needs(spec_of(table, arguments={"predicate": None, "keys": source}))
+
+
+@pytest.mark.parametrize(
+    ("predicate", "why"),
+    [
+        ("id = 3", "the name id"),
+        ("day = '2024-1-1'", "of the type of the column day"),
+        ("day = current_date()", "the current time"),
+        ("year(day) = 2024", "the name year"),
+        ("day = DATE '2024-01-01' + 1", "more than one expression"),
+        ("day IN (SELECT 1)", "of the type of the column day"),
+    ],
+)
+def test_a_text_that_only_spark_can_judge_needs_it(tmp_path: Path, predicate: str, why: str) -> None:
+    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
+    before = files_on_disk(table)
+    assert why in needs(spec_of(table, arguments={"predicate": predicate}))
+    assert why in needs(spec_of(table, arguments=by_keys(3, partition_predicate=predicate)))
+    assert files_on_disk(table) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "predicate", "why"),
+    [
+        ("current_path", None, "current_path <> 'a'", "the name current_path"),
+        ("s", None, "s = 'a' -- \\", "a backslash at its end"),
+        ("s", "varchar(5)", "s = 'a'", "the engine cannot evaluate"),
+        ("create", None, "create = 'a'", "the engine cannot evaluate"),
+        ("if", None, "if = 'a'", "the engine cannot evaluate"),
+    ],
+)
+def test_a_plain_text_of_a_column_that_the_engine_does_not_read_needs_spark(
+    tmp_path: Path, name: str, mark: str | None, predicate: str, why: str
+) -> None:
+    field = pa.field(name, pa.string(), metadata=mark and {"__CHAR_VARCHAR_TYPE_STRING": mark})
+    data = pa.table([["a", "b"], [1, 2]], schema=pa.schema([field, ("id", pa.int64())]))
+    table = make_table(tmp_path / "t", data, partition_by=[name])
+    assert why in needs(spec_of(table, arguments={"predicate": predicate}))
+    assert why in needs(spec_of(table, arguments=by_keys(1, partition_predicate=predicate)))
+    assert table.latest_version() == 1
+
+
+def test_dates_that_the_engine_does_not_compare_need_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
+    for predicate in ("day IN ('2024-01-01', DATE '2024-01-02')", "day < '+10000-01-01'"):
+        assert "the engine cannot evaluate" in needs(spec_of(table, arguments={"predicate": predicate}))
+
+
+def test_a_whole_file_without_a_count_needs_spark_and_imports_none_of_it(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", partition_by=["day"], schema=rows(1).schema)
+    adds = stage(table, rows(10))
+    tx = table.begin()
+    tx.add([replace(add, stats=None) for add in adds])
+    tx.commit("WRITE")
+    scope = {"predicate": None, "partition_predicate": "day = '2024-01-01'", "require_match": True}
+    result, imported = in_process(spec_of(table, arguments=scope), "none", tmp_path)
+    assert result["error"]["facts"]["needs_spark"]
+    assert imported == "[]"
+
+
+def test_an_update_is_not_tried_without_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    assert "evaluates SQL" in needs(spec_of(table, "update", arguments={"set": {"name": "'x'"}}))
+
+
+def test_more_than_the_limit_needs_spark_and_nothing_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    before = files_on_disk(table)
+    monkeypatch.setenv(SMALL_JOB.setting, str(2 * 1024 * 1024 - 1))
+    # Each file counts as a megabyte: two of them are too much, one is not.
+    why = needs(spec_of(table, arguments=by_keys(3, 104)))
+    assert "2 files of" in why
+    assert SMALL_JOB.setting in why
+    assert (table.latest_version(), files_on_disk(table)) == (2, before)
+    committed(run_job(spec_of(table, arguments=by_keys(3)), None))
+
+
+def test_a_key_of_a_type_that_spark_compares_in_its_own_way_needs_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"real": [0.0, 1.5]}))
+    keys = {"predicate": None, "keys": {"column": "real", "values": [1.5]}}
+    assert "of the type double" in needs(spec_of(table, arguments=keys))
+
+
+@pytest.mark.parametrize("name", ["Not/AZone", "posix/Europe/Berlin", "Factory", "localtime"])
+def test_a_time_zone_that_spark_may_not_know_needs_spark(tmp_path: Path, name: str) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    assert "time zone" in needs(spec_of(table, arguments=by_keys(3), time_zone=name))
+
+
+def test_what_only_spark_can_answer_starts_it_once_and_says_why(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"real": [0.0, 1.5]}))
+    keys = {"predicate": None, "keys": {"column": "real", "values": [1.5]}}
+    lines: list[str] = []
+    started: list[int] = []
+
+    def start() -> Any:
+        started.append(1)
+        raise OSError("no Java here")
+
+    failed = error_of(run_job(spec_of(table, arguments=keys), None, log=lines.append, start=start))
+    assert "Spark could not be started" in failed["message"]
+    assert started == [1]
+    assert [line for line in lines if line.startswith("Spark is needed: the keys are of the type double")]
+
+
+def test_a_try_that_ended_without_spark_is_resumed_with_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    spec = spec_of(table, arguments=by_keys(3), application=application(), saved_work_key="5ec2e7" + 58 * "0")
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_txlog.jobs.resume.attempts.commit_change", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            run_job(spec, None)
+    lines: list[str] = []
+    committed(run_job(spec, None, log=lines.append))
+    assert any(line.startswith("resuming an earlier try: 1 files looked at, 1 pieces staged") for line in lines)
+    assert ids(table) == [k for k in range(10) if k != 3]
+
+
+def _dies(*_: Any) -> bool:
+    raise KeyboardInterrupt

@@ -1,0 +1,165 @@
+"""A standalone Spark cluster on loopback, from pip's pyspark: one master, and workers of one core each.
+
+`with StandaloneCluster(folder) as cluster:` starts it; `cluster.master` is its URL. For the tests and the demo. Every
+process ends with the block, and with the thread that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+READY_S = 240.0
+STOP_S = 15.0
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_UI = re.compile(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
+_PR_SET_PDEATHSIG = 1
+
+
+class StandaloneCluster:
+    """A cluster that is up inside its `with` block."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 2,
+        worker_memory: str = "2g",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`folder`: for logs, and for what executors write, which is deleted at the end. `environment` is of all its
+        processes.
+        """
+        self._environment = dict(environment or {})
+        self._folder = folder
+        self._workers = workers
+        self._worker_memory = worker_memory
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.master = ""
+        """`spark://127.0.0.1:PORT`."""
+        self.ui = ""
+        """`http://localhost:PORT` of the master."""
+
+    def __enter__(self) -> StandaloneCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the master and the workers."""
+        return [process.pid for process in self._processes]
+
+    def state(self) -> dict[str, Any]:
+        """What the master answers: `aliveworkers`, `activeapps`, `completedapps`."""
+        with urllib.request.urlopen(f"{self.ui}/json/", timeout=10) as answer:
+            return dict(json.load(answer))
+
+    def kill_application(self, application: str) -> None:
+        """End an application, as the button in the master's UI does."""
+        form = urllib.parse.urlencode({"id": application, "terminate": "true"}).encode()
+        with urllib.request.urlopen(f"{self.ui}/app/kill/", data=form, timeout=10):
+            pass
+
+    def files(self) -> list[Path]:
+        """What the daemons and the executors have written."""
+        return [path for path in self._folder.rglob("*") if path.is_file()]
+
+    def stop(self) -> None:
+        """End every process: workers, whose executors go with them, then the master."""
+        for process in reversed(self._processes):
+            process.terminate()
+        deadline = time.monotonic() + STOP_S
+        for process in reversed(self._processes):
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        shutil.rmtree(self._folder / "work", ignore_errors=True)
+
+    def _start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        log = self._run("master", "org.apache.spark.deploy.master.Master", "--port", "0")
+        self.master = self._said(log, _MASTER)
+        self.ui = self._said(log, _UI)
+        for number in range(self._workers):
+            options = ["--port", "0", "--cores", "1", "--memory", self._worker_memory]
+            options += ["--work-dir", str(self._folder / "work" / str(number)), self.master]
+            self._run(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *options)
+        self._wait(lambda: self.state()["aliveworkers"] == self._workers or None, "the workers did not register")
+
+    def _run(self, name: str, *command: str) -> Path:
+        """Start a daemon of Spark; where it logs."""
+        home = os.path.dirname(pyspark.__file__)
+        environment = {
+            **os.environ,
+            "SPARK_HOME": home,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # What executors inherit is the worker's environment: nothing of the package, and no keys.
+            "PYTHONPATH": "",
+            # Its port is fixed, and a second cluster would not find it free.
+            "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+            **self._environment,
+        }
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [f"{home}/bin/spark-class", *command, "--host", "127.0.0.1", "--webui-port", "0"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        self._processes.append(process)
+        return log
+
+    def _said(self, log: Path, pattern: re.Pattern[str]) -> str:
+        def look() -> str | None:
+            found = pattern.search(log.read_text(errors="replace"))
+            return found and found[1]
+
+        return str(self._wait(look, f"{log} has no line like {pattern.pattern!r}"))
+
+    def _wait(self, look: Any, failure: str) -> Any:
+        deadline = time.monotonic() + READY_S
+        while True:
+            with contextlib.suppress(OSError):
+                found = look()
+                if found is not None:
+                    return found
+            ended = [process.args for process in self._processes if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError(f"{failure}; ended: {ended}; see {self._folder}")
+            time.sleep(0.1)
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
