@@ -153,8 +153,8 @@ class Engine:
             assert tx.snapshot is not None
             try:
                 rows = table.to_arrow(condition, version=tx.snapshot.version)
-            except errors.CorruptDataFile as error:
-                # Another process has removed the file since, and vacuumed it: what a retry is for.
+            except (errors.FilesMissing, errors.VersionNotFound) as error:
+                # Others have removed a file since and vacuumed it, or cleaned the version away: what a retry is for.
                 raise errors.CommitContention(f"overtaken: {error}") from error
             columns = {"id": rows["id"], "n": pa.compute.add(rows["n"], 1), "bucket": rows["bucket"]}
             if rows.num_rows:
