@@ -246,9 +246,12 @@ class Bench:
 
         table, files = self._checkpointed()
         condition, expected = data_condition(files)
-        return self._measure(
-            "prune", [OurPruning(table, condition), DeltaLakePruning(table, condition)], equal_paths(expected)
-        )
+        sides = [
+            OurPruning(table, condition, asked_before="id < 0"),
+            OurPruning(table, condition, asked_before=None, name="our first question"),
+            DeltaLakePruning(table, condition),
+        ]
+        return self._measure("prune", sides, equal_paths(expected))
 
     def refresh(self) -> list[Line]:
         from tests.benchmarks.large_tables import ADDS_PER_COMMIT

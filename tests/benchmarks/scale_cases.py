@@ -75,17 +75,21 @@ class DeltaLakeListing:
 class OurPruning:
     """Asks an open table for the files that a condition on a data column leaves.
 
-    Each round opens the table anew, unmeasured: nothing that an earlier question parsed is kept.
+    Each round opens the table anew, unmeasured, and asks it `asked_before`, where there is such a condition: what
+    that question parsed is kept. deltalake parses statistics when it opens a table, which is not measured either.
     """
 
     table: Path
     predicate: str
-    name = "ours"
+    asked_before: str | None
+    name: str = "ours"
     paths: list[str] = field(default_factory=list)
 
     def prepare(self) -> None:
         self.paths = []
         self.snapshot = Table.open(str(self.table)).snapshot()
+        if self.asked_before is not None:
+            assert self.snapshot.files(self.asked_before).num_rows == 0
 
     def run(self) -> None:
         self.paths = self.snapshot.files(self.predicate, columns=["path"])["path"].to_pylist()

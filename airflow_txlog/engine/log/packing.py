@@ -18,9 +18,9 @@ _SCHEMA = pa.schema([FILES.field(_STATS)])
 _LEAST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PackedBatch:
-    """Rows of a FILES table, or of another one, which has nothing to pack."""
+    """Rows of a FILES table, or of another one, which has nothing to pack. Equal to itself alone."""
 
     light: pa.RecordBatch
     """All columns; but null for the statistics where these are packed."""

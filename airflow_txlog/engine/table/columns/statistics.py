@@ -8,7 +8,7 @@ Source: protocol, "Per-file Statistics".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -61,6 +61,30 @@ class ColumnBounds:
     upper_is_exclusive: bool
     may_hold_nan: bool
 
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in _ARRAYS)
+
+    def map(self, change: Callable[[pa.Array], pa.Array]) -> ColumnBounds:
+        """The bounds of other files, or of some: every array as `change` gives it."""
+        return replace(self, **{name: change(getattr(self, name)) for name in _ARRAYS})
+
+    def copied(self, start: int, count: int) -> ColumnBounds:
+        """The bounds of so many files, in memory of their own."""
+        return self.map(lambda array: pa.concat_arrays([array.slice(start, count)]))
+
+    @staticmethod
+    def joined(parts: list[ColumnBounds]) -> ColumnBounds:
+        """The bounds of one column over several batches of files, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return replace(
+            parts[0], **{name: pa.concat_arrays([getattr(part, name) for part in parts]) for name in _ARRAYS}
+        )
+
+
+_ARRAYS = ("lower", "upper", "null_count", "num_records")
+
 
 def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPath]) -> dict[ColumnPath, ColumnBounds]:
     """The defended bounds of several columns over `files` (a FILES table), from one reading of its statistics.
@@ -86,7 +110,7 @@ def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPat
                 parts[column.path].append(column.parsed_bounds(parsed))
             elif statistics is not None:
                 parts[column.path].append(column.bounds(statistics))
-    return {path: _joined(found) for path, found in parts.items()}
+    return {path: ColumnBounds.joined(found) for path, found in parts.items()}
 
 
 def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:
@@ -290,13 +314,6 @@ def _null_count(counts: pa.Array, num_records: pa.Array, may_have_deleted_rows: 
     known = pc.or_(all_rows, pc.or_(pc.equal(counts, 0), pc.invert(may_have_deleted_rows)))
     possible = pc.fill_null(pc.less_equal(counts, num_records), True)
     return pc.if_else(pc.and_(known, possible), counts, pa.scalar(None, pa.int64()))
-
-
-def _joined(parts: list[ColumnBounds]) -> ColumnBounds:
-    if len(parts) == 1:
-        return parts[0]
-    names = ("lower", "upper", "null_count", "num_records")
-    return replace(parts[0], **{name: pa.concat_arrays([getattr(part, name) for part in parts]) for name in names})
 
 
 def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

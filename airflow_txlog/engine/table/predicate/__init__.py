@@ -7,11 +7,12 @@ by `pruning` and of rows by `rows`.
 
 from airflow_txlog.engine.table.predicate.partition_sets import partitions_of
 from airflow_txlog.engine.table.predicate.plain import why_not_plain
-from airflow_txlog.engine.table.predicate.pruning import may_hold_match
+from airflow_txlog.engine.table.predicate.pruning import FileQuestion, may_hold_match
 from airflow_txlog.engine.table.predicate.rows import rows_matching
 from airflow_txlog.engine.table.predicate.tree import Predicate
 
 __all__ = [
+    "FileQuestion",
     "Predicate",
     "may_hold_match",
     "partitions_of",

@@ -6,8 +6,8 @@ complement of the answer proves nothing (soundness A4). Vector operations only: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
@@ -32,6 +32,42 @@ from airflow_txlog.engine.table.predicate.tree import (
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructType
 
 
+@dataclass(frozen=True, slots=True)
+class FileQuestion:
+    """A predicate as it is asked of the files of one version."""
+
+    predicate: Predicate
+    schema: StructType
+    partition_columns: Sequence[str]
+    trust_statistics: bool = True
+
+    @property
+    def columns(self) -> list[str]:
+        """The data columns whose statistics can rule a file out; none where they are not to be trusted."""
+        if not self.trust_statistics:
+            return []
+        partitions = {name.lower() for name in self.partition_columns}
+        members = {name: self.schema.find(name) for name in _named(self.predicate) if name.lower() not in partitions}
+        # Nested columns are counted differently by every writer.
+        return [name for name, each in members.items() if each and isinstance(each.type, Primitive | DecimalType)]
+
+    def by_partitions(self, files: pa.Table) -> pa.BooleanArray:
+        """Which files may hold a match by their partition values alone."""
+        return _may(self.predicate.tree, self._facts(files))
+
+    def by_bounds(self, files: pa.Table, found: Mapping[str, ColumnBounds]) -> pa.BooleanArray:
+        """Which of them may by these bounds of `columns` too, in the order of the files."""
+        return _may(self.predicate.tree, replace(self._facts(files), bounds=found))
+
+    def by_statistics(self, files: pa.Table) -> pa.BooleanArray:
+        """The same, the statistics read from the files (with their column `stats`)."""
+        found = bounds(files, self.schema, [(name,) for name in self.columns])
+        return self.by_bounds(files, {path[0]: each for path, each in found.items()})
+
+    def _facts(self, files: pa.Table) -> _Facts:
+        return _Facts.of_partitions(self.predicate, files, self.schema, self.partition_columns)
+
+
 def may_hold_match(
     predicate: Predicate,
     files: pa.Table,
@@ -45,28 +81,24 @@ def may_hold_match(
     values alone. A file without statistics is kept, and so is one with a partition value that is no value of its type
     or a timestamp without a zone. Source: protocol, "Per-file Statistics"; soundness A4, A5, A13.
     """
-    facts = _Facts.of_partitions(predicate, files, schema, partition_columns)
-    kept = _may(predicate.tree, facts)
-    wanted = [name for name in _named(predicate) if _has_bounds(schema, facts, name)] if trust_statistics else []
-    count = kept.true_count
-    if not wanted or count == 0:
+    question = FileQuestion(predicate, schema, partition_columns, trust_statistics)
+    kept = question.by_partitions(files)
+    if not question.columns or not kept.true_count:
         return kept
     # Statistics are JSON, and reading them is what costs: only those of files that the partitions leave.
-    narrowed = files if count == len(kept) else files.filter(kept)
-    facts = _Facts.of_partitions(predicate, narrowed, schema, partition_columns)
-    facts.bounds.update({path[0]: found for path, found in bounds(narrowed, schema, [(n,) for n in wanted]).items()})
-    answers = _may(predicate.tree, facts)
-    return answers if count == len(kept) else pc.replace_with_mask(kept, kept, answers)
+    if kept.true_count == len(kept):
+        return question.by_statistics(files)
+    return pc.replace_with_mask(kept, kept, question.by_statistics(files.filter(kept)))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Facts:
     """What is known of the files: typed partition values and, when asked for, bounds of data columns."""
 
     count: int
     types: dict[str, DataType]
     partitions: dict[str, PartitionValues]
-    bounds: dict[str, ColumnBounds]
+    bounds: Mapping[str, ColumnBounds]
 
     @classmethod
     def of_partitions(
@@ -86,11 +118,6 @@ class _Facts:
 def _named(predicate: Predicate) -> list[str]:
     """The columns that its leaves name."""
     return sorted({name for leaf in leaves(predicate.tree) for name in columns_of(leaf)})
-
-
-def _has_bounds(schema: StructType, facts: _Facts, name: str) -> bool:
-    """A data column whose statistics can say something; nested ones are counted differently by every writer."""
-    return name not in facts.partitions and isinstance(facts.types.get(name), Primitive | DecimalType)
 
 
 def _may(node: Node, facts: _Facts) -> pa.BooleanArray:

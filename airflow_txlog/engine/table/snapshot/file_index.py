@@ -5,7 +5,8 @@ shares the tables of the one before, hides what its commits name and puts their 
 own. Levels are merged as in a log-structured tree (a level is at least twice as large as the one above it), so there
 are few of them, and a file is copied a logarithmic number of times.
 
-Statistics lie compressed (`log.packing`) until they are asked for, and then those of one chunk at a time.
+Statistics lie compressed (`log.packing`) until they are asked for, and then those of one chunk at a time. The bounds
+that questions about data columns parse from them are kept, within a limit (`columns.kept_bounds`).
 
 The invariant: a row that is not hidden is the newest word on its key, so one key is visible at most once. Versions are
 values: nothing that a reader of one can see is ever changed. Any number of threads may use one; what is computed on
@@ -17,7 +18,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -27,6 +28,9 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.packing import PackedBatch, pack
 from airflow_txlog.engine.log.paths import canonical_paths
+from airflow_txlog.engine.table.columns.kept_bounds import KeptBounds
+from airflow_txlog.engine.table.columns.statistics import ColumnBounds
+from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key
 
 # A chunk with so few hidden rows is cut around them, which copies nothing; one with more is filtered.
@@ -195,6 +199,13 @@ class _Chunk:
         """The same batches with their statistics."""
         return list(_cut(self.packed.full(), self.hidden))
 
+    def visible(self, found: ColumnBounds) -> ColumnBounds:
+        """Of bounds of all rows those of the rows that are not hidden."""
+        if not self.hidden:
+            return found
+        shown = _shown(self.packed.light.num_rows, self.hidden)
+        return found.map(lambda array: array.filter(shown))
+
 
 def _cut(batch: pa.RecordBatch, hidden: frozenset[int]) -> Iterator[pa.RecordBatch]:
     if not hidden:
@@ -205,17 +216,24 @@ def _cut(batch: pa.RecordBatch, hidden: frozenset[int]) -> Iterator[pa.RecordBat
             if after - before > 1:
                 yield batch.slice(before + 1, after - before - 1)
     elif len(hidden) < batch.num_rows:
-        gone = pa.array(sorted(hidden), pa.int64())
-        numbers = pa.array(range(batch.num_rows), pa.int64())
-        yield batch.filter(pc.invert(pc.is_in(numbers, value_set=gone)))
+        yield batch.filter(_shown(batch.num_rows, hidden))
+
+
+def _shown(rows: int, hidden: frozenset[int]) -> pa.BooleanArray:
+    gone = pa.array(sorted(hidden), pa.int64())
+    return pc.invert(pc.is_in(pa.array(range(rows), pa.int64()), value_set=gone))
 
 
 class FileIndex:
     """Files of one version, each once: the live ones (schema `FILES`) or the removed ones (schema `TOMBSTONES`)."""
 
-    def __init__(self, schema: pa.Schema, levels: tuple[_Level, ...] = ()) -> None:
+    def __init__(
+        self, schema: pa.Schema, levels: tuple[_Level, ...] = (), kept_bounds: KeptBounds | None = None
+    ) -> None:
         self._schema = schema
         self._levels = levels
+        # Of one table: a later version shares what an earlier one has parsed.
+        self._kept_bounds = kept_bounds or KeptBounds()
         self._last_table: weakref.ref[pa.Table] | None = None
 
     @staticmethod
@@ -251,33 +269,42 @@ class FileIndex:
         light = [each for chunk in self._chunks() for each in chunk.light()]
         return pa.Table.from_batches(light, self._schema).select(list(columns))
 
-    def where(
-        self,
-        keeps: Callable[[pa.Table], pa.BooleanArray],
-        keeps_by_statistics: Callable[[pa.Table], pa.BooleanArray] | None,
-    ) -> pa.Table:
-        """The files that both questions keep (one answer a row, none null), in no order, with their statistics.
+    def where(self, question: FileQuestion, columns: Sequence[str] | None = None) -> pa.Table:
+        """The files that may hold a match, in no order, with these columns only (None: all).
 
-        `keeps` is asked first, and must not look at statistics; `keeps_by_statistics` only about what it kept. Both
-        are asked about some 100,000 files at a time, and statistics are unpacked for files that are left.
+        Some 100,000 files are asked about at a time, by their partition values first. Where these leave at least half
+        of them, their bounds are parsed once and kept for the next question; else only what is left is looked at.
         """
+        needs_statistics = columns is None or "stats" in columns
         found = [self._schema.empty_table()]
         for group in self._groups():
             light = pa.Table.from_batches([each for chunk in group for each in chunk.light()], self._schema)
-            kept = keeps(light)
-            if not kept.true_count:
-                continue
-            # The same rows in the same order; chunks of which nothing is kept stay packed.
-            parts, start = [], 0
-            for chunk in group:
-                chosen = kept.slice(start, chunk.count)
-                start += chunk.count
-                if chosen.true_count:
-                    whole = pa.Table.from_batches(chunk.full(), self._schema)
-                    parts.append(whole if chosen.true_count == chunk.count else whole.filter(chosen))
-            left = pa.concat_tables(parts)
-            found.append(left if keeps_by_statistics is None else left.filter(keeps_by_statistics(left)))
-        return pa.concat_tables(found)
+            kept = question.by_partitions(light)
+            if not kept.true_count or not question.columns:
+                found += _chosen(group, kept, needs_statistics)
+            elif 2 * kept.true_count >= len(kept) or self._knows_bounds(group, question):
+                left = light if kept.true_count == len(kept) else light.filter(kept)
+                answers = question.by_bounds(left, self._bounds(group, kept, question))
+                found += _chosen(group, pc.replace_with_mask(kept, kept, answers), needs_statistics)
+            else:
+                left = pa.concat_tables(_chosen(group, kept, True))
+                found.append(left.filter(question.by_statistics(left)))
+        together = pa.concat_tables(found)
+        return together if columns is None else together.select(list(columns))
+
+    def _knows_bounds(self, group: list[_Chunk], question: FileQuestion) -> bool:
+        return self._kept_bounds.knows([chunk.packed for chunk in group], question.schema, question.columns)
+
+    def _bounds(self, group: list[_Chunk], kept: pa.BooleanArray, question: FileQuestion) -> dict[str, ColumnBounds]:
+        """The bounds of the rows that are kept of these chunks, by column."""
+        found = self._kept_bounds.of([chunk.packed for chunk in group], question.schema, question.columns)
+        together = {
+            name: ColumnBounds.joined([chunk.visible(each[name]) for chunk, each in zip(group, found, strict=True)])
+            for name in question.columns
+        }
+        if kept.true_count == len(kept):
+            return together
+        return {name: each.map(lambda array: array.filter(kept)) for name, each in together.items()}
 
     def at_paths(self, paths: Collection[str]) -> pa.Table:
         """The files at these canonical paths. Costs what is asked for, not what is there."""
@@ -295,7 +322,7 @@ class FileIndex:
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
         if chunks:
             levels.append(_Level(_Rows(chunks, root)))
-        return FileIndex(self._schema, tuple(_merged(levels)))
+        return FileIndex(self._schema, tuple(_merged(levels)), self._kept_bounds)
 
     def _chunks(self) -> Iterator[_Chunk]:
         for level in self._levels:
@@ -311,6 +338,18 @@ class FileIndex:
                 group = []
         if group:
             yield group
+
+
+def _chosen(group: list[_Chunk], kept: pa.BooleanArray, full: bool) -> list[pa.Table]:
+    """The rows of these chunks that are kept, with their statistics where `full`; other chunks stay packed."""
+    parts, start = [], 0
+    for chunk in group:
+        chosen = kept.slice(start, chunk.count)
+        start += chunk.count
+        if chosen.true_count:
+            whole = pa.Table.from_batches(chunk.full() if full else chunk.light())
+            parts.append(whole if chosen.true_count == chunk.count else whole.filter(chosen))
+    return parts
 
 
 def _merged(levels: list[_Level]) -> list[_Level]:

@@ -26,7 +26,7 @@ from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_o
 from airflow_txlog.engine.log.vectors import read_vectors
 from airflow_txlog.engine.log.warned import warn_once
 from airflow_txlog.engine.log.wire import decode_commit, decode_metadata
-from airflow_txlog.engine.table.predicate import Predicate, may_hold_match
+from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
 from airflow_txlog.engine.table.schema import column_mapping
 from airflow_txlog.engine.table.schema import schema as delta
 from airflow_txlog.engine.table.schema.features import check_readable
@@ -170,15 +170,8 @@ class Snapshot:
         if predicate is None:
             return self.state.files.select(columns)
         read = self.read_predicate(predicate, parameters=parameters, time_zone=time_zone)
-        partitions = {name.lower() for name in self.partition_columns}
-        needs_statistics = self.table_properties.trust_statistics and (
-            read.columns is None or not partitions.issuperset(name.lower() for name in read.columns)
-        )
-        found = self.state.files.where(
-            lambda files: self._may_hold_match(read, files, trust_statistics=False),
-            (lambda files: self._may_hold_match(read, files, trust_statistics=True)) if needs_statistics else None,
-        )
-        return found if columns is None else found.select(list(columns))
+        trust = self.table_properties.trust_statistics
+        return self.state.files.where(FileQuestion(read, self.delta_schema, self.partition_columns, trust), columns)
 
     def read_predicate(
         self,
@@ -197,12 +190,8 @@ class Snapshot:
 
     def may_hold_match(self, predicate: Predicate, files: pa.Table) -> pa.BooleanArray:
         """Which of these files may hold a row satisfying the predicate, by this version's schema and properties."""
-        return self._may_hold_match(predicate, files, trust_statistics=self.table_properties.trust_statistics)
-
-    def _may_hold_match(self, predicate: Predicate, files: pa.Table, *, trust_statistics: bool) -> pa.BooleanArray:
-        return may_hold_match(
-            predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust_statistics
-        )
+        trust = self.table_properties.trust_statistics
+        return may_hold_match(predicate, files, self.delta_schema, self.partition_columns, trust_statistics=trust)
 
     def deleted_rows(self, files: pa.Table) -> list[RowPositions | None]:
         """Of each of these files (rows of a table `FILES`), in order: the rows that its vector deletes, if any.

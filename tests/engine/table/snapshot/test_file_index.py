@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +14,11 @@ from hypothesis import strategies as st
 from airflow_txlog.engine.log import packing
 from airflow_txlog.engine.log.actions import Add, DeletionVector
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_adds
+from airflow_txlog.engine.table.columns import statistics
+from airflow_txlog.engine.table.columns.statistic_columns import parse_columns
+from airflow_txlog.engine.table.predicate import FileQuestion
+from airflow_txlog.engine.table.predicate.reading import read_predicate
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.engine.table.snapshot import file_index
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.files import file_key
@@ -152,28 +157,144 @@ def test_a_version_shares_the_memory_of_the_one_before() -> None:
     assert pa.total_allocated_bytes() - allocated < base.nbytes / 10
 
 
-def test_a_question_is_asked_of_light_files_first_and_of_statistics_for_what_is_left(
+SCHEMA = StructType((StructField("p", Primitive.LONG), StructField("n", Primitive.LONG)))
+
+
+def question(sql: str) -> FileQuestion:
+    return FileQuestion(read_predicate(sql, SCHEMA), SCHEMA, ["p"])
+
+
+def parsed_rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
+    """What is parsed from now on: of how many files, and which columns."""
+    seen: list[tuple[int, list[str]]] = []
+
+    def parse(texts: pa.StringArray, asked: Any) -> Any:
+        seen.append((len(texts), [column.key for column in asked]))
+        return parse_columns(texts, asked)
+
+    monkeypatch.setattr(statistics, "parse_columns", parse)
+    return seen
+
+
+def numbered(number: int) -> Add:
+    """A file of partition `number % 10` whose column `n` is `number` in all rows."""
+    stats = f'{{"numRecords":1,"minValues":{{"n":{number},"p":0}},"maxValues":{{"n":{number}}},"nullCount":{{"n":0}}}}'
+    return msgspec.structs.replace(add(f"f{number}", number), partition_values={"p": str(number % 10)}, stats=stats)
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> FileIndex:
+    """500 such files in small chunks; every seventh was taken away, and those of them added again that are even."""
+    monkeypatch.setattr(file_index, "_ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 20)
+    files = FileIndex.of(adds_to_table([numbered(number) for number in range(500)]), ROOT)
+    for number in range(0, 500, 7):
+        keys = {key_of(numbered(number))}
+        files = files.after(keys, adds_to_table([numbered(number)] if number % 2 == 0 else []), ROOT)
+    return files
+
+
+def there(numbers: range) -> list[int]:
+    return [number for number in numbers if number % 7 or number % 2 == 0]
+
+
+def test_a_question_is_asked_of_partitions_first_and_of_statistics_for_what_is_left(
+    many: FileIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = parsed_rows(monkeypatch)
+    found = many.where(question("p = 3"))
+    assert sorted(found.column("size").to_pylist()) == [number for number in there(range(500)) if number % 10 == 3]
+    assert (sum(rows for rows, _ in parsed), found.column("stats").null_count) == (0, 0)
+    found = many.where(question("p = 3 AND n < 100"), ["size"])
+    assert sorted(found.column("size").to_pylist()) == [number for number in there(range(100)) if number % 10 == 3]
+    assert sum(rows for rows, _ in parsed) == sum(number % 10 == 3 for number in there(range(500)))
+
+
+def test_the_statistics_of_a_file_and_a_column_are_parsed_once(
+    many: FileIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = parsed_rows(monkeypatch)
+    for low, high in ((0, 100), (250, 260), (0, 500), (499, 0)):
+        found = many.where(question(f"n >= {low} AND n < {high}"))
+        assert sorted(found.column("size").to_pylist()) == there(range(low, high))
+        assert found.column("stats").null_count == 0
+    # Every row of the chunks, those that are hidden included.
+    once = 500 + 36
+    assert sum(rows for rows, _ in parsed) == once
+    # What is kept answers a question about few files, too.
+    assert sorted(many.where(question("p = 3 AND n < 20"), ["size"]).column("size").to_pylist()) == [3, 13]
+    assert sum(rows for rows, _ in parsed) == once
+
+
+def test_a_later_version_parses_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 20)
+    before = FileIndex.of(adds_to_table([numbered(number) for number in range(500)]), ROOT)
+    parsed = parsed_rows(monkeypatch)
+    before.where(question("n < 5"))
+    later = before.after({key_of(numbered(3)), key_of(numbered(500))}, adds_to_table([numbered(500)]), ROOT)
+    assert sorted(later.where(question("n < 5 OR n > 498")).column("size").to_pylist()) == [0, 1, 2, 4, 499, 500]
+    assert [rows for rows, _ in parsed] == [500, 1]
+    # The earlier version still sees what it held.
+    assert sorted(before.where(question("n < 5")).column("size").to_pylist()) == [0, 1, 2, 3, 4]
+    assert len(parsed) == 2
+
+
+def test_a_column_of_another_type_is_parsed_anew(many: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert many.where(question("n = 300")).num_rows == 1
+    parsed = parsed_rows(monkeypatch)
+    texts = StructType((StructField("p", Primitive.LONG), StructField("n", Primitive.STRING)))
+    # No statistic of a number is one of a text: every file may match.
+    asked = FileQuestion(read_predicate("n = '300'", texts), texts, ["p"])
+    assert many.where(asked).num_rows == many.count
+    assert parsed
+
+
+def kept_bytes(files: FileIndex) -> dict[str, int]:
+    columns = files._kept_bounds._columns
+    return {name: sum(size for _, size in column.batches.values()) for name, column in columns.items()}
+
+
+def test_kept_statistics_are_bounded_and_the_column_asked_for_longest_ago_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(file_index, "_ROWS_AT_ONCE", 64)
-    monkeypatch.setattr(file_index, "_ONE_CHUNK_ROWS", 20)
-    model = Model([add(f"f{number}", number) for number in range(500)])
-    for number in range(0, 500, 7):
-        model.change([add(f"f{number}", 0)], [add(f"new{number}", number + 1)] if number % 3 else [])
-    asked: list[int] = []
+    schema = StructType(tuple(StructField(name, Primitive.LONG) for name in "abc"))
 
-    def keeps(files: pa.Table) -> pa.BooleanArray:
-        return pc.less(files.column("size").combine_chunks(), 40)
+    def one(number: int) -> Add:
+        values = f'{{"a":{number},"b":{number},"c":{number}}}'
+        stats = f'{{"numRecords":1,"minValues":{values},"maxValues":{values}}}'
+        return msgspec.structs.replace(add(f"f{number}", number), stats=stats)
 
-    def keeps_by_statistics(files: pa.Table) -> pa.BooleanArray:
-        asked.append(files.num_rows)
-        return pc.starts_with(pc.fill_null(files.column("stats").combine_chunks(), ""), '{"numRecords":1')
+    chunks = [adds_to_table([one(number) for number in range(start, start + 50)]) for start in range(0, 500, 50)]
+    files = FileIndex.of(pa.concat_tables(chunks), ROOT)
 
-    small = {key: size for key, size in model.expected.items() if size < 40}
-    assert sizes_by_key(model.files.where(keeps, None)) == small
-    found = sizes_by_key(model.files.where(keeps, keeps_by_statistics))
-    assert found == {key: size for key, size in small.items() if (stats_of(size) or "").startswith('{"numRecords":1')}
-    assert sum(asked) == len(small)
+    def ask(name: str) -> None:
+        asked = FileQuestion(read_predicate(f"{name} < 7", schema), schema, [])
+        assert sorted(files.where(asked, ["size"]).column("size").to_pylist()) == list(range(7))
+
+    ask("a")
+    whole = kept_bytes(files)["a"]
+    assert whole >= 500 * 4 * 8
+    monkeypatch.setenv("TXLOG_KEPT_STATISTICS_BYTES", str(2 * whole))
+    for name in "bac":
+        ask(name)
+    assert kept_bytes(files) == {"a": whole, "c": whole}
+    # A column that is larger than all that is allowed keeps what fits, and parses only the rest again.
+    monkeypatch.setenv("TXLOG_KEPT_STATISTICS_BYTES", str(whole // 2))
+    parsed = parsed_rows(monkeypatch)
+    for _ in range(3):
+        ask("b")
+    assert list(kept_bytes(files)) == ["b"]
+    assert 0 < kept_bytes(files)["b"] <= whole // 2
+    assert sum(rows for rows, _ in parsed) == 500 + 2 * 250
+
+
+def test_what_is_kept_goes_with_the_last_version_that_has_the_files() -> None:
+    files = FileIndex.of(adds_to_table([numbered(number) for number in range(50)]), ROOT)
+    files.where(question("n < 5"))
+    assert kept_bytes(files)["n"] > 0
+    files = files.after({key_of(numbered(number)) for number in range(50)}, adds_to_table([numbered(50)]), ROOT)
+    assert kept_bytes(files)["n"] == 0
 
 
 def test_all_files_are_one_table_for_as_long_as_somebody_holds_it() -> None:
