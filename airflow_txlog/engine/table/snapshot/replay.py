@@ -37,7 +37,7 @@ _Action = TypeVar("_Action", Add, Remove)
 # So many actions become columns at once: as a Python object each they take five times the room. And so many rows are
 # one chunk of the table.
 _ACTIONS_AT_ONCE = 2048
-_CHUNK_ROWS = 65_536
+_CHUNK_ROWS = 32_768
 
 
 @dataclass(slots=True)
