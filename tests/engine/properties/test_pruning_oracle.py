@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import Add
-from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.predicate import may_hold_match, rows_matching
+from airflow_txlog.engine.log.columns import FILES, adds_to_table
+from airflow_txlog.engine.table.predicate import FileQuestion, may_hold_match, rows_matching
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema.schema import from_arrow
+from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.errors import UnsupportedPredicate
 from tests.engine.properties.histories import REPEATABLE
 from tests.engine.properties.naive_sql import Both, Compare, Either, In, IsNull, Not, StartsWith, sql, truth
@@ -159,6 +160,24 @@ def test_pruning_never_loses_a_row(files: list[Any], node: Any) -> None:
         # The grammar is closed: what lies outside chooses no rows.
         with suppress(UnsupportedPredicate):
             assert rows_matching(predicate, rows).to_pylist() == expected, f"{text} {parameters}"
+
+
+@pytest.mark.seeded
+@settings(REPEATABLE, max_examples=depth(50, 300))
+@given(st.lists(_files, min_size=1, max_size=3), st.lists(PREDICATES, min_size=1, max_size=3))
+def test_an_open_table_that_keeps_statistics_answers_as_one_that_reads_them(files: list[Any], nodes: list[Any]) -> None:
+    """One question after another, of files in two batches, gives what each gives alone."""
+    table = adds_to_table([add for add, _ in (_add(*file) for file in files)])
+    position = FILES.get_field_index("size")
+    table = table.set_column(position, FILES.field(position), pa.array(range(len(files)), pa.int64()))
+    index = FileIndex.of(pa.concat_tables([table.slice(0, 1), table.slice(1)]), "memory://t")
+    for node in [*nodes, *nodes]:
+        parameters: dict[str, Any] = {}
+        text = sql(node, parameters)
+        predicate = read_predicate(text, DELTA, parameters=parameters)
+        may = may_hold_match(predicate, table, DELTA, list(PARTITIONS)).to_pylist()
+        found = index.where(FileQuestion(predicate, DELTA, list(PARTITIONS)), ["size"]).column("size").to_pylist()
+        assert found == [number for number, kept in enumerate(may) if kept], f"{text} {parameters}"
 
 
 @pytest.mark.seeded
