@@ -63,9 +63,11 @@ class ChildProcessRunner:
         self._added = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
+        self._answer: JobResult | None = None
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
+        self._answer = None
         with contextlib.ExitStack() as files:
             try:
                 spec_file, result_file = (
@@ -84,7 +86,7 @@ class ChildProcessRunner:
 
                 credentials = files.enter_context(credentials_environment(spec.storage_conn_id))
             exit_code, tail = self._run_child(spec_file, result_file, log, credentials)
-            result = read_result(result_uri)
+            self._answer = result = read_result(result_uri)
         if result is not None:
             return result_or_error(spec, result)
         lost = _lost(spec, "was stopped" if self._killed else _how_it_ended(exit_code), exit_code, tail)
@@ -95,6 +97,12 @@ class ChildProcessRunner:
     def was_killed(self) -> bool:
         """Whether the last job was stopped by `kill`."""
         return self._killed
+
+    @property
+    def answer(self) -> JobResult | None:
+        """What the last job itself left as its result. None: it came to an end of another kind, whatever `run` found
+        in the table's log."""
+        return self._answer
 
     def kill(self) -> None:
         """SIGTERM, five seconds, SIGKILL. The child's JVM and Python workers end with it."""

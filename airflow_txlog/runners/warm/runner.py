@@ -11,7 +11,7 @@ from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
-from airflow_txlog.runners.warm.server import Lease, give_up, is_of_session, lease_session, offering_credentials
+from airflow_txlog.runners.warm.server import give_up, is_of_session, lease_session, offering_credentials
 
 
 class WarmRunner:
@@ -49,37 +49,25 @@ class WarmRunner:
 
     def _on_server(self, spec: JobSpec, log: Log) -> JobResult:
         lease = lease_session(spec.spark_conf, log, lambda: self._check(spec))
-        is_well = False
-        try:
-            result = self._in_session(lease, spec, log)
-            is_well = True
-            return result
-        except SparkUnavailable:
-            give_up(lease.place, lease.server)
-            raise
-        except JobError:
-            raise
-        except TxlogError:
-            # The job itself said what is wrong, and has put its session in order.
-            is_well = True
-            raise
-        finally:
-            lease.end(is_well=is_well)
-
-    def _in_session(self, lease: Lease, spec: JobSpec, log: Log) -> JobResult:
         target = ConnectTarget(
             url=lease.url, session_id=lease.slot.session_id, abandoned=lease.abandoned, is_pooled=True
         )
+        child = ChildProcessRunner(
+            (*JOB, "--session", "connect"),
+            target.environment(),
+            # A child that outlives this process still has the session.
+            files=(lease.slot.file,),
+        )
         # The server was started with the others.
         of_session = {name: value for name, value in spec.spark_conf.items() if is_of_session(name)}
-        with offering_credentials(lease.server, spec.storage_conn_id):
-            child = ChildProcessRunner(
-                (*JOB, "--session", "connect"),
-                target.environment(),
-                # A child that outlives this process still has the session.
-                files=(lease.slot.file,),
-            )
-            return self._in_child(child, spec.replace(spark_conf=of_session), log)
+        try:
+            with offering_credentials(lease.server, spec.storage_conn_id):
+                return self._in_child(child, spec.replace(spark_conf=of_session), log)
+        except SparkUnavailable:
+            give_up(lease.place, lease.server)
+            raise
+        finally:
+            lease.end(is_well=_has_put_its_session_in_order(child))
 
     def _in_child(self, child: ChildProcessRunner, spec: JobSpec, log: Log) -> JobResult:
         self._child = child
@@ -95,3 +83,14 @@ class WarmRunner:
                 f"The {spec.operation.name} job on {spec.table_uri} was stopped before it began.",
                 has_application_transaction=spec.application is not None,
             )
+
+
+def _has_put_its_session_in_order(child: ChildProcessRunner) -> bool:
+    """Whether the next job can have the session of the last one.
+
+    The job itself must have come to its end. One that was stopped has released its session, also where the table's log
+    shows its commit.
+    """
+    if child.answer is None or child.was_killed:
+        return False
+    return not isinstance(child.answer.typed_error(), JobError)

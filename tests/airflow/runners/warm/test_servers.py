@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import credentials
+from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.credentials import FOLDER, TOKEN, URL, Credentials, offer
+from airflow_txlog.engine import Table
 from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable
 from airflow_txlog.runners.warm import server as servers
 from airflow_txlog.runners.warm.folders import Process, Server, Slot, base_folder, try_lock
@@ -31,6 +33,7 @@ from airflow_txlog.runners.warm.server import (
     stop,
     stop_all,
 )
+from tests.airflow.appending import append_a_file
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
@@ -153,6 +156,22 @@ def test_a_session_whose_job_died_is_given_up_and_the_next_job_ends_it() -> None
     found = lease()
     assert found.abandoned == (died,)
     assert found.slot.session_id not in ("", died)
+
+
+def test_a_session_whose_job_was_stopped_after_its_commit_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The task succeeds, as the table's log shows its work; but a job that is stopped releases its session."""
+    stopped = (sys.executable, "-c", "raise SystemExit(143)")
+    monkeypatch.setattr("airflow_txlog.runners.warm.runner.JOB", stopped)
+    Table.create(str(tmp_path / "t"), pa.schema([("a", pa.bool_())]))
+    application = ApplicationTransaction(app_id="work", version=1)
+    spec = job_spec(
+        operation="delete", table_uri=str(tmp_path / "t"), arguments={"predicate": "a"}, application=application
+    )
+    append_a_file(spec)
+    assert WarmRunner().run(spec, log=print).status == "already_done"
+    assert len(lease().abandoned) == 1
 
 
 def test_a_session_is_not_free_while_the_child_of_a_dead_task_has_it() -> None:
