@@ -31,7 +31,7 @@ _NOISE = re.compile(
     | ^Using\sSpark's\sdefault\slog4j\sprofile
     | ^Setting\sdefault\slog\slevel\sto
     | ^To\sadjust\slogging\slevel
-    | ^Picked\sup\s(JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS)
+    | ^(NOTE:\s)?Picked\sup\s(JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS)
     | \bWARN\s+(NativeCodeLoader|Utils|SparkConf|MemoryManager|GarbageCollectionMetrics|SparkStringUtils|
                MetricsConfig|ProcfsMetricsGetter)\b
     """,

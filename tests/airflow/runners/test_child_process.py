@@ -18,7 +18,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConcurrentAppend, JobLost
 from airflow_txlog.runners import child_process
 from airflow_txlog.runners.child_process import ChildProcessRunner
-from airflow_txlog.runners.job_output import readable
+from airflow_txlog.runners.job_output import readable, shown
 from tests.helpers.specs import job_spec
 
 # What every child here starts with: its spec, read from the one argument.
@@ -299,6 +299,14 @@ def test_a_child_whose_task_was_killed_sees_the_end_of_its_input(tmp_path: Path,
 )
 def test_a_line_of_the_job_reaches_the_log_unless_it_is_noise(line: str, told: str | None) -> None:
     assert readable(line) == told
+
+
+@pytest.mark.parametrize(
+    "line", ["NOTE: Picked up JDK_JAVA_OPTIONS: -XX:MetaspaceSize=1m", "Picked up _JAVA_OPTIONS: -Xlog:disable"]
+)
+def test_the_options_that_a_jvm_picks_up_are_no_cause_of_anything(line: str) -> None:
+    """Each JVM names them when it starts. They may hold the words that failures are known by: Metaspace."""
+    assert shown(line) is None
 
 
 def test_a_progress_bar_never_swallows_a_line(tmp_path: Path, spec: JobSpec) -> None:
