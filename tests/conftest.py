@@ -35,14 +35,15 @@ DURATIONS_SHOWN = 16
 
 
 class ByFile(LoadScopeScheduling):
-    """One worker runs a whole file, so that what a module shares is made once; and one worker all of delta-spark.
+    """One worker runs a whole file, so that what a module shares is made once; one worker all of delta-spark; and one
+    all that a scheduler runs.
 
     Not by marks of groups: with this release of pytest, xdist does not see them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "delta-spark" if "delta_spark" in file else file
+        return next((shared for shared in ("delta_spark", "airflow/scheduled") if shared in file), file)
 
 
 @pytest.hookimpl(optionalhook=True)

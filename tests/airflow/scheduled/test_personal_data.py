@@ -1,0 +1,79 @@
+"""A person's address, given to tasks that succeed, fail, are killed and are cleared, is nowhere but in the rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.airflow.scheduled.deployment import Deployment
+from tests.airflow.scheduled.jobs import Lake, none_left
+from tests.helpers.depth import WHOLE
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600), pytest.mark.long("a whole Airflow over PostgreSQL")]
+
+PERSON = "mary.canary@home.example"
+SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("day", pa.date32())])
+WAYS = ["forget_by_keys", "forget_by_file", "forget_by_parameter"] if WHOLE else ["forget_by_keys"]
+POINTS = ("staging", "after") if WHOLE else ("after",)
+# Of an address, in whatever case and escaped however.
+TRACE = re.compile(rb"mary.{1,8}?canary|canary.{1,8}?home", re.IGNORECASE | re.DOTALL)
+
+
+def rows(*emails: str) -> list[dict[str, object]]:
+    """The person is between others: the least and greatest values of a file stand in the table's log."""
+    return [{"id": i, "email": email, "day": None} for i, email in enumerate(["aa", *emails, "zz"])]
+
+
+def test_a_person_is_in_no_log_database_xcom_commit_or_temporary_file(airflow: Deployment) -> None:
+    airflow.person.write_text(PERSON)
+    outside = airflow.person.parent
+    requests = outside / "requests.csv"
+    requests.write_text(f"{PERSON}\n")
+    data: set[Path] = set()
+    lakes = []
+
+    def lake_for(name: str) -> Lake:
+        lake = Lake(airflow, name, SCHEMA)
+        lake.append(rows(PERSON, PERSON))
+        data.update(lake.folder.glob("*.parquet"))
+        lakes.append(lake)
+        return lake
+
+    for dag_id in WAYS:
+        conf = {"requests": str(requests)}
+        # Killed while it stages and after its commit, then retried; cleared, and cleared again once the person is back.
+        for point in POINTS:
+            run = f"{dag_id}-{point}"
+            lake = lake_for(run)
+            lake.hold(point)
+            airflow.trigger(dag_id, run, table=lake.uri, **conf)
+            held = lake.held(point, dag_id, run)
+            held.kill("task")
+            lake.release(point)
+            assert airflow.wait(dag_id, [run]) == {run: "success"}
+            none_left(held)
+            assert lake.table.to_arrow(columns=["email"])["email"].to_pylist() == ["aa", "zz"]
+            before = set(lake.folder.glob("*.parquet"))
+            lake.append(rows(PERSON))
+            data.update(set(lake.folder.glob("*.parquet")) - before)
+            airflow.clear(dag_id, run, "forget")
+            assert airflow.wait(dag_id, [run]) == {run: "success"}
+            assert PERSON not in lake.table.to_arrow(columns=["email"])["email"].to_pylist()
+    lake = lake_for("forget_fails")
+    airflow.trigger("forget_fails", "fails", table=lake.uri)
+    assert airflow.wait("forget_fails", ["fails"]) == {"fails": "failed"}
+    assert {task["state"] for task in airflow.tasks("forget_fails")} == {"failed"}
+    assert lake.table.snapshot().version == 1
+
+    # Every task was given the person, and its log was written.
+    logs = [*(airflow.folder / "logs").rglob("attempt=*.log")]
+    assert len(logs) >= 3 * len(POINTS) * len(WAYS) + 5
+    dump = airflow.postgres.dump()
+    assert "forget_by_keys-after" in dump
+    traces = sorted(set(TRACE.findall(dump.encode())))
+    written = [path for path in airflow.folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    found = [path for path in written if path not in data and TRACE.search(path.read_bytes())]
+    assert (traces, [str(path) for path in found]) == ([], [])
