@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.airflow.scheduled.postgres import Postgres, ends_with_parent
+from tests.helpers.depth import WHOLE
 from tests.helpers.java import JAVA_OPTIONS
 from tests.helpers.paths import ROOT
 
@@ -31,7 +32,7 @@ COMPONENTS = {
     "dag-processor": ["dag-processor"],
 }
 # What is waited for takes seconds. A machine may be busy: this is when a test gives up.
-GIVE_UP_S = 1200
+GIVE_UP_S = 3000
 AT_ONCE = 8
 ENDED = ("success", "failed")
 
@@ -78,7 +79,12 @@ class Deployment:
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            # On a busy machine nothing is given up by the clock but what a test makes hang, which is by hand.
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120" if WHOLE else "600",
+            "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "600",
+            "CORE__DAGBAG_IMPORT_TIMEOUT": "600",
+            "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "600",
+            "WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
         return {
             **inherited,

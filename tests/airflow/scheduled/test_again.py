@@ -188,7 +188,7 @@ def test_backfill_that_reprocesses(airflow: Deployment) -> None:
     assert sorted(map(str, lake.table.to_arrow().to_pylist())) == rows
 
 
-@by_hand("Airflow gives up a worker after a minute")
+@by_hand("Airflow gives up a worker after two minutes")
 @pytest.mark.parametrize("point", ["staging", "after"])
 def test_two_copies_at_once(airflow: Deployment, point: str) -> None:
     """A worker stands still for so long that Airflow gives its task up and tries again; then it goes on."""
