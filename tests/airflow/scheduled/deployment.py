@@ -141,19 +141,21 @@ class Deployment:
         return (self.folder / "components" / f"{component}.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """End every process, whatever state it is in."""
-        for process in self._processes.values():
-            process.terminate()
-        deadline = time.monotonic() + 20
-        while any(process.poll() is None for process in self._processes.values()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        # What is left of them and of their tasks, the warm server's too: each has the folder in its environment.
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """End every process, whatever state it is in, and however the wait for them ends."""
+        try:
+            for process in self._processes.values():
+                process.terminate()
+            deadline = time.monotonic() + 20
+            while any(process.poll() is None for process in self._processes.values()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        finally:
+            # What is left of them and of their tasks, the warm server's too: each has the folder in its environment.
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.postgres.stop()
         for process in self._processes.values():
             process.wait(10)
-        self.postgres.stop()
 
     def processes(self) -> list[int]:
         """The living processes of the deployment, PostgreSQL's not among them."""
