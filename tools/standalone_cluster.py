@@ -41,13 +41,15 @@ class StandaloneCluster:
         workers: int = 2,
         worker_memory: str = "2g",
         environment: Mapping[str, str] | None = None,
+        apart: bool = False,
     ) -> None:
         """`folder`: for logs, and for what executors write, which is deleted at the end. `environment` is of all its
-        processes.
+        processes. `apart`: each worker has an address of its own, as if on a host of its own; for Linux.
         """
         self._environment = dict(environment or {})
         self._folder = folder
         self._workers = workers
+        self._apart = apart
         self._worker_memory = worker_memory
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = ""
@@ -108,16 +110,17 @@ class StandaloneCluster:
         for number in range(self._workers):
             options = ["--port", "0", "--cores", "1", "--memory", self._worker_memory]
             options += ["--work-dir", str(self._folder / "work" / str(number)), self.master]
-            self._run(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *options)
+            host = f"127.0.0.{2 + number}" if self._apart else "127.0.0.1"
+            self._run(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *options, host=host)
         self._wait(lambda: self.state()["aliveworkers"] == self._workers or None, "the workers did not register")
 
-    def _run(self, name: str, *command: str) -> Path:
+    def _run(self, name: str, *command: str, host: str = "127.0.0.1") -> Path:
         """Start a daemon of Spark; where it logs."""
         home = os.path.dirname(pyspark.__file__)
         environment = {
             **os.environ,
             "SPARK_HOME": home,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             # What executors inherit is the worker's environment: nothing of the package, and no keys.
@@ -129,7 +132,7 @@ class StandaloneCluster:
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [f"{home}/bin/spark-class", *command, "--host", "127.0.0.1", "--webui-port", "0"],
+                [f"{home}/bin/spark-class", *command, "--host", host, "--webui-port", "0"],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

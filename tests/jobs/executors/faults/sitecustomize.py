@@ -1,4 +1,4 @@
-"""Trouble for Spark's Python workers, which load this before anything else: they die or fail where they are told.
+"""Trouble for Spark's Python workers, which load this before anything else: they die, fail or wait where they are told.
 
 An order is an empty file `<point>.<how>` in the folder TXLOG_FAULTS. The first task to come by the point claims the
 order by renaming it, and obeys; every other attempt goes on as if nothing were. Standard library alone.
@@ -16,7 +16,7 @@ TARGET = "airflow_txlog.datafiles.tasks.scan_and_write"
 
 def obey(point):
     folder = os.environ.get("TXLOG_FAULTS", "")
-    for how in ("kill", "fail"):
+    for how in ("kill", "fail", "wait"):
         order = os.path.join(folder, f"{point}.{how}")
         try:
             os.rename(order, order + ".obeyed")
@@ -24,7 +24,10 @@ def obey(point):
             continue
         if how == "kill":
             os.kill(executor(), signal.SIGKILL)
+        if how != "fail":
+            # Spark ends a waiting attempt when another one of its task has succeeded.
             time.sleep(60)
+            return
         raise RuntimeError("ordered to fail")
 
 
