@@ -49,9 +49,9 @@ lint: venv ## ruff check, ruff format --check, mypy --strict
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy airflow_txlog
 
-bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete merge" SCALE=0.1 ROUNDS=5
+bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete merge" SCALE=0.1 ROUNDS=5 WORKERS=2
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/with_stores.sh --only s3 $(PYTHON) -m tests.benchmarks $(if $(CASES),--cases $(CASES)) $(if $(SCALE),--scale $(SCALE)) \
-	    $(if $(ROUNDS),--rounds $(ROUNDS))
+	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(WORKERS),--workers $(WORKERS))
 
 lock: ## write constraints.txt anew from a clean environment
 	@tools/lock.sh

@@ -75,10 +75,12 @@ S3_ROWS = 0.25
 class Bench:
     """What the cases share: where they work, how large they are, and one Spark session for those that need it."""
 
-    def __init__(self, folder: Path, scale: float, rounds: int) -> None:
+    def __init__(self, folder: Path, scale: float, rounds: int, workers: int = 0) -> None:
+        """`workers`: how many of a cluster's workers, of one core each, a Spark has; 0: none, it has this process."""
         self.folder = folder
         self.scale = scale
         self.rounds = rounds
+        self.workers = workers
         self._spark: SparkSession | None = None
         self._open = contextlib.ExitStack()
 
@@ -94,19 +96,39 @@ class Bench:
                     "spark.driver.memory": "4g",
                     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
                     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+                    **self._on_cluster,
                 }
             )
         return self._spark
+
+    @cached_property
+    def _on_cluster(self) -> dict[str, str]:
+        """The settings by which a Spark works on the cluster: it holds its workers until it ends, so each of the two
+        that a case may have, ours and delta-spark's, has its own."""
+        if not self.workers:
+            return {}
+        from tools.standalone_cluster import StandaloneCluster
+
+        started = StandaloneCluster(self.folder / "cluster", workers=2 * self.workers, worker_memory="3g")
+        cluster = self._open.enter_context(started)
+        return {
+            "spark.master": cluster.master,
+            "spark.cores.max": str(self.workers),
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "2g",
+        }
 
     @cached_property
     def delta_spark(self) -> DeltaSpark | None:
         """A warm delta-spark for all cases that have it as a peer, until `close`; None where its jars are not there."""
         from tests.helpers.delta_spark import AT_FULL_SPEED, jars, running
 
-        return self._open.enter_context(running(AT_FULL_SPEED)) if jars() else None
+        return self._open.enter_context(running({**AT_FULL_SPEED, **self._on_cluster})) if jars() else None
 
     def close(self) -> None:
         """End what runs beside us."""
+        if self._spark is not None and self.workers:
+            self._spark.stop()
         self._open.close()
 
     def run(self, case: str) -> list[dict[str, Any]]:
@@ -436,19 +458,20 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES], default=list(CASES))
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up; 0 for it alone")
+    parser.add_argument("--workers", type=int, default=0, help="of a Spark cluster on loopback, a core each; 0: none")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="where the tables are made")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json", help="where the lines are kept")
     options = parser.parse_args()
 
     if has_server():
         set_keys()
-    bench = Bench(options.folder, options.scale, options.rounds)
+    bench = Bench(options.folder, options.scale, options.rounds, options.workers)
     options.folder.mkdir(parents=True, exist_ok=True)
     lines = []
     with contextlib.closing(bench):
         for case in [each for asked in options.cases for each in (HEAVY_CASES if asked == HEAVY else (asked,))]:
             for line in bench.run(case):
-                lines.append(json.dumps(line))
+                lines.append(json.dumps(line | ({"workers": options.workers} if options.workers else {})))
                 print(lines[-1], flush=True)
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text("\n".join(lines) + "\n")
