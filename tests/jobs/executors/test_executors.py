@@ -2,7 +2,8 @@
 
 One Spark `local-cluster` runs all scenarios, one after the other, each on a table of its own. Trouble is ordered for
 one task attempt (`executors/faults`); a file that it had written is an orphan, and must be in no commit. Speculation
-needs executors on two hosts; what two attempts of one task do is in tests/datafiles/tasks/test_attempts.py.
+needs executors on two hosts (tests/cluster/test_moving_executors.py); what two attempts of one task do is in
+tests/datafiles/tasks/test_attempts.py.
 """
 
 from __future__ import annotations

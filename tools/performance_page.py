@@ -1,0 +1,100 @@
+"""Puts the figures of a run of `make bench` into docs/performance.md, as a table, and draws docs/performance.svg.
+
+`python tools/performance_page.py [FILE ...]`, build/bench.json by default: a line of JSON for each case and peer. Of a
+case that several files have, the last counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, CHART = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.svg"
+TABLE = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
+COLOURS = {"pyspark": "#4878a8", "pyspark-antijoin": "#86aed4", "deltalake": "#d98841", "delta-spark": "#6a9f58"}
+PEERS = tuple(COLOURS)
+# The chart's width, its left margin, the height of a bar, and the ratios at its edges.
+WIDTH, LEFT, BAR, LOW, HIGH = 860, 190, 11, 1 / 16, 4.0
+
+
+def compared(lines: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each case the line of each peer that the page shows, in the order of the run."""
+    cases: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in lines:
+        if line.get("peer") in PEERS and line.get("ratio_by_round"):
+            cases.setdefault(str(line["case"]), {})[str(line["peer"])] = line
+    return cases
+
+
+def table(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """A row for each case: our seconds, and ours divided by each peer's."""
+    rows = [f"| case | ours, s | {' | '.join(f'of {peer}' for peer in PEERS)} |", "|---|" + "---|" * (len(PEERS) + 1)]
+    for case, peers in cases.items():
+        ours = next(iter(peers.values()))["ours_s"]
+        ratios = [f"{peers[peer]['ratio_by_round']:.2f}" if peer in peers else "" for peer in PEERS]
+        rows.append(f"| {case} | {ours:.3g} | {' | '.join(ratios)} |")
+    return "\n".join(rows)
+
+
+def chart(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """A bar for each case and peer on a scale of powers of two; left of the line at 1 we are faster."""
+
+    def at(ratio: float) -> float:
+        share = (math.log2(min(max(ratio, LOW), HIGH)) - math.log2(LOW)) / (math.log2(HIGH) - math.log2(LOW))
+        return LEFT + share * (WIDTH - LEFT - 60)
+
+    parts, y = [], 30
+    for case, peers in cases.items():
+        middle = f"{y + BAR * len(peers) / 2 + 4:.0f}"
+        parts.append(f'<text x="{LEFT - 10}" y="{middle}" text-anchor="end">{escape(case)}</text>')
+        for peer, line in peers.items():
+            ratio = float(line["ratio_by_round"])
+            start, end = sorted((at(1.0), at(ratio)))
+            size = f'x="{start:.1f}" y="{y}" width="{max(end - start, 1):.1f}" height="{BAR - 2}"'
+            title = f"<title>{escape(case)}, {peer}: {ratio:.2f}</title>"
+            parts.append(f'<rect {size} fill="{COLOURS[peer]}">{title}</rect>')
+            y += BAR
+        y += 8
+    for power in range(int(math.log2(LOW)), int(math.log2(HIGH)) + 1):
+        x, name = at(2.0**power), f"1/{2**-power}" if power < 0 else str(2**power)
+        stroke = "#333" if power == 0 else "#ddd"
+        parts.insert(0, f'<line x1="{x:.1f}" y1="22" x2="{x:.1f}" y2="{y}" stroke="{stroke}"/>')
+        parts.append(f'<text x="{x:.1f}" y="16" text-anchor="middle">{name}</text>')
+    for number, peer in enumerate(PEERS):
+        x = LEFT + 150 * number
+        parts.append(f'<rect x="{x}" y="{y + 8}" width="10" height="10" fill="{COLOURS[peer]}"/>')
+        parts.append(f'<text x="{x + 15}" y="{y + 17}">of {peer}</text>')
+    size = f'width="{WIDTH}" height="{y + 28}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
+
+
+def machine() -> str:
+    """Where the figures were taken, in one line."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    names = ("pyspark", "pyarrow", "deltalake")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    python = platform.python_version()
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, Python {python}; {versions}."
+
+
+def main(files: list[Path]) -> None:
+    cases: dict[str, dict[str, dict[str, Any]]] = {}
+    for file in files:
+        cases |= compared([json.loads(line) for line in file.read_text().splitlines()])
+    figures = f"{machine()}\n\n{table(cases)}\n"
+    PAGE.write_text(TABLE.sub(lambda match: f"{match[1]}{figures}{match[2]}", PAGE.read_text()))
+    CHART.write_text(chart(cases))
+
+
+if __name__ == "__main__":
+    main([Path(name) for name in sys.argv[1:]] or [ROOT / "build" / "bench.json"])
