@@ -103,7 +103,9 @@ def run_in_session(
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return result
-    result = run_job(spec, spark, log=say, start=None if session == NO_SESSION else start)
+    result = run_job(
+        spec, spark, log=say, start=None if session == NO_SESSION else start, is_spark_here=session == "local"
+    )
     for each in started:
         with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
             each.stop()

@@ -163,6 +163,8 @@ class JobContext(LogContext):
     """The author's texts, with the current time fixed."""
     parallelism: int
     """How many tasks run at once."""
+    is_spark_here: bool = True
+    """Whether Spark reads this machine's disk."""
     bytes_allowed: int = 0
     bytes_planned: int = 0
     """The most that was read at once without Spark."""
@@ -189,11 +191,14 @@ class JobContext(LogContext):
 
     @property
     def is_ansi(self) -> bool:
-        """Whether a cast that does not fit fails, as far as this job's own settings say where there is no Spark."""
-        name, default = "spark.sql.ansi.enabled", "true"
+        """Whether a cast that does not fit fails."""
+        return self.setting("spark.sql.ansi.enabled", "true").lower() == "true"
+
+    def setting(self, name: str, default: str) -> str:
+        """A setting of the session; where there is none, what this job's own settings say."""
         if self.session is None:
-            return self.spec.spark_conf.get(name, default).lower() == "true"
-        return self.session.conf.get(name, default) == "true"
+            return self.spec.spark_conf.get(name, default)
+        return str(self.session.conf.get(name, default))
 
     def check_small(self, sizes: Sequence[int]) -> None:
         """Raises NeedsSpark where a job that is tried without is to read files of these sizes, and they are many."""

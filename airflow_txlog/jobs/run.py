@@ -39,14 +39,20 @@ StartSpark = Callable[[], "SparkSession"]
 
 
 def run_job(
-    spec: JobSpec, spark: SparkSession | None, *, log: Log | None = None, start: StartSpark | None = None
+    spec: JobSpec,
+    spark: SparkSession | None,
+    *,
+    log: Log | None = None,
+    start: StartSpark | None = None,
+    is_spark_here: bool = True,
 ) -> JobResult:
     """Run the job, and put its result at `spec.result_uri` where there is one.
 
     `spark`: a session that runs nothing else meanwhile, best one of `session.local_session`: the source's views are
     made in it and dropped. Without it a job that may spare Spark is tried without, and where it needs Spark, `start`
     gives the session; without that too, the result is an error with the fact `needs_spark`, and nothing was staged.
-    `log` gets lines for people.
+    `is_spark_here`: that session reads this machine's disk, so that a path means the same without it. `log` gets lines
+    for people.
 
     Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result cannot be put
     where it belongs.
@@ -55,7 +61,7 @@ def run_job(
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
     try:
-        result = _run(spec, spark, start, say, contexts)
+        result = _run(spec, spark, start, is_spark_here, say, contexts)
     except Exception as error:
         result = _failed(spec, contexts[-1] if contexts else None, error, say)
     # The result first: what was committed must reach the operator, whatever becomes of a line for people.
@@ -67,7 +73,12 @@ def run_job(
 
 
 def _run(
-    spec: JobSpec, spark: SparkSession | None, start: StartSpark | None, say: Log, contexts: list[LogContext]
+    spec: JobSpec,
+    spark: SparkSession | None,
+    start: StartSpark | None,
+    is_spark_here: bool,
+    say: Log,
+    contexts: list[LogContext],
 ) -> JobResult:
     """The result of a job that succeeds. What it began with is added to `contexts`."""
     table = Table.at(spec.table_uri, Access.of(spec), strict_writers=spec.strict_writers)
@@ -78,7 +89,7 @@ def _run(
     check_reachable(table.uri)
     if spark is None:
         try:
-            return _run_without(spec, table, say, contexts)
+            return _run_without(spec, table, is_spark_here, say, contexts)
         except NeedsSpark as needed:
             if start is None:
                 raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
@@ -93,13 +104,14 @@ def _run(
         return _run_rows(job)
 
 
-def _run_without(spec: JobSpec, table: Table, say: Log, contexts: list[LogContext]) -> JobResult:
+def _run_without(spec: JobSpec, table: Table, is_spark_here: bool, say: Log, contexts: list[LogContext]) -> JobResult:
     """The result of the job by this process alone. Raises NeedsSpark, and then nothing is staged."""
     if not spec.operation.may_spare_spark:
         raise NeedsSpark("the job evaluates SQL, or reads what only Spark reads")
     if not _is_known_zone(spec.time_zone):
         raise NeedsSpark(f"whether there is a time zone {spec.time_zone!r} is for it to say")
     job = begin_job(spec, None, table, say)
+    job.is_spark_here = is_spark_here
     contexts.append(job)
     result = _run_rows(job)
     say(

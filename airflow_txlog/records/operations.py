@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.records.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
 from airflow_txlog.records.clauses import AnyClause, InsertClause
 from airflow_txlog.records.fields import (
@@ -23,9 +24,14 @@ from airflow_txlog.records.fields import (
     Version,
 )
 from airflow_txlog.records.refusals import want
-from airflow_txlog.records.sources import AnyKeys, KeyValues, TableView
+from airflow_txlog.records.sources import AnyKeys, AnySource, FileView, KeySource, KeyValues, TableView
 
 _JOBS = "airflow_txlog.jobs.operations"
+
+
+def _is_on_disk(source: AnySource) -> bool:
+    """Whether a source is files on a disk. Of which machine, the Spark that reads them decides."""
+    return isinstance(source, FileView) and any(scheme_of(path) == LOCAL for path in source.paths)
 
 
 @register
@@ -56,6 +62,15 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         possible = self.on_conflict != "fail" or self.mode != "append"
         want("arguments.on_conflict", possible, '"replan" in mode "append", which reads nothing', self.on_conflict)
 
+    @property
+    def may_spare_spark(self) -> bool:
+        """Of Parquet files Arrow may read what Spark would."""
+        return isinstance(self.source, FileView) and self.source.may_be_plain and self.replace_where is None
+
+    @property
+    def likely_spares_spark(self) -> bool:
+        return self.may_spare_spark and not _is_on_disk(self.source)
+
 
 @register
 class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
@@ -82,11 +97,14 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
     def may_spare_spark(self) -> bool:
         """A predicate may be about partition columns alone, in a form that Spark need not judge."""
         keys = self.keys
-        return keys is None or isinstance(keys, KeyValues) or isinstance(keys.source, TableView)
+        if keys is None or isinstance(keys, KeyValues) or isinstance(keys.source, TableView):
+            return True
+        return isinstance(keys.source, FileView) and keys.source.may_be_plain
 
     @property
     def likely_spares_spark(self) -> bool:
-        return self.may_spare_spark and self.predicate is None
+        of_disk = isinstance(self.keys, KeySource) and _is_on_disk(self.keys.source)
+        return self.may_spare_spark and self.predicate is None and not of_disk
 
 
 @register

@@ -52,6 +52,11 @@ class FileView(Part, frozen=True, kw_only=True):
         """The paths, also where there is only one."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether Arrow may read what Spark would: Parquet, with the columns and types that the files have."""
+        return self.format == "parquet" and self.schema is None
+
 
 View = Annotated[TableView | FileView, Meta(description="`table`, or `format` and `path`")]
 

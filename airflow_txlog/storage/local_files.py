@@ -196,6 +196,21 @@ def stat_linked(path: str) -> os.stat_result | None:
         return None
 
 
+def names_below(path: str) -> Iterator[tuple[str, bool]]:
+    """The names in and below a folder at an absolute path, each with whether it is neither a folder nor a regular file.
+
+    Of what is no folder, nothing. A folder behind a link is not looked into. Raises OSError for one that cannot be.
+    """
+    pending = [path] if os.path.isdir(path) else []
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder:
+                    pending.append(entry.path)
+                yield entry.name, not (is_folder or entry.is_file(follow_symlinks=False))
+
+
 def delete(root: str, path: str) -> None:
     """Delete one file below `root`, or the link itself where it is one. Raises OutsideTable, FileNotFoundError."""
     with parent(root, path) as (directory, name):

@@ -1,9 +1,10 @@
 """A whole task: a fresh Python process that runs one job and ends. Its seconds on the clock, and its memory.
 
-Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `checkpoint` a CHECKPOINT: they start no
-Spark; `child-spark` is the child process that is made to. `start_s` is what a runner needs once for all tasks of a
-machine: a warm server's start with its first job. Memory is the most that the processes of the task held at one look,
-in all; a server that other tasks share is apart (`server_mb`), and so are the executors of a cluster.
+Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `append` an append of a Parquet file of
+10,000 rows, `checkpoint` a CHECKPOINT: they start no Spark; `child-spark` is the child process that is made to.
+`start_s` is what a runner needs once for all tasks of a machine: a warm server's start with its first job. Memory is
+the most that the processes of the task held at one look, in all; a server that other tasks share is apart
+(`server_mb`), and so are the executors of a cluster.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
@@ -38,10 +40,12 @@ WORKS = {
     "delete": RUNNERS,
     "merge": RUNNERS,
     "keys": ("child", "child-spark", "warm", "submit"),
+    "append": ("child", "child-spark"),
     "checkpoint": ("child",),
 }
 _LOOK_S = 0.1
 _FILES, _ROWS = 3, 1_000
+_APPENDED = 10_000
 
 
 def measure_task(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
@@ -80,6 +84,7 @@ def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict
             "rounds": rounds,
         }
         shutil.rmtree(table.uri.removeprefix("file://"))
+        shutil.rmtree(f"{table.uri.removeprefix('file://')}-input", ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -106,10 +111,27 @@ def _table(folder: Path) -> Table:
     return make_table(folder, *(pa.table({"id": pa.array(each, pa.int64()), "n": list(each)}) for each in ids))
 
 
+def _input(table: Path) -> Path:
+    """A folder beside the table's with the file that is appended to it."""
+    folder = table.parent / f"{table.name}-input"
+    folder.mkdir(exist_ok=True)
+    ids = pa.array(range(_APPENDED), pa.int64())
+    pq.write_table(pa.table({"id": ids, "n": ids}), folder / "a.parquet")
+    return folder
+
+
 def _spec(work: str, table: Table, number: int) -> JobSpec:
     arguments: dict[str, Any] = {"predicate": "id = :id", "parameters": {"id": number}}
     if work == "checkpoint":
         return job_spec(operation=work, table_uri=table.uri)
+    if work == "append":
+        view = {"format": "parquet", "path": str(_input(Path(table.uri.removeprefix("file://"))))}
+        return job_spec(
+            operation="write",
+            table_uri=table.uri,
+            arguments={"source": view},
+            application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
+        )
     if work == "keys":
         return job_spec(
             operation="delete",

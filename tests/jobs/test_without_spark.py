@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -49,13 +50,24 @@ def needs(spec: JobSpec) -> str:
 
 
 @pytest.mark.parametrize(
-    ("operation", "arguments"), [("delete", by_keys(3)), ("checkpoint", {}), ("truncate", {}), ("vacuum", {})]
+    ("operation", "arguments"),
+    [
+        ("delete", by_keys(3)),
+        ("checkpoint", {}),
+        ("truncate", {}),
+        ("vacuum", {}),
+        ("write", {"source": {"format": "parquet", "path": "{folder}/in"}, "schema_evolution": True}),
+    ],
 )
 def test_a_small_job_imports_neither_pyspark_nor_pandas(
     tmp_path: Path, operation: str, arguments: dict[str, Any]
 ) -> None:
     table = make_table(tmp_path / "t", rows(10))
-    result, imported = in_process(spec_of(table, operation, arguments=arguments), "none", tmp_path)
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows(2), tmp_path / "in" / "a.parquet")
+    named = json.loads(json.dumps(arguments).replace("{folder}", str(tmp_path)))
+    # A Spark of its own, which it would start if it needed one.
+    result, imported = in_process(spec_of(table, operation, arguments=named), "local", tmp_path)
     assert result["status"] == "committed", result
     assert imported == "[]"
 
@@ -101,7 +113,7 @@ def test_a_delete_of_whole_partitions_needs_no_spark(tmp_path: Path) -> None:
     assert ids(table) == []
 
 
-def test_the_keys_of_a_table_need_no_spark_and_those_of_files_do(tmp_path: Path) -> None:
+def test_the_keys_of_a_table_need_no_spark_and_those_of_a_query_do(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(10))
     asked = make_table(
         tmp_path / "asked", pa.table({"n": [3, 4, 4, 77], "day": ["a", "a", "b", "b"]}), partition_by=["day"]
@@ -110,7 +122,7 @@ def test_the_keys_of_a_table_need_no_spark_and_those_of_files_do(tmp_path: Path)
     result = committed(run_job(spec_of(table, arguments={"predicate": None, "keys": source}), None))
     assert [result.metrics[name] for name in ("numKeysGiven", "numKeys", "numKeysMatched")] == [4, 3, 2]
     assert ids(table) == [0, 1, 2, 5, 6, 7, 8, 9]
-    source["source"] = {"format": "parquet", "path": str(tmp_path / "keys.parquet")}
+    source["source"] = {"sql": "SELECT 1"}
     assert "evaluates SQL" in needs(spec_of(table, arguments={"predicate": None, "keys": source}))
 
 

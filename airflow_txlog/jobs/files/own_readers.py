@@ -24,11 +24,20 @@ from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encodin
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.footer_schemas import orc_schema, parquet_schema
-from airflow_txlog.jobs.files.partition_folders import Values, partition_types
+from airflow_txlog.jobs.files.partition_folders import partition_types
 from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
-from airflow_txlog.jobs.files.source_listing import Lookup, SourceFile, SourceFiles, list_source
+from airflow_txlog.jobs.files.source_listing import (
+    LOOKUP_OPTIONS,
+    WITHOUT_EFFECT,
+    SourceFile,
+    SourceFiles,
+    Values,
+    is_true,
+    options_of,
+    refused,
+)
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, spark_schema, without_metadata
 from airflow_txlog.records import FileView
 
 # Each partition of a CSV or JSON source is a part of Spark's plan.
@@ -39,61 +48,7 @@ TEXT_PIECE_BYTES = 16 * 1024 * 1024
 FIRST_SPARK_FOR_TEXT = (4, 2)
 LINES = spark_schema(LINE_SCHEMA)
 
-# Options by their names in small letters. Those that look for files are ours, those of the parsers Spark's.
-_LOOKUP = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
-_TEXT = """mode columnnameofcorruptrecord dateformat timestampformat timestampntzformat locale timezone
-    enabledatetimeparsingfallback multiline linesep encoding charset"""
-_CSV = """sep delimiter quote escape chartoescapequoteescaping comment header inferschema preferdate emptyvalue
-    nullvalue nanvalue positiveinf negativeinf ignoreleadingwhitespace ignoretrailingwhitespace maxcolumns
-    maxcharspercolumn inputbuffersize unescapedquotehandling"""
-_JSON = """primitivesasstring prefersdecimal allowcomments allowunquotedfieldnames allowsinglequotes
-    allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter allowunquotedcontrolchars
-    dropfieldifallnull infertimestamp"""
-_PARSED: dict[str, frozenset[str]] = {
-    "csv": frozenset(f"{_TEXT} {_CSV}".split()),
-    "json": frozenset(f"{_TEXT} {_JSON}".split()),
-    "parquet": frozenset(),
-    "orc": frozenset(),
-}
-# Options of which these values change nothing here.
-_WITHOUT_EFFECT = {
-    "mergeschema": ("false",),
-    "ignorecorruptfiles": ("false",),
-    "ignoremissingfiles": ("false",),
-    "enforceschema": ("true",),
-    "samplingratio": ("1", "1.0"),
-    "datetimerebasemode": ("exception", "corrected"),
-    "int96rebasemode": ("exception", "corrected"),
-}
-# Settings of a session of which another value changes what Spark reads.
-_SETTINGS = {
-    "parquet": {
-        "spark.sql.parquet.mergeSchema": "false",
-        "spark.sql.parquet.binaryAsString": "false",
-        "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
-        "spark.sql.legacy.parquet.nanosAsLong": "false",
-        "spark.sql.files.ignoreCorruptFiles": "false",
-    },
-    "orc": {"spark.sql.orc.mergeSchema": "false", "spark.sql.files.ignoreCorruptFiles": "false"},
-    "csv": {"spark.sql.files.ignoreCorruptFiles": "false"},
-    "json": {"spark.sql.files.ignoreCorruptFiles": "false"},
-}
 _FILE_FUNCTIONS = re.compile(r"\binput_file_(?:name|block_start|block_length)\b", re.IGNORECASE)
-
-
-def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles:
-    """The files of a view; nothing of them is read yet.
-
-    Raises InvalidJobSpec (`argument`) for options that cannot be honoured, and as `list_source`.
-    """
-    check_honoured(context, view, argument)
-    options = _options_of(view)
-    lookup = Lookup(
-        name_glob=options.get("pathglobfilter"),
-        recurses=_is_true(options, "recursivefilelookup"),
-        base=options.get("basepath"),
-    )
-    return list_source(view.paths, context.store.access, lookup, argument)
 
 
 def read_files(
@@ -116,7 +71,7 @@ def read_files(
             "Nothing was changed.",
             argument=argument,
         )
-    source = _Read(context=context, view=view, options=_options_of(view), argument=argument, found=found, types=types)
+    source = _Read(context=context, view=view, options=options_of(view), argument=argument, found=found, types=types)
     return source.columns(given) if view.format in ("parquet", "orc") else (source.texts(given), None)
 
 
@@ -129,34 +84,6 @@ def check_no_file_functions(sql: str, argument: str) -> None:
             "store, which this package reads. Read the folders of interest as views of their own. Nothing was read.",
             argument=argument,
         )
-
-
-def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
-    """Raises InvalidJobSpec (`argument`) for an option or a setting under which Spark reads files in another way."""
-    options = _options_of(view)
-    for name, value in options.items():
-        if name in ("compression", "codec"):
-            continue  # of writers
-        if name not in _PARSED[view.format] | _LOOKUP and value.lower() not in _WITHOUT_EFFECT.get(name, ()):
-            raise _refused(argument, f"the option {name}={value}", "Leave it out")
-    if view.format == "csv" and _is_true(options, "multiline"):
-        raise _refused(argument, "CSV with multiLine", "Have the files written without line ends inside of values")
-    for name, value in _SETTINGS[view.format].items():
-        if str(context.spark.conf.get(name, value)).lower() != value:
-            raise _refused(argument, f"the setting {name}", f"Set it to {value}")
-
-
-def _refused(argument: str, what: str, advice: str) -> InvalidJobSpec:
-    return InvalidJobSpec(
-        f"{argument}: files in an object store are read by this package and not by Spark, and {what} cannot be "
-        f"honoured. {advice}, or copy the files to a disk that Spark's workers share. Nothing was read.",
-        argument=argument,
-    )
-
-
-def _options_of(view: FileView) -> dict[str, str]:
-    """The options by their names in small letters: Spark goes by no case."""
-    return {name.lower(): value for name, value in view.options.items()}
 
 
 def _given(context: JobContext, ddl: str) -> StructType:
@@ -172,10 +99,6 @@ def _as_partition(text: Column, field: StructField) -> Column:
 def _nullable(text: str | None) -> Column:
     """A constant that Spark takes for one that may be null, as it does with what folders say."""
     return F.nullif(F.lit(text), F.lit(None).cast("string"))
-
-
-def _is_true(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "false").lower() == "true"
 
 
 class _Read:
@@ -239,8 +162,9 @@ class _Read:
                 argument=self._argument,
             )
         if self._view.format == "orc":
-            return orc_schema(self._found.store, self._files[0].path, self._argument)
-        return parquet_schema(self._found.store, min(file.path for file in self._files), self._argument)
+            return as_spark_schema(orc_schema(self._found.store, self._files[0].path, self._argument))
+        first = min(file.path for file in self._files)
+        return as_spark_schema(parquet_schema(self._found.store, first, self._argument))
 
     def _with_partitions(self, schema: StructType, *, is_given: bool) -> list[tuple[StructField, str | None]]:
         """The columns of the files and those of their folders, in Spark's order; beside these their folders' name."""
@@ -264,7 +188,7 @@ class _Read:
         """Rows of CSV or JSON files, whose lines Spark parses."""
         if tuple(map(int, pyspark.__version__.split(".")[:2])) < FIRST_SPARK_FOR_TEXT:
             what = f"{self._view.format} by PySpark {pyspark.__version__}"
-            raise _refused(self._argument, what, "Install PySpark 4.2 or later")
+            raise refused(self._argument, what, "Install PySpark 4.2 or later")
         by_values: dict[Values, list[SourceFile]] = {}
         # Spark names the columns by the first line of its first task, which begins with the largest file.
         files = sorted(self._files, key=lambda file: -file.size_bytes)
@@ -272,13 +196,13 @@ class _Read:
             by_values.setdefault(file.values, []).append(file)
         if len(by_values) > MAX_TEXT_PARTITIONS:
             what = f"{self._view.format} in {len(by_values)} partition folders (at most {MAX_TEXT_PARTITIONS})"
-            raise _refused(self._argument, what, "Name fewer folders, or set recursiveFileLookup=true")
+            raise refused(self._argument, what, "Name fewer folders, or set recursiveFileLookup=true")
         text = self._text_format()
         schema = given
         if schema is None:
             schema = self._parsed(self._reader(), self._lines(files, text)).schema
         # The header of each file is taken away with its lines: Spark would look for the first one's in all of them.
-        has_header = self._view.format == "csv" and _is_true(self._options, "header")
+        has_header = self._view.format == "csv" and is_true(self._options, "header")
         text = replace(text, drops_header=has_header)
         columns = self._with_partitions(schema, is_given=given is not None)
         in_files = StructType([f for f, folder in columns if folder is None]) if given is not None else schema
@@ -299,7 +223,7 @@ class _Read:
         return reduce(DataFrame.union, frames)
 
     def _reader(self, **more: str) -> DataFrameReader:
-        left_out = _LOOKUP | {"encoding", "charset", "multiline", *_WITHOUT_EFFECT, *more}
+        left_out = LOOKUP_OPTIONS | {"encoding", "charset", "multiline", *WITHOUT_EFFECT, *more}
         own = {name: value for name, value in self._options.items() if name not in left_out}
         return self._context.spark.read.options(**own, **(more if self._view.format == "csv" else {}))
 
@@ -318,17 +242,17 @@ class _Read:
         asked = options.get("encoding", options.get("charset", "UTF-8"))
         encoding, line_end = encoding_named(asked), options.get("linesep")
         if encoding is None:
-            raise _refused(self._argument, f"the encoding {asked}", "Have the files written in UTF-8")
+            raise refused(self._argument, f"the encoding {asked}", "Have the files written in UTF-8")
         if line_end is not None and line_end != "\r\n" and not (len(line_end) == 1 and line_end.isascii()):
-            raise _refused(self._argument, "a lineSep of several characters", "Leave it out")
+            raise refused(self._argument, "a lineSep of several characters", "Leave it out")
         for file in self._files:
             if file.path.rpartition(".")[2] in OTHER_CODECS:
-                raise _refused(self._argument, f"the compression of {file.path}", "Have it compressed with gzip")
+                raise refused(self._argument, f"the compression of {file.path}", "Have it compressed with gzip")
         is_csv = self._view.format == "csv"
         return TextFormat(
             encoding=encoding,
             line_end=line_end,
             drops_blank=is_csv,
             comment=(options.get("comment") or None) if is_csv else None,
-            is_whole=_is_true(options, "multiline"),
+            is_whole=is_true(options, "multiline"),
         )

@@ -1,4 +1,4 @@
-"""Partition columns in the folders of a source's files: `day=2024-01-01/country=NO`, with the types that Spark infers.
+"""The types that Spark infers for partition columns in the folders of a source's files: `day=2024-01-01/country=NO`.
 
 Spark's own inference reads a folder's name as the first of a row of types that can take it. Here are the spellings that
 writers use; the invariant: a name that Spark might read in another way than this module is refused, and the author
@@ -24,12 +24,8 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.files.source_listing import Values
 
-Values = tuple[tuple[str, str | None], ...]
-"""Names and values of the partition columns of one folder, from the top down."""
-
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FRACTION = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -40,21 +36,6 @@ _DOUBTFUL = re.compile(
     r"|[+-]?\d+-\d{1,2}-\d{1,2}(?: \d.*|T.*:.*)?|\d{1,2}:\d.*",
     re.DOTALL,
 )
-
-
-def values_in(folder: str) -> Values:
-    """The partition values of files in a folder, by its path below the base.
-
-    `sub` below the last `name=value` is passed over; what stands above a folder without a value is none.
-    """
-    found: list[tuple[str, str | None]] = []
-    for part in reversed(folder.split("/")):
-        name, equals, value = part.partition("=")
-        if equals and name and value:
-            found.append((_unescaped(name), None if value == _NULL else _unescaped(value)))
-        elif found:
-            break
-    return tuple(reversed(found))
 
 
 def partition_types(
@@ -123,7 +104,3 @@ def _kind(text: str) -> type[DataType] | None:
             return None
         return DateType if _DATE.fullmatch(text) else TimestampType
     return None if _DOUBTFUL.fullmatch(text) else StringType
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)

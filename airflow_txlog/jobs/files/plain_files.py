@@ -1,39 +1,64 @@
 """A source that is Parquet files as they are: read by Arrow in the task that writes its rows, so that no row goes
-through the JVM.
+through the JVM; and without Spark, where there is none.
 
-Spark says which files there are and what their columns are; it reads none of their rows. The invariant: the rows are
-those that Spark would read. Where that is not certain of every file, Spark reads them all.
+With a Spark it says which files there are and what their columns are; it reads none of their rows. The invariant: the
+rows are those that Spark would read. Where that is not certain of every file, Spark reads them all.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType
 
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
-from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
+from airflow_txlog.engine.table.schema.types import walk_fields
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.footer_schemas import NotSpark, schema_of_footer
-from airflow_txlog.jobs.files.own_readers import check_honoured
-from airflow_txlog.jobs.files.scan import bins_for, plan_of
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
+from airflow_txlog.jobs.files.source_files import check_no_table
+from airflow_txlog.jobs.files.source_listing import SourceFiles, check_honoured, find_files, fixed_part
+from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.jobs.sql.schemas import without_metadata
-from airflow_txlog.locations import LOCAL
+from airflow_txlog.locations import LOCAL, local_path, scheme_of
 from airflow_txlog.records import FileView
 from airflow_txlog.storage import Store, open_store
+from airflow_txlog.storage.local_files import names_below
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # The footer of each file is looked at, on the driver.
 MAX_FILES = 2_000
 _READERS = 8
+# What decides a schema for Spark, and holds no row.
+_SUMMARIES = ("_metadata", "_common_metadata")
+_NOT_CERTAIN = "it is not certain that Arrow reads every file of the source as Spark does"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainFiles:
+    """Files of which each has these columns, in these types; `plan` has them all, with the same columns."""
+
+    columns: StructType
+    plan: FilePlan
+
+    def scan(self, context: JobContext, *, in_one: bool = False) -> ScanTask:
+        """What reads the rows; `in_one` task, all of them. Raises NeedsSpark where that is too much without."""
+        if in_one:
+            bins = sent_bins(context, self.plan, [list(range(self.plan.num_files))])
+        else:
+            bins = bins_for(context, self.plan, in_pieces=True)
+        return ParquetSourceTask(bins=bins, schema=self.plan.schema)
 
 
 def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTask | None:
@@ -42,30 +67,100 @@ def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTa
     None where only Spark can read them: they are no Parquet, or too many, some lack a column or have it from a folder
     or in a type that Arrow reads in another way, or Spark is behind Connect.
     """
-    columns = {field.name.lower(): field.dataType for field in without_metadata(frame.schema, nullable=True)}
     # A Connect server may be on another machine, where other files have these names.
-    if view.format != "parquet" or not columns or not is_classic(context.spark):
+    if view.format != "parquet" or not is_classic(context.spark):
         return None
+    from airflow_txlog.jobs.sql.schemas import engine_schema  # noqa: PLC0415 - only with Spark
+
     try:
         check_honoured(context, view, "source")
-    except InvalidJobSpec:
+        columns = engine_schema(frame.schema)
+    except TxlogError:
         return None
     places = [urlsplit(uri) for uri in frame.inputFiles()]
     if not 0 < len(places) <= MAX_FILES or any(place.scheme != LOCAL or place.netloc for place in places):
         return None
     paths = sorted(unquote(place.path) for place in places)
-    if any(_of_folders(path) & columns.keys() for path in paths):
-        return None
     store = open_store(paths[0].rpartition("/")[0] or "/", replace(context.store.access, allow_absolute_paths=True))
-    files = [f"{LOCAL}://{path}" for path in paths]
+    plain = _plain(store, {f"{LOCAL}://{path}": None for path in paths}, columns)
+    return None if plain is None else plain.scan(context)
+
+
+def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFiles:
+    """The files of a view, without Spark. Raises NeedsSpark where only Spark can read them, or say what they are.
+
+    Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound where there are none.
+    """
+    if not view.may_be_plain:
+        raise NeedsSpark("the source is other files than Parquet, or names its schema as SQL")
+    found = _found(context, view, argument)
+    check_no_table(found, context.root, argument)
+    # As Spark does, which passes over files without a byte.
+    held = [file for file in found.files if file.size_bytes]
+    files = {file.path: file.size_bytes for file in held}
+    if not files:
+        raise SourceNotFound(
+            f"{argument}: the files at {', '.join(view.paths)} are empty (yet). Nothing was changed.",
+            argument=argument,
+        )
+    if any(file.values for file in found.files) or len(files) > MAX_FILES or len(files) < len(held):
+        raise NeedsSpark("the source has columns that folders name, or very many files, or files that are named twice")
+    context.check_small(list(files.values()))
+    try:
+        columns = _columns_of(found.store, min(files))
+    except (TxlogError, NotSpark) as error:
+        raise NeedsSpark(_NOT_CERTAIN) from error
+    plain = _plain(found.store, dict(sorted(files.items())), columns)
+    if plain is None:
+        raise NeedsSpark(_NOT_CERTAIN)
+    return plain
+
+
+def _found(context: JobContext, view: FileView, argument: str) -> SourceFiles:
+    """The files of a view, where this process finds what Spark would. Raises NeedsSpark, SourceNotFound."""
+    if has_settings_of_its_own():
+        raise NeedsSpark("Spark is installed with settings of its own, which may say how files are read")
+    are_local = [scheme_of(path) == LOCAL for path in view.paths]
+    if not any(are_local):
+        return find_files(context, view, argument)
+    folders = [local_path(fixed_part(path)) for path in view.paths]
+    if not (all(are_local) and None not in folders and context.is_spark_here):
+        raise NeedsSpark("the source lies on the disk of the machine that Spark runs on")
+    if _reads_other_disks(context, view):
+        raise NeedsSpark("Hadoop may be set to find paths without a scheme elsewhere")
+    try:
+        for folder in folders:
+            assert folder is not None
+            if any(is_odd or name.startswith(_SUMMARIES) for name, is_odd in names_below(folder)):
+                raise NeedsSpark("the source's folder holds links, or summaries of files")
+        return find_files(context, view, argument)
+    except (InvalidJobSpec, OSError) as error:
+        # Spark has options of its own for its own files, and words of its own for what it cannot open.
+        raise NeedsSpark("an option of the source is for Spark's own reader, or a folder cannot be listed") from error
+
+
+def _reads_other_disks(context: JobContext, view: FileView) -> bool:
+    """Whether a path without a scheme may be none of this machine's for the Spark of the job."""
+    is_set = "HADOOP_CONF_DIR" in os.environ or any("defaultfs" in name.lower() for name in context.spec.spark_conf)
+    return is_set and any(path.startswith("/") for path in view.paths)
+
+
+def _plain(store: Store, files: Mapping[str, int | None], columns: StructType) -> PlainFiles | None:
+    """The files, where each has these columns as Spark reads them and none has one of them from a folder.
+
+    `files`: the size of each, as far as it is known.
+    """
+    names = {field.name.lower() for field in columns}
+    if not names or any(field.is_collated for field in walk_fields(columns)):
+        return None
+    if any(_of_folders(path) & names for path in files):
+        return None
     with ThreadPoolExecutor(_READERS) as pool:
-        sizes = list(pool.map(lambda path: _size_of_plain(store, path, columns), files))
+        sizes = list(pool.map(lambda path: _size_of_plain(store, path, files[path], columns), files))
     found = [size for size in sizes if size is not None]
     if len(found) < len(files):
         return None
-    schema = to_arrow_schema(without_metadata(frame.schema, nullable=True), timezone="UTC")
-    plan = plan_of(store, schema, files, found)
-    return ParquetSourceTask(bins=bins_for(context, plan, in_pieces=True), schema=schema)
+    return PlainFiles(columns=columns, plan=plan_of(store, to_arrow(columns), list(files), found))
 
 
 def _of_folders(path: str) -> set[str]:
@@ -73,20 +168,26 @@ def _of_folders(path: str) -> set[str]:
     return {unquote(part.partition("=")[0]).lower() for part in path.split("/")[:-1] if "=" in part}
 
 
-def _size_of_plain(store: Store, path: str, columns: Mapping[str, DataType]) -> int | None:
-    """The bytes of a file that has each of these columns, by names in small letters, in a type that Arrow reads as
-    Spark does; None for another file.
+def _columns_of(store: Store, path: str) -> StructType:
+    with open_data_file(DataFile(store=store, path=path)) as parquet:
+        return schema_of_footer(parquet)
+
+
+def _size_of_plain(store: Store, path: str, size_bytes: int | None, columns: StructType) -> int | None:
+    """The bytes of a file that has each of these columns, by name in any case, in a type that Arrow reads as Spark
+    does; None for another file.
     """
     try:
-        info = store.stat(path)
-        if info is None:
-            return None
-        with open_data_file(DataFile(store=store, path=path, size_bytes=info.size_bytes)) as parquet:
+        if size_bytes is None:
+            info = store.stat(path)
+            if info is None:
+                return None
+            size_bytes = info.size_bytes
+        with open_data_file(DataFile(store=store, path=path, size_bytes=size_bytes)) as parquet:
             calendar = calendar_of(parquet)
-            found = [(field.name.lower(), field.dataType) for field in schema_of_footer(parquet)]
+            found = schema_of_footer(parquet)
     except (TxlogError, NotSpark):
         return None
-    names = dict(found)
-    is_whole = len(names) == len(found) and columns.keys() <= names.keys()
-    is_plain = is_whole and not calendar.is_legacy and all(columns.get(name, kind) == kind for name, kind in found)
-    return info.size_bytes if is_plain else None
+    held = [found.find(field.name) for field in columns]
+    is_plain = all(other is not None and other.type == field.type for field, other in zip(columns, held, strict=True))
+    return size_bytes if is_plain and not calendar.is_legacy else None

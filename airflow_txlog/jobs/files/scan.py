@@ -19,6 +19,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
+from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
@@ -237,7 +238,7 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
     return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
-BinTask: TypeAlias = ScanTask | RewriteTask | LoadTask | ChangeTask | LinesTask | KeyRowsTask
+BinTask: TypeAlias = ScanTask | RewriteTask | LoadTask | ChangeTask | CompactTask | LinesTask | KeyRowsTask
 
 
 def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFrame:

@@ -28,16 +28,17 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.inputs import input_layout, input_scan
-from airflow_txlog.jobs.files.own_readers import check_no_file_functions, find_files, read_files
+from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
 from airflow_txlog.jobs.files.plain_files import plain_files
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
 from airflow_txlog.jobs.files.source_files import check_no_table, reads_table
-from airflow_txlog.jobs.files.source_listing import is_listed_here
+from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, records_of
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
+from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json
+from airflow_txlog.jobs.sql.schemas import schema_of_json
 from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.storage import Store
 

@@ -12,12 +12,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
-
-from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
@@ -25,6 +21,9 @@ from airflow_txlog.jobs.files.places import canonical, place_of, resolved
 from airflow_txlog.jobs.files.source_listing import SourceFiles
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.storage.local_files import stat_linked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.
@@ -59,9 +58,14 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
 
 def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
     """Raises InvalidJobSpec (`argument`) for files listed here that are those of a Delta table, this or another."""
-    table = (
-        target if _overlaps([FilesRead(roots=frozenset(found.roots), folders=found.folders)], target) else found.table
-    )
+    roots, folders = (frozenset(map(resolved, paths)) for paths in (found.roots, found.folders))
+    table = found.table
+    if _overlaps([FilesRead(roots=roots, folders=folders)], target):
+        table = target
+    elif table is None:
+        # Behind a link of this machine.
+        above = sorted({folder for path in roots | folders for folder in _and_above(path)})
+        table = next(filter(_has_log, above), None)
     if table is not None:
         raise _is_raw(table, argument)
 
@@ -98,6 +102,8 @@ def _items(found: Any) -> list[Any]:
 
 
 def _read_by(spark: SparkSession, leaf: Any) -> Iterator[FilesRead]:
+    from py4j.java_gateway import is_instance_of  # noqa: PLC0415 - only with Spark
+
     gateway: Any = spark.sparkContext._gateway
     kind = leaf.getClass().getSimpleName()
     if kind == "HiveTableRelation":
@@ -136,10 +142,12 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
         return None
     # A source may have tens of thousands of folders. Those of this machine are asked without the JVM, where each
     # question takes most of a millisecond.
-    here = next((folder for folder in folders if folder.startswith("/") and _has_log(folder)), None)
+    here = next(filter(_has_log, folders), None)
     elsewhere = [folder for folder in folders if not folder.startswith("/")]
     if here is not None or not elsewhere:
         return here
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with Spark
+
     session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
     settings, java_path = session.sessionState().newHadoopConf(), jvm.org.apache.hadoop.fs.Path
@@ -158,9 +166,9 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
 
 
 def _has_log(folder: str) -> bool:
-    """Whether a folder of this machine is a Delta table's, as far as this job may look."""
+    """Whether it is a folder of this machine and a Delta table's, as far as this job may look."""
     try:
-        return stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
+        return folder.startswith("/") and stat_linked(f"{folder}/{LOG_DIRECTORY}") is not None
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""The files of a source in a store that Spark cannot read: found by the source's paths as Spark finds its own.
+"""The files of a source that this package reads: found by the source's paths and options as Spark finds its own.
 
 A path is a file, a folder or a glob. Of a folder the files directly in it are read, and those in folders named
 `column=value` below it; names that begin with "_" or "." are hidden. The invariant: the files are listed once, and
@@ -16,16 +16,63 @@ from dataclasses import dataclass, replace
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
-from airflow_txlog.jobs.files.partition_folders import Values, values_in
+from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.places import check_reachable
 from airflow_txlog.locations import LOCAL, scheme_of, split
+from airflow_txlog.records import FileView
 from airflow_txlog.storage import STORES, Access, Store, open_store
 
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 # In a class of characters everything but a range is taken as it stands.
 _IN_CLASS, _ESCAPE = re.compile(r"([\[\]\\^&~|])"), r"\\\1"
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # As Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
+
+
+# Options by their names in small letters. Those that look for files are ours, those of the parsers Spark's.
+LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
+_TEXT = """mode columnnameofcorruptrecord dateformat timestampformat timestampntzformat locale timezone
+    enabledatetimeparsingfallback multiline linesep encoding charset"""
+_CSV = """sep delimiter quote escape chartoescapequoteescaping comment header inferschema preferdate emptyvalue
+    nullvalue nanvalue positiveinf negativeinf ignoreleadingwhitespace ignoretrailingwhitespace maxcolumns
+    maxcharspercolumn inputbuffersize unescapedquotehandling"""
+_JSON = """primitivesasstring prefersdecimal allowcomments allowunquotedfieldnames allowsinglequotes
+    allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter allowunquotedcontrolchars
+    dropfieldifallnull infertimestamp"""
+_PARSED: dict[str, frozenset[str]] = {
+    "csv": frozenset(f"{_TEXT} {_CSV}".split()),
+    "json": frozenset(f"{_TEXT} {_JSON}".split()),
+    "parquet": frozenset(),
+    "orc": frozenset(),
+}
+# Options of which these values change nothing here.
+WITHOUT_EFFECT = {
+    "mergeschema": ("false",),
+    "ignorecorruptfiles": ("false",),
+    "ignoremissingfiles": ("false",),
+    "enforceschema": ("true",),
+    "samplingratio": ("1", "1.0"),
+    "datetimerebasemode": ("exception", "corrected"),
+    "int96rebasemode": ("exception", "corrected"),
+}
+# Settings of a session of which another value changes what Spark reads.
+_SETTINGS = {
+    "parquet": {
+        "spark.sql.parquet.mergeSchema": "false",
+        "spark.sql.parquet.binaryAsString": "false",
+        "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+        "spark.sql.legacy.parquet.nanosAsLong": "false",
+        "spark.sql.files.ignoreCorruptFiles": "false",
+    },
+    "orc": {"spark.sql.orc.mergeSchema": "false", "spark.sql.files.ignoreCorruptFiles": "false"},
+    "csv": {"spark.sql.files.ignoreCorruptFiles": "false"},
+    "json": {"spark.sql.files.ignoreCorruptFiles": "false"},
+}
+
+Values = tuple[tuple[str, str | None], ...]
+"""Names and values of the partition columns of one folder, from the top down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +141,55 @@ def is_listed_here(paths: Sequence[str], argument: str) -> bool:
     return bool(ours)
 
 
+def find_files(context: JobContext, view: FileView, argument: str) -> SourceFiles:
+    """The files of a view; nothing of them is read yet.
+
+    Raises InvalidJobSpec (`argument`) for options that cannot be honoured, and as `list_source`.
+    """
+    check_honoured(context, view, argument)
+    options = options_of(view)
+    lookup = Lookup(
+        name_glob=options.get("pathglobfilter"),
+        recurses=is_true(options, "recursivefilelookup"),
+        base=options.get("basepath"),
+    )
+    return list_source(view.paths, context.store.access, lookup, argument)
+
+
+def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for an option or a setting under which Spark reads files in another way."""
+    options = options_of(view)
+    for name, value in options.items():
+        if name in ("compression", "codec"):
+            continue  # of writers
+        if name not in _PARSED[view.format] | LOOKUP_OPTIONS and value.lower() not in WITHOUT_EFFECT.get(name, ()):
+            raise refused(argument, f"the option {name}={value}", "Leave it out")
+    if view.format == "csv" and is_true(options, "multiline"):
+        raise refused(argument, "CSV with multiLine", "Have the files written without line ends inside of values")
+    for name, value in _SETTINGS[view.format].items():
+        if context.setting(name, value).lower() != value:
+            raise refused(argument, f"the setting {name}", f"Set it to {value}")
+
+
+def refused(argument: str, what: str, advice: str) -> InvalidJobSpec:
+    """The error for what no reader of this package honours."""
+    return InvalidJobSpec(
+        f"{argument}: files in an object store are read by this package and not by Spark, and {what} cannot be "
+        f"honoured. {advice}, or copy the files to a disk that Spark's workers share. Nothing was read.",
+        argument=argument,
+    )
+
+
+def options_of(view: FileView) -> dict[str, str]:
+    """A view's options by their names in small letters: Spark goes by no case."""
+    return {name.lower(): value for name, value in view.options.items()}
+
+
+def is_true(options: Mapping[str, str], name: str) -> bool:
+    """Whether an option of `options_of` is switched on."""
+    return options.get(name, "false").lower() == "true"
+
+
 def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: str) -> SourceFiles:
     """The files that the paths name.
 
@@ -126,10 +222,16 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
     )
 
 
-def _listed(path: str, access: Access, argument: str) -> _Listed:
+def fixed_part(path: str) -> str:
+    """The folder or file that a path names before its first glob."""
     parts = path.rstrip("/").split("/")
     first = next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))
-    fixed, pattern = "/".join(parts[:first]), "/".join(parts[first:])
+    return "/".join(parts[:first])
+
+
+def _listed(path: str, access: Access, argument: str) -> _Listed:
+    fixed = fixed_part(path)
+    pattern = path.rstrip("/")[len(fixed) + 1 :]
     folder, _, name = fixed.rpartition("/")
     if not pattern and split(folder).path.strip("/"):
         store = open_store(folder, access)
@@ -177,8 +279,27 @@ def _files_of(
         if any(_HIDDEN.fullmatch(part) for part in parts):
             continue
         inner = "/".join(filter(None, [above, *parts[:-1]]))
-        values = () if lookup.recurses else values_in(inner)
+        values = () if lookup.recurses else _values_in(inner)
         yield SourceFile(path=path, size_bytes=sizes[path], values=values), len(parts) == 1
+
+
+def _values_in(folder: str) -> Values:
+    """The partition values of files in a folder, by its path below the base.
+
+    `sub` below the last `name=value` is passed over; what stands above a folder without a value is none.
+    """
+    found: list[tuple[str, str | None]] = []
+    for part in reversed(folder.split("/")):
+        name, equals, value = part.partition("=")
+        if equals and name and value:
+            found.append((_unescaped(name), None if value == _NULL else _unescaped(value)))
+        elif found:
+            break
+    return tuple(reversed(found))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def _table_of(files: Sequence[SourceFile], listed: Sequence[_Listed]) -> str | None:

@@ -131,7 +131,7 @@ def stage(
         tasks.append(ChangeTask(bins=bins, layout=layout, updates=updates))
     if not (tasks or frames):
         return []
-    return _staged_of(context, collected(context, tasks, RECORD_SCHEMA, "write the data files", frames))
+    return staged_of(context, collected(context, tasks, RECORD_SCHEMA, "write the data files", frames))
 
 
 def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
@@ -170,15 +170,16 @@ def collect_records(context: JobContext, frame: DataFrame, what: str) -> list[St
     Raises the first TxlogError among its records, after deleting the files of the others; InvalidInput or JobError
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
-    return _staged_of(context, collect(frame, what))
+    return staged_of(context, collect(frame, what))
 
 
 def staged_here(context: JobContext, task: WriteTask, rows: pa.RecordBatch, what: str) -> list[StagedFile]:
     """The files in which a task writes rows that this process has. Raises as `collect_records` does."""
-    return _staged_of(context, run_here([(task, rows)], RECORD_SCHEMA, what))
+    return staged_of(context, run_here([(task, rows)], RECORD_SCHEMA, what))
 
 
-def _staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:
+def staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:
+    """The files that writing tasks report. Raises the first TxlogError among the records, after deleting the files."""
     reported = [staged_or_error(record) for record in records.column(RECORD_COLUMN).to_pylist()]
     staged = [entry for entry in reported if isinstance(entry, StagedFile)]
     errors = [entry for entry in reported if isinstance(entry, TxlogError)]

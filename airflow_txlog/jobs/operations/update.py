@@ -25,7 +25,7 @@ from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
+from airflow_txlog.jobs.sql.schemas import without_metadata
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 from airflow_txlog.records import Update
@@ -99,7 +99,7 @@ def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:
         source_alias="",
         target_shape=gate.shape(without_metadata(target, nullable=True)),
         source_shape="",
-        ansi=is_ansi(context.spark),
+        ansi=context.is_ansi,
         table_uri=context.root,
         rules=rules,
     )

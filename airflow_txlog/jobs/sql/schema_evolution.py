@@ -8,24 +8,28 @@ staged for is the table as the commit leaves it.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Sequence
-
-from pyspark.sql.types import StructType
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import columns_named
-from airflow_txlog.jobs.sql.schemas import check_distinct, check_names_are_free, schema_of_json, without_metadata
 from airflow_txlog.records import AnyClause, DeleteClause, SourceOperation, UpdateClause
+
+SchemaJson: TypeAlias = Mapping[str, Any]
+"""The columns of rows: Spark's JSON, which is the log's too."""
 
 _NAMES = uuid.UUID("0a3c1f6e-54b5-5b0e-8c8e-3d1f2a9b7c64")
 
 
-def evolved_metadata(context: JobContext, tx: Transaction, rows: StructType) -> Metadata:
+def evolved_metadata(context: JobContext, tx: Transaction, rows: SchemaJson) -> Metadata:
     """The table's metadata as the transaction leaves it, so that rows with these columns can be stored.
 
     Without the job's `schema_evolution` it is what it was. Raises SchemaMismatch, UnsupportedFeature.
@@ -33,9 +37,10 @@ def evolved_metadata(context: JobContext, tx: Transaction, rows: StructType) -> 
     assert tx.snapshot is not None
     if not context.record(SourceOperation).schema_evolution:
         return tx.snapshot.metadata
-    check_distinct(rows.names, "The source")
-    check_names_are_free(rows.names, "The source")
-    schema = parse_schema(without_metadata(rows, nullable=True).json())
+    names = [field["name"] for field in rows["fields"]]
+    check_distinct(names, "The source")
+    check_names_are_free(names, "The source")
+    schema = bare_columns(parse_schema(json.dumps(rows)))
     fixed = _columns_of_rules(tx.snapshot)
     evolution = tx.evolve_schema(schema, fixed=fixed, new_name=lambda number: _name(context, number))
     if evolution.added:
@@ -46,20 +51,18 @@ def evolved_metadata(context: JobContext, tx: Transaction, rows: StructType) -> 
     return tx.metadata
 
 
-def evolved_by_source(context: JobContext, tx: Transaction, source: StructType | None) -> Metadata:
+def evolved_by_source(context: JobContext, tx: Transaction, source: SchemaJson | None) -> Metadata:
     """As `evolved_metadata` for all columns of the source; None: those of the source whose rows are staged already."""
     assert tx.snapshot is not None
     if not context.record(SourceOperation).schema_evolution:
         return tx.snapshot.metadata
-    if source is None:
-        saved = context.saved_inputs.source_schema
-        assert saved is not None
-        source = schema_of_json(saved)
-    context.saved_inputs.source_schema = source.jsonValue()
-    return evolved_metadata(context, tx, source)
+    if source is not None:
+        context.saved_inputs.source_schema = dict(source)
+    assert context.saved_inputs.source_schema is not None
+    return evolved_metadata(context, tx, context.saved_inputs.source_schema)
 
 
-def assigned_columns(source: StructType, clauses: Sequence[AnyClause], target_alias: str) -> StructType:
+def assigned_columns(source: SchemaJson, clauses: Sequence[AnyClause], target_alias: str) -> SchemaJson:
     """The source's columns that a MERGE stores under their own name: those that `*` or an assignment names."""
     names: set[str] = set()
     for clause in clauses:
@@ -71,7 +74,7 @@ def assigned_columns(source: StructType, clauses: Sequence[AnyClause], target_al
         for name in assigned:
             bare = name.strip().strip("`").lower()
             names |= {bare, bare.removeprefix(target_alias.lower() + ".").strip("`")}
-    return StructType([field for field in source if field.name.lower() in names])
+    return {**source, "fields": [field for field in source["fields"] if field["name"].lower() in names]}
 
 
 def _columns_of_rules(snapshot: Snapshot) -> frozenset[str]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
@@ -40,8 +40,9 @@ from pyspark.sql.types import (
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
-from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
+from airflow_txlog.jobs.sql.column_names import check_distinct
 from airflow_txlog.jobs.sql.gate import quoted
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
@@ -60,16 +61,6 @@ def spark_schema(schema: pa.Schema) -> StructType:
     for field in found:
         field.nullable = True
     return found
-
-
-def check_names_are_free(names: Sequence[str], what: str) -> None:
-    """Raises SchemaMismatch for a column that bears a name of ours."""
-    taken = [name for name in names if name.lower().startswith("_txlog_")]
-    if taken:
-        raise SchemaMismatch(
-            f"{what} has columns {taken}; names that begin with _txlog_ are used by the job itself. Rename them.",
-            columns=taken,
-        )
 
 
 def compared_as_char(frame: DataFrame, marks: Mapping[str, str]) -> DataFrame:
@@ -104,6 +95,14 @@ def as_spark_schema(schema: delta.StructType) -> StructType:
     return without_metadata(schema_of_json(json.loads(schema_to_json(schema))))
 
 
+def engine_schema(schema: StructType) -> delta.StructType:
+    """A frame's columns as the engine's: all of them nullable, without metadata.
+
+    Raises CorruptTable and UnsupportedFeature for columns that no table can have.
+    """
+    return parse_schema(without_metadata(schema, nullable=True).json())
+
+
 def schema_of_json(schema: Any) -> StructType:
     """Spark's schema from its JSON form. The only place that gives Spark such a form to read.
 
@@ -120,11 +119,6 @@ def without_metadata(schema: StructType, *, nullable: bool = False) -> StructTyp
     return StructType(
         [StructField(field.name, _bare(field.dataType, nullable), nullable or field.nullable) for field in schema]
     )
-
-
-def is_ansi(spark: SparkSession) -> bool:
-    """Whether a cast that does not fit fails, rather than giving null or wrapping."""
-    return spark.conf.get("spark.sql.ansi.enabled", "true") == "true"
 
 
 def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
@@ -220,19 +214,6 @@ def side_by_side(found: StructType, table: StructType) -> str:
     return "\n".join(
         "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
-
-
-def check_distinct(names: Sequence[str], what: str) -> None:
-    """Raises SchemaMismatch where two columns differ in nothing but case, or not at all."""
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            raise SchemaMismatch(
-                f"{what} has two columns named {name!r} (case does not count). Give one another name. Nothing was "
-                "staged.",
-                columns=[name],
-            )
-        seen.add(name.lower())
 
 
 def is_same_type(found: DataType, wanted: DataType) -> bool:

@@ -194,17 +194,6 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
     return rules.enforce(rules.with_generated(rows, dict.fromkeys(absent)))
 
 
-def takes_as_they_are(rules: Rules, given: StructType) -> bool:
-    """Whether `fit_new_rows` changes no value of rows with these columns, and adds none but nulls."""
-    have = {field.name.lower(): field.dataType for field in without_metadata(given, nullable=True)}
-    wanted = without_metadata(rules.spark_schema, nullable=True)
-    return not (
-        rules.must_check
-        or any(name.lower() not in have for name in rules.fills)
-        or any(have.get(field.name.lower(), field.dataType) != field.dataType for field in wanted)
-    )
-
-
 def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     """The rules that the metadata states, every text of them judged by Spark before anything is read or staged.
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.schema.types import StructField, StructType, walk_fields
+from airflow_txlog.engine.table.schema.types import StructField, StructType, bare_columns, walk_fields
 from airflow_txlog.errors import CorruptTable, UnsupportedFeature
 
 CONSTRAINT_PREFIX = "delta.constraints."
@@ -150,6 +150,23 @@ def _length(member: StructField, table: str) -> Length:
             needed_to="write",
         )
     return Length(limit=int(found[2]), is_padded=found[1].lower() != "varchar")
+
+
+def keeps_as_they_are(rules: RowRules, schema: StructType, given: StructType) -> bool:
+    """Whether rows with the columns `given` are rows of the table without a change: no value of theirs is checked,
+    cast or computed, and each column that they lack is null.
+
+    Both schemas as they are, or bare. Columns that the table does not have are not looked at.
+    """
+    wanted, held = bare_columns(schema), bare_columns(given)
+    pairs = [(field, held.find(field.name)) for field in wanted]
+    return not (
+        rules.must_check
+        or any(given.find(name) is None for name in rules.fills)
+        # A collation stands beside the type, at whatever depth.
+        or any(field.is_collated for field in walk_fields(wanted))
+        or any(other is not None and other.type != field.type for field, other in pairs)
+    )
 
 
 # Rules that the reference implementation gives to whole columns only, and what refuses them elsewhere.

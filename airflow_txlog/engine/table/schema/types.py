@@ -210,3 +210,30 @@ def walk_types(data_type: DataType) -> Iterator[DataType]:
     elif isinstance(data_type, MapType):
         yield from walk_types(data_type.key)
         yield from walk_types(data_type.value)
+
+
+def bare_columns(schema: StructType) -> StructType:
+    """The columns, every one and every member nullable, without metadata but that of collations.
+
+    A collation is a part of the type to Spark, and metadata beside it in the format.
+    """
+    return StructType(
+        tuple(
+            StructField(
+                member.name,
+                _bare(member.type),
+                metadata={_COLLATIONS_KEY: member.metadata[_COLLATIONS_KEY]} if member.is_collated else {},
+            )
+            for member in schema
+        )
+    )
+
+
+def _bare(data_type: DataType) -> DataType:
+    if isinstance(data_type, StructType):
+        return bare_columns(data_type)
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_bare(data_type.element))
+    if isinstance(data_type, MapType):
+        return MapType(_bare(data_type.key), _bare(data_type.value))
+    return data_type

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primi
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.inputs import input_scan, read_input, write_input
+from airflow_txlog.jobs.files.plain_files import plain_source
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, scan_frame
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
@@ -41,7 +42,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
-from airflow_txlog.records import Delete, KeySource, KeyValues, TableView
+from airflow_txlog.records import Delete, FileView, KeySource, KeyValues, TableView
 from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
@@ -180,18 +181,27 @@ class DeleteByKeys(RowOperation[_Prepared]):
         if isinstance(described, KeyValues):
             return [decode_parameter(value) for value in described.values], False
         if self._context.session is None:
-            return self._given_by_table(described, snapshot)
+            return self._given_here(described, snapshot)
         from airflow_txlog.jobs.files.source import build_source  # noqa: PLC0415 - only with Spark
 
         source = build_source(self._context, self._gate, snapshot, described.source, "keys.source")
         name = _source_column(described, source.frame.schema.names)
         return collect(source.frame.select(source.frame[quoted(name)]), "read the keys").column(0), source.reads_target
 
-    def _given_by_table(self, described: KeySource, target: Snapshot) -> tuple[pa.ChunkedArray, bool]:
-        """The keys that one of our tables holds, read in this process. Raises NeedsSpark for another source."""
+    def _given_here(self, described: KeySource, target: Snapshot) -> tuple[pa.ChunkedArray, bool]:
+        """The keys that one of our tables or Parquet files hold, read in this process.
+
+        Raises NeedsSpark for another source.
+        """
         context, view = self._context, described.source
+        if isinstance(view, FileView):
+            files = plain_source(context, view, "keys.source")
+            name = _source_column(described, files.columns.names)
+            scan = files.scan(context)
+            only = replace(scan, schema=pa.schema([scan.schema.field(name)]))
+            return collected(context, [only], only.output_schema, "read the keys").column(0), False
         if not isinstance(view, TableView):
-            raise NeedsSpark("the keys are those of files or of a query")
+            raise NeedsSpark("the keys are those of a query")
         snapshot, reads_target = snapshot_of_view(context, view, target)
         name = _source_column(described, snapshot.schema.names)
         plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)

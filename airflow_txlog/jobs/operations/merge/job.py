@@ -37,7 +37,7 @@ from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, Sta
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
-from airflow_txlog.jobs.sql.schemas import is_ansi, without_metadata
+from airflow_txlog.jobs.sql.schemas import without_metadata
 from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 from airflow_txlog.records import Merge
@@ -120,7 +120,7 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
         """The table with the columns that this merge gives it; itself where it gives it none."""
-        columns = assigned_columns(source.schema, self._merge.clauses, self._merge.target_alias)
+        columns = assigned_columns(source.schema.jsonValue(), self._merge.clauses, self._merge.target_alias)
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
 
@@ -134,7 +134,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             source_alias=self._merge.source_alias,
             target_shape=self._gate.shape(without_metadata(target, nullable=True)),
             source_shape=self._gate.shape(source.schema),
-            ansi=is_ansi(self._context.spark),
+            ansi=self._context.is_ansi,
             table_uri=self._context.root,
             rules=rules,
             may_lack_columns=self._merge.schema_evolution,

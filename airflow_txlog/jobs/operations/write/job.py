@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.types import NullType
-from pyspark.sql.types import StructType as SparkSchema
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.parquet.output import StagedFile
@@ -25,6 +22,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
+from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.errors import (
     ConcurrentAppend,
@@ -35,9 +33,8 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.sizes import shuffled_towards
-from airflow_txlog.jobs.files.source import Source, build_source
 from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
-from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows, only_inside, replaces_rows
+from airflow_txlog.jobs.operations.write.new_rows import new_rows
 from airflow_txlog.jobs.operations.write.replaced import (
     WriteScope,
     check_has_partitions,
@@ -53,17 +50,11 @@ from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
+from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
-from airflow_txlog.jobs.sql.schemas import (
-    check_distinct,
-    check_names_are_free,
-    is_ansi,
-    without_metadata,
-)
+from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
-from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, takes_as_they_are
 from airflow_txlog.records import Write
 from airflow_txlog.wording import plural
 
@@ -89,10 +80,9 @@ _ROWS_OF_OTHERS = (ConcurrentAppend, ConcurrentDeleteRead, ConcurrentDeleteDelet
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """What the rows go into: schema, rules, layout, and whether the table is made for them."""
+    """What the rows go into: schema and layout, and whether the table is made for them."""
 
     schema: StructType
-    rules: Rules
     layout: Layout
     is_new: bool
 
@@ -104,25 +94,23 @@ class _Write:
         self._saved_work = saved_work
         self._gate = SqlGate(context)
         self._mode = context.record(Write).mode
-        self._created: tuple[Source, _Target] | None = None
-        self._rows = RowAttempts(context, ReplaceRows(context, self._gate), memory, saved_work)
+        self._new_rows = new_rows(context, self._gate)
+        self._created: _Target | None = None
+        self._replaced_rows: RowAttempts[Any] | None = None
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
         context = self._context
         with context.step("plan"):
-            source = build_source(context, self._gate, None)
-            spark_schema = _created_schema(source.frame)
-            schema = parse_schema(spark_schema.json())
+            schema = _created_schema(self._new_rows.build(None))
             partition_by = _spelled(context.record(Write).partition_by or (), schema)
             properties = context.record(Write).properties
             table = context.table
             tx = table.begin_create(schema, partition_by, properties)
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
-            target = self._target(tx.metadata, is_new=True)
+            self._created = self._target(tx.metadata, is_new=True)
         context.saved_inputs.reads_target = False
-        self._created = source, target
         context.log(
             f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
         )
@@ -134,12 +122,21 @@ class _Write:
         if self._memory.rules is None:
             # What was staged for a table that another one then made first has no place in it.
             self._memory.forget()
-        if tx.snapshot is not None and replaces_rows(context, self._gate, tx.snapshot):
-            self._check(tx.snapshot)
-            return self._rows.plan(tx)
+        if tx.snapshot is not None and context.record(Write).replace_where is not None:
+            from airflow_txlog.jobs.operations.write.replace_rows import (  # noqa: PLC0415 - only with Spark
+                ReplaceRows,
+                replaces_rows,
+            )
+
+            if replaces_rows(context, self._gate, tx.snapshot):
+                self._check(tx.snapshot)
+                self._replaced_rows = self._replaced_rows or RowAttempts(
+                    context, ReplaceRows(context, self._gate), self._memory, self._saved_work
+                )
+                return self._replaced_rows.plan(tx)
         self._begin_memory(tx)
         with context.step("plan"):
-            source, target = self._source_and_target(tx)
+            must_stage, target = self._target_of(tx)
             partitions = Partitions(context, self._gate, target.schema, target.layout.partition_columns)
             if tx.snapshot is None:
                 scope = scope_of_new_table(context, partitions)
@@ -148,8 +145,8 @@ class _Write:
             if self._mode == "overwrite_partitions":
                 check_has_partitions(context, target.layout.partition_columns)
         kept = self._memory.keep(ROWS, ())
-        if source is not None:
-            self._stage(tx, source, target, scope)
+        if must_stage:
+            self._stage(tx, target, scope)
         else:
             context.log(f"{plural(sum(len(segment.files) for segment in kept), 'file')} staged before are kept")
         staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
@@ -163,17 +160,12 @@ class _Write:
         if snapshot is not None and not memory.begin(rules_at(snapshot)):
             self._context.log("the table's rules have changed: what was staged is not kept")
 
-    def _stage(self, tx: Transaction, source: Source, target: _Target, scope: WriteScope) -> None:
+    def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
         context = self._context
         self._gate.check_all_used()
-        rows = fit_new_rows(source.frame, target.rules, ansi=is_ansi(context.spark))
-        scan = None
-        if scope.rows is not None:
-            rows = only_inside(self._gate, context.view_name(), rows, scope.rows)
-        elif takes_as_they_are(target.rules, source.frame.schema) and not target.layout.partition_columns:
-            scan = source.scan()
+        rows = self._new_rows.rows(target.layout, scope.rows)
         with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
-            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=scan or rows))
+            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
         try:
             scope.check_inside(staged)
         except BaseException:
@@ -193,28 +185,23 @@ class _Write:
         return FILES.empty_table()
 
     def _target(self, metadata: Metadata, *, is_new: bool) -> _Target:
-        rules = accepted_rules(self._context, metadata)
-        return _Target(
-            schema=rules.schema,
-            rules=rules,
-            layout=layout_for(self._context, metadata),
-            is_new=is_new,
-        )
+        schema = self._new_rows.accept(metadata)
+        return _Target(schema=schema, layout=layout_for(self._context, metadata), is_new=is_new)
 
-    def _source_and_target(self, tx: Transaction) -> tuple[Source | None, _Target]:
-        """The source is None where its rows are staged already."""
+    def _target_of(self, tx: Transaction) -> tuple[bool, _Target]:
+        """Whether the source's rows are still to be staged, which is built then; and what they go into."""
         context, snapshot = self._context, tx.snapshot
         if snapshot is None:
             assert self._created is not None
-            return self._created
+            return True, self._created
         self._check(snapshot)
         if any(segment.kind == ROWS for segment in self._memory.segments):
-            return None, self._target(evolved_by_source(context, tx, None), is_new=False)
-        source = build_source(context, self._gate, snapshot)
-        context.saved_inputs.reads_target = source.reads_target
-        if source.reads_target:
+            return False, self._target(evolved_by_source(context, tx, None), is_new=False)
+        columns = self._new_rows.build(snapshot)
+        context.saved_inputs.reads_target = self._new_rows.reads_target
+        if self._new_rows.reads_target:
             tx.read_whole_table()
-        return source, self._target(evolved_by_source(context, tx, source.frame.schema), is_new=False)
+        return True, self._target(evolved_by_source(context, tx, columns), is_new=False)
 
     def _check(self, snapshot: Snapshot) -> None:
         _check_partitioning(self._context, snapshot.partition_columns)
@@ -271,18 +258,19 @@ class _Write:
         return metrics
 
 
-def _created_schema(frame: DataFrame) -> SparkSchema:
+def _created_schema(columns: SchemaJson) -> StructType:
     """The columns of a new table: the source's, all of them nullable, as every Spark writer has it."""
-    check_distinct(frame.schema.names, "The source")
-    check_names_are_free(frame.schema.names, "The source")
-    untyped = [field.name for field in frame.schema if isinstance(field.dataType, NullType)]
+    names = [field["name"] for field in columns["fields"]]
+    check_distinct(names, "The source")
+    check_names_are_free(names, "The source")
+    untyped = [field["name"] for field in columns["fields"] if field["type"] == "void"]
     if untyped:
         raise SchemaMismatch(
             f"The table cannot be created: the source's columns {untyped} have no type (NULL). Cast them in the "
             "source's SQL. Nothing was staged.",
             columns=untyped,
         )
-    return without_metadata(frame.schema, nullable=True)
+    return bare_columns(parse_schema(json.dumps(columns)))
 
 
 def _check_partitioning(context: JobContext, columns: Sequence[str]) -> None:

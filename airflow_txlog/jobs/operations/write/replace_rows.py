@@ -30,7 +30,7 @@ from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
-from airflow_txlog.jobs.sql.schemas import is_ansi, spark_table_schema
+from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
 from airflow_txlog.records import Write
@@ -101,7 +101,7 @@ class ReplaceRows(ByCondition[_Prepared]):
                     # Other rows in every attempt.
                     tx.read_whole_table()
                     staged_as = f"version {snapshot.version}"
-            metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema)
+            metadata = evolved_by_source(context, tx, None if source is None else source.frame.schema.jsonValue())
             if metadata is not snapshot.metadata:
                 snapshot = snapshot.with_metadata(metadata)
             condition_read = read_condition(context, snapshot, condition, used)
@@ -125,7 +125,7 @@ class ReplaceRows(ByCondition[_Prepared]):
         """The source's rows as new rows of the table, with what the predicate says of each."""
         assert prepared.source is not None
         context = self._context
-        rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=is_ansi(context.spark))
+        rows = fit_new_rows(prepared.source.frame, prepared.rules, ansi=context.is_ansi)
         rows = only_inside(self._gate, context.view_name(), rows, self._condition)
         return rows.withColumn(SEGMENT_COLUMN, F.lit(0).cast("int"))
 

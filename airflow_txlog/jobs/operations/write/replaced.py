@@ -19,7 +19,6 @@ from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import PartitionScope, both, partition_scope, read_condition
 from airflow_txlog.records import Write
 
@@ -57,6 +56,8 @@ def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions:
     replaced = context.record(Write).replace_where
     if replaced is None:
         return WriteScope(partitions=partitions, text=text, read=read)
+    from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415 - only with Spark
+
     used = gate.condition(replaced, aliased(gate.shape(spark_table_schema(snapshot))))
     read = both(read_condition(context, snapshot, replaced, used), read)
     return WriteScope(partitions=partitions, text=_joined(text, replaced), read=read)

@@ -22,9 +22,8 @@ from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, 
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import task_count
-from airflow_txlog.jobs.files.stage import collect_records, unstage
-from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.jobs.files.scan import collected, task_count
+from airflow_txlog.jobs.files.stage import staged_of, unstage
 from airflow_txlog.wording import plural
 
 # A file below an eighth of its target is tiny, and so is none above this.
@@ -36,7 +35,7 @@ FILES_FEWER = 16
 def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) -> list[StagedFile]:
     """The staged files of new rows, many tiny ones joined; the same files where that is not worth a job.
 
-    Evaluates a frame. Raises as `collect_records` does, and then every file is deleted.
+    Raises as `staged_of` does, and then every file is deleted.
     """
     bins = _bins(staged, layout.target_bytes)
     before = sum(map(len, bins))
@@ -83,8 +82,7 @@ def _compacted(
         for segments in order
     ]
     task = CompactTask(bins=Bins(store=layout.store, inline=tuple(encode_bins(plan, rows))), layout=layout)
-    frame = context.spark.range(0, len(rows), 1, len(rows)).mapInArrow(task, spark_schema(RECORD_SCHEMA))
-    made = collect_records(context, frame, "join tiny files")
+    made = staged_of(context, collected(context, [task], RECORD_SCHEMA, "join tiny files"))
     found, wanted = sum(file.num_records for file in made), sum(plan.column("num_records").to_pylist())
     if found != wanted:
         unstage(context.store, made)

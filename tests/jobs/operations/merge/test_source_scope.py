@@ -23,7 +23,7 @@ from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schemas import is_ansi, spark_schema, without_metadata
+from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -262,7 +262,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
             source_alias="s",
             target_shape=gate.shape(without_metadata(target, nullable=True)),
             source_shape=gate.shape(source.schema),
-            ansi=is_ansi(spark),
+            ansi=True,
             table_uri=table.uri,
             rules=rules,
         )

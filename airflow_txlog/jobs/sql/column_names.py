@@ -1,0 +1,30 @@
+"""Which names the columns of a source may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_txlog.errors import SchemaMismatch
+
+
+def check_names_are_free(names: Sequence[str], what: str) -> None:
+    """Raises SchemaMismatch for a column that bears a name of ours."""
+    taken = [name for name in names if name.lower().startswith("_txlog_")]
+    if taken:
+        raise SchemaMismatch(
+            f"{what} has columns {taken}; names that begin with _txlog_ are used by the job itself. Rename them.",
+            columns=taken,
+        )
+
+
+def check_distinct(names: Sequence[str], what: str) -> None:
+    """Raises SchemaMismatch where two columns differ in nothing but case, or not at all."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise SchemaMismatch(
+                f"{what} has two columns named {name!r} (case does not count). Give one another name. Nothing was "
+                "staged.",
+                columns=[name],
+            )
+        seen.add(name.lower())
