@@ -18,6 +18,7 @@ import pytest
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files import plain_files
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
 from tests.helpers import s3
@@ -372,6 +373,13 @@ def test_a_disk_or_settings_that_are_spark_s_own_are_left_to_it(
     (tmp_path / "spark-defaults.conf").touch()
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert "settings of its own" in needs(spec)
+
+
+def test_a_folder_of_very_many_names_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        put(tmp_path / "in" / f"{number}.parquet", TEXTS)
+    monkeypatch.setattr(plain_files, "MAX_NAMES", 2)
+    assert "very many names" in needs(spec_of(tmp_path / "t", tmp_path / "in" / "0*"))
 
 
 def test_more_than_the_limit_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 # The footer of each file is looked at, on the driver.
 MAX_FILES = 2_000
 _READERS = 8
+# A glob may begin in a folder that holds half a disk. Spark looks for it level by level.
+MAX_NAMES = 20_000
 # What decides a schema for Spark, and holds no row.
 _SUMMARIES = ("_metadata", "_common_metadata")
 _NOT_CERTAIN = "it is not certain that Arrow reads every file of the source as Spark does"
@@ -131,8 +133,9 @@ def _found(context: JobContext, view: FileView, argument: str) -> SourceFiles:
     try:
         for folder in folders:
             assert folder is not None
-            if any(is_odd or name.startswith(_SUMMARIES) for name, is_odd in names_below(folder)):
-                raise NeedsSpark("the source's folder holds links, or summaries of files")
+            for number, (name, is_odd) in enumerate(names_below(folder)):
+                if is_odd or name.startswith(_SUMMARIES) or number >= MAX_NAMES:
+                    raise NeedsSpark("the source's folder holds links, summaries of files, or very many names")
         return find_files(context, view, argument)
     except (InvalidJobSpec, OSError) as error:
         # Spark has options of its own for its own files, and words of its own for what it cannot open.
