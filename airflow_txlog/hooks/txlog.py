@@ -12,11 +12,12 @@ A hook keeps the tables that it opened, so that looking at one again is one smal
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import BaseHook, conf
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
@@ -134,20 +135,21 @@ class TxlogHook(BaseHook):
             raise InvalidJobSpec(f"Connection {self.txlog_conn_id}: {name} must be {expected}.", argument=name)
         return found
 
-    def with_settings(self, spec: JobSpec) -> JobSpec:
-        """The spec with the connection's settings below its own.
+    def with_settings(self, spec: JobSpec, runner: str | Runner) -> JobSpec:
+        """The spec with the connection's settings below its own, and below those what `[txlog]` gives each Spark.
 
         Who may edit connections decides what the workers run, so the connection's settings are not restricted. The
         spec's own were judged when it was made.
         """
         settings = self.spark_conf
+        if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
+            settings = {**_configured_size(), **settings}
         unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
         return spec.replace(spark_conf={**settings, **spec.spark_conf}, unrestricted=unrestricted)
 
-    @property
-    def runner_name(self) -> str | None:
-        """The runner that the connection asks for, or None where it does not say."""
-        return self._extra.get("runner") or None
+    def runner_or(self, given: str | Runner | None) -> str | Runner:
+        """The runner that is given, else the connection's, else that of `[txlog] runner`, else "child"."""
+        return given or self._extra.get("runner") or conf.get("txlog", "runner", fallback="") or "child"
 
     def make_runner(self, name: str) -> Runner:
         """A fresh runner of this name, for the cluster that `spark_conn_id` names. Raises InvalidJobSpec."""
@@ -299,7 +301,7 @@ class TxlogHook(BaseHook):
             single_writer=self.single_writer,
         )
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
-        return run_unless_done(chosen, self.with_settings(spec), log=self.log.info)
+        return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection is usable: its base, its settings. Opens no table."""
@@ -308,3 +310,21 @@ class TxlogHook(BaseHook):
         except InvalidJobSpec as e:
             return False, str(e)
         return True, f"tables are found under {self.base_uri or 'their own URIs'}; {len(conf)} Spark settings"
+
+
+def _configured_size() -> dict[str, str]:
+    """The cores and the heap of a Spark that is started for a task, as Spark's settings. Raises InvalidJobSpec."""
+    cores, heap = conf.get("txlog", "cores", fallback=""), conf.get("txlog", "heap", fallback="")
+    if cores and not re.fullmatch(r"[1-9]\d*|\*", cores):
+        raise _misconfigured("cores", "a number of cores such as 2, or * for all", cores)
+    if heap and not re.fullmatch(r"[1-9]\d*[mgMG]", heap):
+        raise _misconfigured("heap", "a size such as 512m or 2g", heap)
+    sizes = {"spark.master": cores and f"local[{cores}]", "spark.driver.memory": heap}
+    return {name: value for name, value in sizes.items() if value}
+
+
+def _misconfigured(option: str, expected: str, found: str) -> InvalidJobSpec:
+    return InvalidJobSpec(
+        f"[txlog] {option} of Airflow's configuration must be {expected}; found {found!r}. Nothing was read.",
+        argument=f"txlog.{option}",
+    )

@@ -26,7 +26,8 @@ from typing import Any
 
 from airflow_txlog.contract import JobResult, JobSpec, read_spec, write_document
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.jobs.spark.installation import LOCAL_DEFAULTS, not_started
+from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.sizing import log_start
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -76,8 +77,7 @@ def run_in_session(
 
     def start() -> Any:
         if session == "local":
-            conf = {**LOCAL_DEFAULTS, **spec.spark_conf}
-            say(f"starting Spark: {conf['spark.master']}, {conf['spark.driver.memory']} of heap")
+            log_start(spec.spark_conf, say)
         started.append(_session_of(session, spec.spark_conf))
         begun(started[-1])
         return started[-1]

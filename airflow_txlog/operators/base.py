@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import conf
-
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
@@ -228,7 +226,7 @@ class TxlogOperator(RenderedOperator):
         hook = self.hook
         table_uri = hook.table_uri(self.table_uri)
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
-        spec = hook.with_settings(self._spec(table_uri)).replace(
+        spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
             annotations=annotations_of(context),
             strict_writers=hook.strict_writers,
             storage_options=hook.storage_options,
@@ -260,10 +258,8 @@ class TxlogOperator(RenderedOperator):
             running.kill()
 
     def _make_runner(self) -> Runner:
-        if self.runner is not None and not isinstance(self.runner, str):
-            return self.runner
-        name = self.runner or self.hook.runner_name or conf.get("txlog", "runner", fallback="") or "child"
-        return self.hook.make_runner(name)
+        chosen = self.hook.runner_or(self.runner)
+        return self.hook.make_runner(chosen) if isinstance(chosen, str) else chosen
 
 
 class ExactlyOnceOperator(TxlogOperator):

@@ -22,6 +22,7 @@ from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.credentials import URL
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log, result_or_error
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 
@@ -45,16 +46,18 @@ class InProcessRunner:
         except ImportError as error:
             raise not_started(error) from error
         with contextlib.ExitStack() as held:
-            return result_or_error(spec, run_job(spec, None, log=log, start=lambda: self._spark(spec, held)))
+            return result_or_error(spec, run_job(spec, None, log=log, start=lambda: self._spark(spec, held, log)))
 
-    def _spark(self, spec: JobSpec, held: contextlib.ExitStack) -> SparkSession:
+    def _spark(self, spec: JobSpec, held: contextlib.ExitStack, log: Log) -> SparkSession:
         """The session for a job, which can be killed and has its credentials until `held` ends."""
-        from airflow_txlog.jobs.spark.session import local_session
+        from airflow_txlog.jobs.spark.session import has_session, local_session
 
         # Py4J logs the end of each of its threads, and would do so in the task's log.
         py4j = logging.getLogger("py4j")
         if py4j.level == logging.NOTSET:
             py4j.setLevel(logging.WARNING)
+        if not has_session():
+            log_start(spec.spark_conf, log, ", for all tasks of this process")
         with _in_environment(_endpoint().environment):
             spark = local_session(spec.spark_conf)
         held.enter_context(_credentials(spec, spark))

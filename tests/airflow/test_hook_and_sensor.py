@@ -56,7 +56,7 @@ def test_a_relative_name_is_joined_to_the_base_of_the_connection(lake: Path) -> 
 def test_the_settings_of_a_connection_are_texts(lake: Path) -> None:
     hook = TxlogHook("lake")
     assert hook.spark_conf == {"spark.sql.shuffle.partitions": "2"}
-    assert hook.runner_name == "in_process"
+    assert hook.runner_or(None) == "in_process"
     assert hook.test_connection()[0]
 
 

@@ -68,10 +68,8 @@ def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     installed PySpark cannot work.
     """
     check_one_version()
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a job without Spark imports no PySpark
-
     conf = dict(spark_conf or {})
-    running = SparkSession.getActiveSession() or _default_session()
+    running = _running_session()
     if running is None:
         return _start(conf)
     if not is_classic(running):
@@ -187,6 +185,18 @@ def silence_query_errors() -> None:
     """Keep Spark's Python side from printing each failed analysis, SQL text and values included."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def has_session() -> bool:
+    """Whether this process has a Spark that `local_session` would use."""
+    check_one_version()
+    return _running_session() is not None
+
+
+def _running_session() -> SparkSession | None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - a job without Spark imports no PySpark
+
+    return SparkSession.getActiveSession() or _default_session()
 
 
 def _default_session() -> SparkSession | None:

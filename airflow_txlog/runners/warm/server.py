@@ -29,6 +29,7 @@ from airflow_txlog.credentials import TOKEN, URL
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.runners.warm.folders import (
@@ -232,7 +233,7 @@ def _started(
             known = Server.in_folder(left)
             if known is None or not known.keeper.is_running:
                 _end_folder(left)
-        log("starts the warm Spark of this machine; later tasks find it")
+        log_start(static, log, ", the warm one of this machine; later tasks find it")
         folder = Path(f"{place.base}/{place.fingerprint}-{secrets.token_hex(4)}")
         try:
             _make_folder(folder, static)
