@@ -148,18 +148,18 @@ def _config_section() -> dict[str, Any]:
                 "default": "child",
             },
             "cores": {
-                "description": "The cores of each Spark that a task starts on its worker, which runs so many of Spark's "
-                "tasks at once: a number, or * for all of the machine. Empty: all. spark.master in the spark_conf of a connection "
-                "or an operator, such as local[4], overrules it. Not for the runners connect and submit.",
+                "description": "The cores of each Spark that a task starts on its worker: so many of Spark's own tasks "
+                "run at once. A number, or * for all of the machine; empty: all. spark.master in the spark_conf of a "
+                "connection or an operator, such as local[4], overrules it. Not for the runners connect and submit.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "2",
                 "default": "",
             },
             "heap": {
-                "description": "The heap of each Spark that a task starts on its worker, as Spark writes sizes. Empty: "
-                "2g. Its process takes more than that (docs/sizing.md). spark.driver.memory in the spark_conf of a connection "
-                "or an operator overrules it. Not for the runners connect and submit.",
+                "description": "The heap of each Spark that a task starts on its worker, such as 512m or 4g; empty: "
+                "2g. Its process takes more than that (docs/sizing.md). spark.driver.memory in the spark_conf of a "
+                "connection or an operator overrules it. Not for the runners connect and submit.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "4g",

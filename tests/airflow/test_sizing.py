@@ -78,21 +78,24 @@ def files(root: Path, contents: dict[str, str]) -> Path:
     return root
 
 
+# Version 2: the limit of the pod stands above the container's own, which has none. Version 1: the path is the
+# machine's, and the container sees its own end only.
+V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+CGROUPS = {
+    "2": {"proc/self/cgroup": "0::/pod/c\n", f"{V2}/pod/c/memory.max": "max\n", f"{V2}/pod/memory.max": "1048576\n"},
+    "1": {"proc/self/cgroup": "9:cpu:/x\n4:memory:/abc\n", f"{V1}/memory.limit_in_bytes": "2097152\n"},
+    "no limit": {"proc/self/cgroup": "0::/\n"},
+    "no cgroup": {},
+}
+
+
 @pytest.mark.parametrize(
-    ("contents", "expected"),
-    [
-        # Version 2; the limit of the pod stands above the container's own, which has none.
-        ({"proc/self/cgroup": "0::/pod/c\n", "sys/fs/cgroup/pod/c/memory.max": "max\n", "sys/fs/cgroup/pod/memory.max": "1048576\n"}, 1048576),
-        # Version 1, where the path is the machine's and the container sees its own end only.
-        ({"proc/self/cgroup": "9:cpu:/x\n4:memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "2097152\n"}, 2097152),
-        ({"proc/self/cgroup": "0::/\n"}, None),
-        ({}, None),
-    ],
-)  # fmt: skip
+    ("contents", "expected"), [("2", 1048576), ("1", 2097152), ("no limit", None), ("no cgroup", None)]
+)
 def test_a_cgroup_s_memory_counts_where_it_is_less_than_the_machine_s(
-    tmp_path: Path, contents: dict[str, str], expected: int | None
+    tmp_path: Path, contents: str, expected: int | None
 ) -> None:
-    found, machine = sizing.memory_bytes(files(tmp_path, contents)), sizing.memory_bytes(Path("/nowhere"))
+    found, machine = sizing.memory_bytes(files(tmp_path, CGROUPS[contents])), sizing.memory_bytes(Path("/nowhere"))
     assert machine is not None
     assert machine > GIB // 2
     assert found == (machine if expected is None else expected)

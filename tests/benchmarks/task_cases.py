@@ -2,9 +2,10 @@
 
 Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `append` an append of a Parquet file of
 10,000 rows, `checkpoint` a CHECKPOINT: they start no Spark; `child-spark` is the child process that is made to.
-`start_s` is what a runner needs once for all tasks of a machine: a warm server's start with its first job. Memory is
-the most that the processes of the task held at one look, in all; a server that other tasks share is apart
-(`server_mb`), and so are the executors of a cluster.
+`start_s` is what a runner needs once for all tasks of a machine: a warm server's start with its first job. `at-once` is
+so many one-row DELETEs of different tables that start together: the seconds until the last has ended, and the sum of
+what each held at most. Memory is the most that the processes of the task held at one look, in all; a server that other
+tasks share is apart (`server_mb`), and so are the executors of a cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,9 @@ WORKS = {
     "append": ("child", "child-spark"),
     "checkpoint": ("child",),
 }
+# How many tasks start together, and on which runners.
+AT_ONCE = {"delete": ("child", "warm"), "keys": ("child",)}
+TASKS_AT_ONCE = (1, 4, 8)
 _LOOK_S = 0.1
 _FILES, _ROWS = 3, 1_000
 _APPENDED = 10_000
@@ -52,7 +57,8 @@ def measure_task(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
     """A line for each runner and work."""
     with _server(folder) as server, StandaloneCluster(folder / f"cluster-{os.getpid()}") as cluster:
         os.environ[MASTER] = cluster.master
-        return [line for work in WORKS for line in _measure(work, folder, rounds, server)]
+        lines = [line for work in WORKS for line in _measure(work, folder, rounds, server)]
+        return lines + [line for work in AT_ONCE for line in _measure_at_once(work, folder, min(rounds, 3), server)]
 
 
 def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
@@ -85,6 +91,35 @@ def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict
         }
         shutil.rmtree(table.uri.removeprefix("file://"))
         shutil.rmtree(f"{table.uri.removeprefix('file://')}-input", ignore_errors=True)
+
+
+def _measure_at_once(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
+    tables = [_table(folder / f"{work}-at-once-{number}") for number in range(max(TASKS_AT_ONCE))]
+    asked = 0
+    for runner in AT_ONCE[work]:
+        for num_tasks in TASKS_AT_ONCE:
+            walls, peaks = [], []
+            for _ in range(rounds):
+                specs = [_spec(work, table, asked) for table in tables[:num_tasks]]
+                asked += 1
+                began = time.perf_counter()
+                with ThreadPoolExecutor(num_tasks) as pool:
+                    found = list(pool.map(lambda spec, runner=runner: _run(runner, spec), specs))
+                walls.append(time.perf_counter() - began)
+                peaks.append(sum(peak for _, peak in found))
+                print(f"  task: {num_tasks} x {work}, {runner}: {walls[-1]:.3g} s", file=sys.stderr, flush=True)
+            yield {
+                "case": f"task-{work}-at-once",
+                "runner": runner,
+                "tasks": num_tasks,
+                "wall_s": round(statistics.median(walls), 3),
+                "peak_mb": max(peaks),
+                **({"server_mb": server()} if runner == "warm" else {}),
+                "rounds": rounds,
+            }
+    assert tables[0].latest_version() == _FILES + asked, "a task left no commit"
+    for table in tables:
+        shutil.rmtree(table.uri.removeprefix("file://"))
 
 
 @contextlib.contextmanager
