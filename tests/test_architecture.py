@@ -28,7 +28,7 @@ MAX_MODULE_LINES = 450
 # `contract` is three modules and a folder: the spec, its parameters, what is restricted in it, and the operations.
 CONTRACT = ("contract", "records", "parameters", "restrictions")
 AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "runners")
-BASE = ("clock", "errors", "locations")
+BASE = ("clock", "errors", "lexing", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
@@ -136,7 +136,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "spark",
     ),
     "operators": ("*", "arguments"),
-    "operators.arguments": ("rendering", "given", "personal"),
+    "operators.arguments": ("rendering | texts", "given", "personal"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge.
     "jobs.operations": ("update | upsert", "delete", "merge | write | optimize | restore | truncate | maintenance"),
@@ -315,7 +315,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
 # --- docs/architecture.md -----------------------------------------------------------------------------------------
 
 # What the drawing shows as one node.
-DRAWN_AS = {**dict.fromkeys(CONTRACT, "contract"), **dict.fromkeys(BASE, "errors, clock, locations")}
+DRAWN_AS = {**dict.fromkeys(CONTRACT, "contract"), **dict.fromkeys(BASE, "errors, clock, locations, lexing")}
 # Operations and the modules of engine/log are too many to draw.
 NOT_DRAWN = {"jobs.operations", "engine.log", "operators", "operators.arguments"}
 

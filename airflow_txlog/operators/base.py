@@ -16,10 +16,18 @@ from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
+from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.records import Operation, read_operation
-from airflow_txlog.runners import DurableRunner, Runner, check_runner, not_deferrable, run_unless_done
+from airflow_txlog.runners import (
+    DurableRunner,
+    Runner,
+    check_cluster_named,
+    check_runner,
+    not_deferrable,
+    run_unless_done,
+)
 from airflow_txlog.wording import task_lines, xcom_of
 
 try:
@@ -132,8 +140,12 @@ class TxlogOperator(RenderedOperator):
             check_runner(self.runner)
             if self.deferrable and self.runner != "submit":
                 raise not_deferrable(self.runner)
+            if self.spark_conn_id is None and self.txlog_conn_id is None:
+                check_cluster_named(self.runner)
+        check_time_zone(self.time_zone)
         # With a connection, a name is joined to its base, which is known only when the task runs.
-        uri = self.table_uri if self.txlog_conn_id is None or not isinstance(self.table_uri, str) else "/"
+        is_literal = isinstance(self.table_uri, str) and not has_template(self.table_uri)
+        uri = self.table_uri if self.txlog_conn_id is None and is_literal else "/"
         try:
             self._spec(uri)
         except InvalidJobSpec as error:
@@ -241,8 +253,10 @@ class TxlogOperator(RenderedOperator):
         return spec.replace(application=application, saved_work_key=key)
 
     def _spec(self, table_uri: str) -> JobSpec:
+        operation = read_operation(self.operation, self.job_arguments())
+        check_texts(operation)
         return JobSpec(
-            operation=read_operation(self.operation, self.job_arguments()),
+            operation=operation,
             table_uri=table_uri,
             spark_conf=text_map("spark_conf", self.spark_conf),
             unrestricted=tuple(self.unrestricted),
@@ -275,6 +289,8 @@ class ExactlyOnceOperator(TxlogOperator):
     def __init__(self, *, idempotency_key: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.idempotency_key = idempotency_key
+        if isinstance(idempotency_key, str):
+            check_key(idempotency_key)
         # Airflow runs these callbacks once its database has the success, and survives one that fails.
         self.on_success_callback = [*self.on_success_callback, _keep_success]
         # Not run where the task is to be retried: then what it saved is needed.

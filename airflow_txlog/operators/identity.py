@@ -24,7 +24,8 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_txlog.application import RecordedWork
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import ANNOTATION_TAG_PREFIX, ApplicationTransaction
-from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
+from airflow_txlog.errors import IdempotencyKeyReused
+from airflow_txlog.operators.arguments.texts import check_key
 
 STATE_KEY = "txlog.transaction"
 KEY_STATE_KEY = "txlog.idempotency_key"
@@ -56,8 +57,7 @@ def application_transaction(
     Raises what the state store raises: without its answer a retry cannot be distinguished from new work.
     """
     if idempotency_key is not None:
-        if not idempotency_key.strip():
-            raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
+        check_key(idempotency_key)
         return ApplicationTransaction(
             app_id=idempotency_key,
             version=FIRST_VERSION,

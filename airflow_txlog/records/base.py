@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from airflow_txlog.parameters import decode_parameter
-from airflow_txlog.records.fields import Parameters, PartitionText
+from airflow_txlog.records.fields import Parameters, PartitionText, Sees
 from airflow_txlog.records.reading import Change, Part, check_names, kinds_of, read
 from airflow_txlog.records.refusals import want
 from airflow_txlog.records.sources import AnySource
@@ -82,6 +82,18 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """The same operation with other SQL texts."""
         kinds = kinds_of(type(self))
         return type(self)(**{name: read(kind, getattr(self, name), name, change) for name, kind in kinds.items()})
+
+    def texts(self) -> Iterator[tuple[str, str, Sees]]:
+        """The SQL texts, each with the name of its field and what it may name."""
+        for name, kind in kinds_of(type(self)).items():
+            found: list[tuple[str, Sees]] = []
+
+            def keep(text: str, sees: Sees, found: list[tuple[str, Sees]] = found) -> str:
+                found.append((text, sees))
+                return text
+
+            read(kind, getattr(self, name), name, keep)
+            yield from ((name, text, sees) for text, sees in found)
 
     def parts(self) -> Iterator[tuple[str, Part]]:
         """Every record inside of this one, each with its dotted name."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.records.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
 from airflow_txlog.records.clauses import AnyClause, InsertClause
@@ -23,7 +25,7 @@ from airflow_txlog.records.fields import (
     TextMap,
     Version,
 )
-from airflow_txlog.records.refusals import want
+from airflow_txlog.records.refusals import invalid, want
 from airflow_txlog.records.sources import AnyKeys, AnySource, FileView, KeySource, KeyValues, TableView
 
 _JOBS = "airflow_txlog.jobs.operations"
@@ -148,10 +150,20 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
     require_match: bool = False
 
     def check(self) -> None:
-        """Where every source row must match, there is none to insert."""
+        """Where every source row must match, there is none to insert. And each clause can act."""
         inserts = any(isinstance(clause, InsertClause) for clause in self.clauses)
         possible = not (self.require_match and inserts)
         want("arguments.require_match", possible, "false where a clause inserts", self.require_match)
+        last: set[str] = set()
+        for number, clause in enumerate(self.clauses):
+            if clause.when in last:
+                raise InvalidJobSpec(
+                    f"clauses[{number}] can never act: an earlier WHEN {clause.when.replace('_', ' ').upper()} clause "
+                    "has no condition. Only the last clause of a kind may do without.",
+                    argument="arguments.clauses",
+                )
+            if clause.condition is None:
+                last.add(clause.when)
 
 
 @register
@@ -200,6 +212,11 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
         """One moment to go back to."""
         one = (self.version is None) != (self.timestamp is None)
         want("arguments.version", one, "given, or timestamp is: exactly one of them", self.version)
+        if self.timestamp is not None:
+            try:
+                datetime.fromisoformat(self.timestamp.strip())
+            except ValueError:
+                raise invalid("arguments.timestamp", "a date or time in ISO 8601", self.timestamp) from None
 
 
 @register
@@ -217,6 +234,15 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
     purge: bool = False
     target_bytes: Bytes | None = None
     batch_bytes: Bytes | None = 32 * 1024**3
+
+    def check(self) -> None:
+        """What a purge rewrites is not what a Z-order does."""
+        if self.zorder_by and self.purge:
+            raise InvalidJobSpec(
+                "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
+                "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
+                argument="arguments.purge",
+            )
 
 
 @register

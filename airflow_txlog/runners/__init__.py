@@ -4,12 +4,19 @@ A runner takes a JobSpec and gives the JobResult, or raises the job's typed erro
 """
 
 from airflow_txlog.runners.base import DurableRunner, Runner, run_unless_done
-from airflow_txlog.runners.choice import CONNECTION_TYPES, check_runner, make_runner, not_deferrable
+from airflow_txlog.runners.choice import (
+    CONNECTION_TYPES,
+    check_cluster_named,
+    check_runner,
+    make_runner,
+    not_deferrable,
+)
 
 __all__ = [
     "CONNECTION_TYPES",
     "DurableRunner",
     "Runner",
+    "check_cluster_named",
     "check_runner",
     "make_runner",
     "not_deferrable",

@@ -36,12 +36,7 @@ def make_runner(name: str, cluster: Cluster | None = None) -> Runner:
         from airflow_txlog.runners.connect import ConnectRunner
 
         return ConnectRunner(cluster)
-    if CONNECTION_TYPES[name] is not None:
-        raise InvalidJobSpec(
-            f"runner={name!r} needs the address of its cluster: give spark_conn_id, the name of a connection of type "
-            f"{CONNECTION_TYPES[name]!r}.",
-            argument="spark_conn_id",
-        )
+    check_cluster_named(name)
     from airflow_txlog.runners.child_process import ChildProcessRunner
 
     return ChildProcessRunner()
@@ -52,6 +47,16 @@ def check_runner(name: str) -> None:
     if name not in CONNECTION_TYPES:
         raise InvalidJobSpec(
             f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {name!r}.", argument="runner"
+        )
+
+
+def check_cluster_named(name: str) -> None:
+    """Raise InvalidJobSpec for a runner that needs a cluster, of which no connection is named."""
+    if CONNECTION_TYPES[name] is not None:
+        raise InvalidJobSpec(
+            f"runner={name!r} needs the address of its cluster: give spark_conn_id, the name of a connection of type "
+            f"{CONNECTION_TYPES[name]!r}.",
+            argument="spark_conn_id",
         )
 
 

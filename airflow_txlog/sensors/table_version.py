@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, BaseSensor
 
 from airflow_txlog.errors import InvalidInput, from_dict
 from airflow_txlog.hooks.waiting import ask_table, condition_of
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import has_template
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
@@ -105,6 +106,12 @@ class TableVersionSensor(BaseSensorOperator):
         self._checked: dict[str, Any] | None = None
         # What needs no rendering is refused when the DAG is parsed.
         given = {name: getattr(self, name) for name in _CONDITION}
+        is_literal = isinstance(table_uri, str) and not has_template(table_uri)
+        if txlog_conn_id is None and is_literal and not is_absolute(table_uri):
+            raise InvalidInput(
+                f"table_uri must be an absolute path or a URI, or with a txlog_conn_id a name under its base; found "
+                f"{table_uri!r}."
+            )
         self._given = [name for name, value in given.items() if value is not None]
         condition_of(**{name: _STANDS_FOR[name] if has_template(value) else value for name, value in given.items()})
         # A log that is corrupt, or a condition that means nothing, is not worth another try.

@@ -16,10 +16,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract import JobSpec
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
+from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.records.fields import Sees
 
 if TYPE_CHECKING:

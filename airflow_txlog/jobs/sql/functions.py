@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
+from airflow_txlog.lexing import Token, Unreadable, lex
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

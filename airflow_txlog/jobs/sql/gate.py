@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.table.predicate import confinement
-from airflow_txlog.engine.table.predicate.lexing import Token, Unreadable, lex
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import (
@@ -38,6 +37,7 @@ from airflow_txlog.jobs.sql.bound import as_bound
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
 from airflow_txlog.jobs.sql.query_gate import check_query
+from airflow_txlog.lexing import Token, Unreadable, lex
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

@@ -31,6 +31,11 @@ def has_template(value: Any) -> bool:
     return is_output(value)
 
 
+def is_sql_file(value: Any) -> bool:
+    """Whether a SQL text is the name of a template file instead, which the text is read from: one word, `x.sql`."""
+    return isinstance(value, str) and value.endswith(".sql") and len(value.split()) == 1
+
+
 def is_output(value: Any) -> bool:
     """Whether the value is another task's output, which Airflow resolves when the task runs (XComArg)."""
     return not isinstance(value, PurePath) and hasattr(value, "resolve")

@@ -1,14 +1,18 @@
-"""How the arguments of an operator are rendered: null only where it is meant, and personal data shown in no text."""
+"""How the arguments of an operator are rendered: null only where it is meant, and personal data shown in no text.
+
+A SQL text may be the name of a file, `forget.sql`, beside the DAG file or in the DAG's `template_searchpath`. Not by
+Airflow's `template_ext`, which would also read such a file for a path, a key or a column that ends so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator, mask_secret
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.operators.arguments.given import null_refusal
+from airflow_txlog.operators.arguments.given import is_sql_file, null_refusal
 from airflow_txlog.operators.arguments.personal import hidden, texts_of
 from airflow_txlog.policies.retry import raise_for_airflow
 
@@ -21,6 +25,12 @@ _PERSONAL = frozenset({"parameters", "keys"})
 # Airflow looks for all of them in every line.
 _MOST_TEXTS = 100
 
+# How the UI shows what is rendered.
+_SHOWN_AS = {
+    **dict.fromkeys(("predicate", "partition_predicate", "replace_where", "on"), "sql"),
+    **dict.fromkeys(("source", "clauses", "set", "parameters", "keys", "columns", "zorder_by", "spark_conf"), "json"),
+}
+
 
 class RenderedOperator(BaseOperator):
     """An operator whose templates become null only where a parameter may be null.
@@ -30,6 +40,34 @@ class RenderedOperator(BaseOperator):
 
     nullable_parameters: Collection[str] = ()
     sensitive: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.template_fields_renderers = {name: _SHOWN_AS[name] for name in cls.template_fields if name in _SHOWN_AS}
+
+    def check_literals(self) -> None:
+        """Raise InvalidJobSpec for what is wrong in any rendering."""
+
+    def resolve_template_files(self) -> None:
+        """Airflow's, when the DAG is parsed: each SQL text that is the name of a file becomes what the file holds.
+
+        Raises InvalidJobSpec where there is no such file.
+        """
+        has_file = [self._read_file(name, self.get_template_env) for name in self.template_fields]
+        self.prepare_template()
+        if any(has_file):
+            self.check_literals()
+
+    def _read_file(self, name: str, env: Callable[[], jinja2.Environment]) -> bool:
+        """Whether the argument was the name of a file, or a source whose SQL was, and has its text now."""
+        value: Any = getattr(self, name, None)
+        if isinstance(value, Mapping) and name == "source" and is_sql_file(value.get("sql")):
+            setattr(self, name, {**value, "sql": _text_of(f"{name}.sql", value["sql"], env())})
+        elif _SHOWN_AS.get(name) == "sql" and is_sql_file(value):
+            setattr(self, name, _text_of(name, value, env()))
+        else:
+            return False
+        return True
 
     def render_template(
         self,
@@ -45,6 +83,10 @@ class RenderedOperator(BaseOperator):
         """
         # Equal texts of one file are one object to Python: a name that is shown anyway must not become asterisks.
         fields = [name for name in self.template_fields if content is getattr(self, name, None)]
+        for field in fields:
+            # Of a mapped task, whose arguments are not there when the DAG is parsed.
+            if self._read_file(field, lambda: jinja_env or self.get_template_env()):
+                content = getattr(self, field)
         name = next(iter(fields), None) if _PERSONAL.issuperset(fields) else None
         rendered = self._with_nulls(content, context, jinja_env, seen_oids)
         if name is None or not self.sensitive or rendered is None:
@@ -98,3 +140,17 @@ def _places(name: str, value: Any, content: Any) -> Iterator[str]:
             yield from _places(f"{name}[{index}]", item, content)
     elif value is content or (isinstance(value, str) and isinstance(content, str) and value == content):
         yield name
+
+
+def _text_of(place: str, file: str, env: jinja2.Environment) -> str:
+    try:
+        if env.loader is None:
+            raise LookupError
+        return env.loader.get_source(env, file)[0]
+    # What jinja2 raises is a LookupError, and names neither the argument nor where it has looked.
+    except LookupError:
+        raise InvalidJobSpec(
+            f"{place} is the name of a template file, {file!r}, which is neither in the folder of the DAG file nor in "
+            "the DAG's template_searchpath. Nothing was read.",
+            argument=place,
+        ) from None

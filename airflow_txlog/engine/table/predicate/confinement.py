@@ -9,8 +9,8 @@ Source: Spark 4.2, ExpressionInfo groups of the function registry.
 
 from __future__ import annotations
 
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Token
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
+from airflow_txlog.lexing import Lexed, Token
 
 
 def _words(text: str) -> frozenset[str]:

@@ -14,7 +14,6 @@ from sqlglot import exp
 
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
-from airflow_txlog.engine.table.predicate.lexing import Lexed
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.engine.table.predicate.tree import (
     FALSE,
@@ -27,6 +26,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     any_of,
 )
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive
+from airflow_txlog.lexing import Lexed
 
 _OPERATORS: dict[type[exp.Expr], Operator] = {
     exp.EQ: Operator.EQ,

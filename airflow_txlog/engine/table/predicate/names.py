@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
-from airflow_txlog.engine.table.predicate.lexing import Lexed
 from airflow_txlog.engine.table.predicate.tree import Column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
+from airflow_txlog.lexing import Lexed
 
 # Spark reads these as functions where no column has the name.
 _SPECIAL_NAMES = frozenset(

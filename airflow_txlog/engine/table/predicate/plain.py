@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 
 from airflow_txlog.datafiles.text import date_text, parse_date
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
 
 
 def _words(text: str) -> frozenset[str]:

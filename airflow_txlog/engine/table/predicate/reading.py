@@ -18,7 +18,6 @@ from sqlglot.errors import SqlglotError
 from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.leaves import LeafReader, parameter_name
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Unreadable, lex
 from airflow_txlog.engine.table.predicate.names import Names, unknown_column
 from airflow_txlog.engine.table.predicate.tree import (
     Node,
@@ -29,6 +28,7 @@ from airflow_txlog.engine.table.predicate.tree import (
 )
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
+from airflow_txlog.lexing import Lexed, Unreadable, lex
 
 
 def read_predicate(

@@ -124,12 +124,6 @@ def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -
     for number, clause in enumerate(described):
         kind = clause.when
         of_kind, relation = found[kind], relations[kind]
-        if of_kind and of_kind[-1].condition is None:
-            raise InvalidJobSpec(
-                f"clauses[{number}] can never act: an earlier WHEN {kind.replace('_', ' ').upper()} clause has no "
-                "condition. Only the last clause of a kind may do without.",
-                argument="clauses",
-            )
         if clause.condition is not None:
             gate.condition(clause.condition, relation)
         values: dict[str, str] = {}

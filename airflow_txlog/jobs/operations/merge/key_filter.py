@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
-from airflow_txlog.engine.table.predicate.lexing import Token, lex
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.files.source import MaterializedSource
 from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.source_scope import Equality, scoping_equalities
 from airflow_txlog.jobs.sql.schemas import is_same_type
+from airflow_txlog.lexing import Token, lex
 
 # Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
 MOST_KEYS = 100_000

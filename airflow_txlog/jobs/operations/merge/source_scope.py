@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
-from airflow_txlog.engine.table.predicate.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.engine.table.predicate.tree import (
     FALSE,
     Column,
@@ -44,6 +43,7 @@ from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import is_same_type
+from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
 from airflow_txlog.wording import plural
 
 # Above so many combinations of values, each column's least and greatest do.

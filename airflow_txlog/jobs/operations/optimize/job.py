@@ -27,7 +27,7 @@ from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
-from airflow_txlog.errors import InvalidJobSpec, JobError, UnsupportedFeature
+from airflow_txlog.errors import JobError, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.optimize.bins import (
     Bin,
@@ -118,12 +118,6 @@ class _Optimizing:
     def _files(self, snapshot: Snapshot) -> pa.Table:
         """The files in scope, after everything that was asked for has been checked."""
         optimize = self._optimize
-        if optimize.zorder_by and optimize.purge:
-            raise InvalidJobSpec(
-                "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
-                "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
-                argument="arguments.purge",
-            )
         self._target_bytes = optimize.target_bytes or target_of(snapshot)
         self._z_columns = self._ordering_columns(snapshot)
         scope = partition_scope(self._context, self._gate, snapshot)

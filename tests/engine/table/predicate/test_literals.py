@@ -15,10 +15,10 @@ import pytest
 
 from airflow_txlog.engine.table.predicate import constants
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
-from airflow_txlog.engine.table.predicate.lexing import Unreadable, lex
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import Comparison
 from airflow_txlog.engine.table.schema.schema import Primitive, StructField, StructType
+from airflow_txlog.lexing import Unreadable, lex
 from tests.engine.table.predicate.examples import plain
 from tests.engine.table.predicate.spark_oracle import parsed
 

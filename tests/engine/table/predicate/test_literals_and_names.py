@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_txlog.engine.table.predicate import may_hold_match
-from airflow_txlog.engine.table.predicate.lexing import Unreadable, lex
+from airflow_txlog.lexing import Unreadable, lex
 from tests.engine.table.predicate.tables import PARTITIONS, SCHEMA, file, files, read, told
 
 

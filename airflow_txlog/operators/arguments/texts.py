@@ -1,0 +1,150 @@
+"""An author's SQL texts, judged by their tokens alone: in time for the parsing of the DAG, without a table or Spark.
+
+Only what is wrong on every table is refused. A text that cannot be cut into tokens with certainty, and whatever needs
+a grammar or a schema, is left to the job. Invariant: an error names arguments and parameters, and never a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.operators.arguments.given import has_template, is_sql_file
+from airflow_txlog.records import Operation
+from airflow_txlog.records.fields import Sees
+
+# After any other word a colon may part a column from its member.
+_BEFORE_VALUES = frozenset(
+    [
+        "and",
+        "between",
+        "else",
+        "having",
+        "in",
+        "like",
+        "limit",
+        "not",
+        "on",
+        "or",
+        "rlike",
+        "select",
+        "then",
+        "when",
+        "where",
+    ]
+)
+_OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
+
+
+def check_texts(operation: Operation) -> None:
+    """Raises InvalidJobSpec for a text with a bracket or a quote without its partner, a parameter that has no value, or
+    a list in IN; and for a value that no text has a parameter for.
+    """
+    values = operation.bound_parameters
+    texts = list(operation.texts())
+    used: set[str] = set()
+    for name, text, sees in texts:
+        if has_template(text) or is_sql_file(text):
+            return
+        mistake = _mistake(text, values, is_query=sees is Sees.VIEWS)
+        if mistake is not None:
+            raise InvalidJobSpec(f"{name} {mistake} Nothing was read.", argument=f"arguments.{name}")
+        used |= {token.text for token in _tokens(text) if token.kind == "parameter"}
+    spare = sorted(values.keys() - used)
+    if spare and all(_tokens(text) for _, text, _ in texts):
+        raise InvalidJobSpec(
+            f"parameters has a value for {spare[0]}, and no SQL of this operator has :{spare[0]}. A misspelt parameter "
+            "is refused rather than ignored. Nothing was read.",
+            argument="arguments.parameters",
+        )
+
+
+def check_time_zone(name: str) -> None:
+    """Raise InvalidJobSpec for a name of the form Area/City that no time zone has; what else there is, Spark knows."""
+    if isinstance(name, str) and "/" in name:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise InvalidJobSpec(
+                f"time_zone: there is no time zone {name!r}. Write one such as Europe/Berlin.", argument="time_zone"
+            ) from None
+
+
+def check_key(key: str) -> None:
+    """Raise InvalidJobSpec for an idempotency key with nothing in it."""
+    if not key.strip():
+        raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
+
+
+def _tokens(text: str) -> Sequence[Token]:
+    """None of a text that could be cut in another way."""
+    try:
+        return lex(text).tokens
+    except Unreadable:
+        return ()
+
+
+def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | None:
+    try:
+        tokens = lex(text).tokens
+    except Unreadable as error:
+        if str(error) == "the character ';'" and not is_query:
+            return "is one expression, and has a semicolon in it: leave that out."
+        unfinished = "without its" in str(error) or "not closed" in str(error)
+        return f"has {error}." if unfinished else None
+    for name in dict.fromkeys(_parameters(tokens)):
+        if name not in values:
+            given = f"it has {', '.join(sorted(values))}" if values else "it has none"
+            return f"has the parameter :{name}, and parameters has no value for it ({given})."
+    listed = next(_lists_in_in(tokens, values), None)
+    if listed is not None:
+        negation, name = listed
+        return (
+            f"has {negation}IN (:{name}), and the value of {name} is a list: that is one value to SQL, and equals no "
+            f"row's. Write {negation}array_contains(:{name}, column)."
+        )
+    return _unbalanced(tokens)
+
+
+def _unbalanced(tokens: Sequence[Token]) -> str | None:
+    open_ones: list[str] = []
+    for token in tokens:
+        if token.kind != "symbol":
+            continue
+        if token.text in _OPENS:
+            open_ones.append(token.text)
+        elif token.text in _CLOSES and (not open_ones or open_ones.pop() != _CLOSES[token.text]):
+            return f"has a {token.text} without its {_CLOSES[token.text]}."
+    return f"has a {open_ones[-1]} without its {_OPENS[open_ones[-1]]}." if open_ones else None
+
+
+def _parameters(tokens: Sequence[Token]) -> Iterator[str]:
+    """The parameters, but for what may be a member of a column: `raw:price`."""
+    before = Token("symbol", "(")
+    for token in tokens:
+        is_value = before.text not in (")", "]") if before.kind == "symbol" else before.text.lower() in _BEFORE_VALUES
+        if token.kind == "parameter" and is_value:
+            yield token.text
+        before = token
+
+
+def _lists_in_in(tokens: Sequence[Token], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each parameter that is a list and a whole element of an IN, with the NOT before that."""
+    words = [token.text.upper() if token.kind == "word" else "" for token in tokens]
+    for at, word in enumerate(words):
+        if word != "IN" or tokens[at + 1 : at + 2] != [Token("symbol", "(")]:
+            continue
+        depth = 0
+        for here in range(at + 1, len(tokens)):
+            token = tokens[here]
+            if token.kind == "symbol" and token.text in "()":
+                depth += 1 if token.text == "(" else -1
+            if depth == 0:
+                break
+            beside = {tokens[here - 1].text, tokens[here + 1].text if here + 1 < len(tokens) else ""}
+            is_element = depth == 1 and token.kind == "parameter" and beside <= {"(", ",", ")"}
+            if is_element and isinstance(values.get(token.text), list):
+                yield "NOT " if at and words[at - 1] == "NOT" else "", token.text
