@@ -54,6 +54,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_txlog.hooks.txlog"],
             }
         ],
+        "extra-links": ["airflow_txlog.links.commit.CommitLink"],
         "connection-types": [_connection_type()],
         "cli": ["airflow_txlog.cli.definition.get_cli_commands"],
         "config": {"txlog": _config_section()},
@@ -73,53 +74,63 @@ def _connection_type() -> dict[str, Any]:
             "relabeling": {"host": "Base folder or URI"},
             "placeholders": {"host": "/lake"},
         },
-        "conn-fields": {
-            "spark_conf": {
-                "label": "Spark settings",
-                "description": "A JSON object of Spark settings for every job, without secrets.",
-                "schema": {"type": ["string", "null"], "format": "json"},
-            },
-            "runner": {
-                "label": "Runner",
-                "description": "Where jobs run unless the operator says otherwise.",
-                "schema": {"type": ["string", "null"], "enum": [*RUNNERS, None]},
-            },
-            "spark_conn_id": {
-                "label": "Spark connection",
-                "description": "The connection of the cluster that the runner uses (spark_connect for the runner "
-                "connect, spark for submit). Empty for a runner that starts its own Spark.",
-                "schema": {"type": ["string", "null"]},
-            },
-            "strict_writers": {
-                "label": "Strict writers",
-                "description": "Refuse, and not only warn about, a table that was lately written by an engine whose "
-                "commits would replace ours on its store.",
-                "schema": {"type": ["boolean", "null"]},
-            },
-            "storage_options": {
-                "label": "Storage options",
-                "description": "A JSON object: how the tables' stores are opened (docs/stores.md lists them). "
-                "No secrets: those belong in the connection that the next field names.",
-                "schema": {"type": ["string", "null"], "format": "json"},
-            },
-            "storage_conn_id": {
-                "label": "Storage connection",
-                "description": "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the "
-                "tables' store. Empty: each process uses its own identity.",
-                "schema": {"type": ["string", "null"]},
-            },
-            "allow_absolute_paths": {
-                "label": "Allow absolute paths",
-                "description": "Read rows of files that a table names outside of its own folder, as a shallow clone "
-                "does, with this worker's permissions. Only for tables whose writers are trusted with that.",
-                "schema": {"type": ["boolean", "null"]},
-            },
-            "single_writer": {
-                "label": "Single writer",
-                "description": "Allow tables on file systems without a proven put-if-absent (hdfs, sftp, …). Two "
-                "tasks that write one table at the same time lose a commit there without an error.",
-                "schema": {"type": ["boolean", "null"]},
-            },
+        "conn-fields": _connection_fields(),
+    }
+
+
+def _connection_fields() -> dict[str, Any]:
+    return {
+        "spark_conf": {
+            "label": "Spark settings",
+            "description": "A JSON object of Spark settings for every job, without secrets.",
+            "schema": {"type": ["string", "null"], "format": "json"},
+        },
+        "runner": {
+            "label": "Runner",
+            "description": "Where jobs run unless the operator says otherwise.",
+            "schema": {"type": ["string", "null"], "enum": [*RUNNERS, None]},
+        },
+        "spark_conn_id": {
+            "label": "Spark connection",
+            "description": "The connection of the cluster that the runner uses (spark_connect for the runner "
+            "connect, spark for submit). Empty for a runner that starts its own Spark.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "history_url": {
+            "label": "Page of a commit",
+            "description": "An address with {table} and {version} in it, which each task that commits links to. "
+            "Empty: that of [txlog] history_url.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "strict_writers": {
+            "label": "Strict writers",
+            "description": "Refuse, and not only warn about, a table that was lately written by an engine whose "
+            "commits would replace ours on its store.",
+            "schema": {"type": ["boolean", "null"]},
+        },
+        "storage_options": {
+            "label": "Storage options",
+            "description": "A JSON object: how the tables' stores are opened (docs/stores.md lists them). "
+            "No secrets: those belong in the connection that the next field names.",
+            "schema": {"type": ["string", "null"], "format": "json"},
+        },
+        "storage_conn_id": {
+            "label": "Storage connection",
+            "description": "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the "
+            "tables' store. Empty: each process uses its own identity.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "allow_absolute_paths": {
+            "label": "Allow absolute paths",
+            "description": "Read rows of files that a table names outside of its own folder, as a shallow clone "
+            "does, with this worker's permissions. Only for tables whose writers are trusted with that.",
+            "schema": {"type": ["boolean", "null"]},
+        },
+        "single_writer": {
+            "label": "Single writer",
+            "description": "Allow tables on file systems without a proven put-if-absent (hdfs, sftp, …). Two "
+            "tasks that write one table at the same time lose a commit there without an error.",
+            "schema": {"type": ["boolean", "null"]},
         },
     }
 
@@ -146,6 +157,15 @@ def _config_section() -> dict[str, Any]:
                 "type": "string",
                 "example": "warm",
                 "default": "child",
+            },
+            "history_url": {
+                "description": "The page of a commit in a catalog or a browser of tables, which each task that commits "
+                "links to in Airflow's UI: an http or https address in which {table} stands for the table's URI and "
+                "{version} for the version. Without it there is no link.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "https://lake.example.com/history?table={table}&version={version}",
+                "default": "",
             },
             "cores": {
                 "description": "The cores of each Spark that a task starts on its worker: so many of Spark's own tasks "

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseHook, conf
+from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
-from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.records import operation_named, read_operation
@@ -165,6 +165,11 @@ class TxlogHook(BaseHook):
         return self._spark_conn_id or of_extra or None
 
     @property
+    def history_url(self) -> str | None:
+        """The page of a commit, with `{table}` and `{version}` in it: the connection's, else `[txlog] history_url`."""
+        return self._extra.get("history_url") or conf.get("txlog", "history_url", fallback="") or None
+
+    @property
     def strict_writers(self) -> bool:
         """Whether a table with a writer that would replace our commits is refused, and not only warned about."""
         return self._is_on("strict_writers")
@@ -304,12 +309,26 @@ class TxlogHook(BaseHook):
         return run_unless_done(chosen, self.with_settings(spec, runner), log=self.log.info)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the connection is usable: its base, its settings. Opens no table."""
+        """Whether a task could use the connection: its settings, its cluster, and a first look into its base.
+
+        Whether a table can be written there shows when one is: nothing is put.
+        """
+        from airflow_txlog.storage import Access, open_store
+
         try:
-            conf, _ = self.spark_conf, self.storage_options
-        except InvalidJobSpec as e:
-            return False, str(e)
-        return True, f"tables are found under {self.base_uri or 'their own URIs'}; {len(conf)} Spark settings"
+            runner = self.runner_or(None)
+            assert isinstance(runner, str)
+            self.make_runner(runner)
+            settings = len(self.spark_conf | (_configured_size() if CONNECTION_TYPES[runner] is None else {}))
+            found, base = self.storage_options, self.base_uri
+            about = f"jobs run by the runner {runner}, with {settings} Spark settings and {len(found)} storage options"
+            if base is None:
+                return True, f"There is no base: tables are named by their own URIs. {about}."
+            if open_store(self.table_uri(""), Access.of(self)).list("_delta_log"):
+                return False, f"The base {base} is a table itself. Give the folder that its tables are in."
+        except (TxlogError, AirflowException, OSError) as error:
+            return False, f"{type(error).__name__}: {error}"
+        return True, f"{base} was opened; {about}."
 
 
 def _configured_size() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
+from airflow_txlog.links.commit import CommitLink
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
@@ -82,6 +83,7 @@ class TxlogOperator(RenderedOperator):
     operation: ClassVar[type[Operation]]
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
+    operator_extra_links = (CommitLink(),)
 
     def __init__(
         self,
@@ -114,6 +116,8 @@ class TxlogOperator(RenderedOperator):
         self.emit_without_change = emit_without_change
         self.emit_partitions = emit_partitions
         self._running: Runner | None = None
+        # What this try did, for what Airflow asks when it has ended: links.
+        self.last_result: JobResult | None = None
         self._spec_of_work: JobSpec | None = None
         self._durable_runner: DurableRunner | None = None
         # After super().__init__, which has applied the author's argument or default_args.
@@ -185,6 +189,7 @@ class TxlogOperator(RenderedOperator):
             raise_for_airflow(error)
         finally:
             self._running = None
+        self.last_result = result
         seconds = time.perf_counter() - started_s
         for line in task_lines(result):
             self.log.info("%s", line)

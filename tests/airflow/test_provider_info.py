@@ -14,7 +14,7 @@ from airflow_txlog.get_provider_info import get_provider_info
 
 pytestmark = pytest.mark.airflow
 
-DOTTED_KEYS = {"hook-class-name", "python-modules"}
+DOTTED_KEYS = {"hook-class-name", "python-modules", "extra-links"}
 
 
 def dotted_paths(value: Any, key: str = "") -> Iterator[str]:

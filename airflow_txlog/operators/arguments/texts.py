@@ -18,24 +18,8 @@ from airflow_txlog.records.fields import Sees
 
 # After any other word a colon may part a column from its member.
 _BEFORE_VALUES = frozenset(
-    [
-        "and",
-        "between",
-        "else",
-        "having",
-        "in",
-        "like",
-        "limit",
-        "not",
-        "on",
-        "or",
-        "rlike",
-        "select",
-        "then",
-        "when",
-        "where",
-    ]
-)
+    ("and", "between", "else", "having", "in", "like", "limit", "not", "on", "or", "rlike", "select", "then", "when")
+) | {"where"}
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 
 
@@ -103,8 +87,8 @@ def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | N
     if listed is not None:
         negation, name = listed
         return (
-            f"has {negation}IN (:{name}), and the value of {name} is a list: that is one value to SQL, and equals no "
-            f"row's. Write {negation}array_contains(:{name}, column)."
+            f"has {negation}IN (:{name}), and the value of {name} is a list: to SQL that is one value, an array, which "
+            f"no row's can equal. Write {negation}array_contains(:{name}, column)."
         )
     return _unbalanced(tokens)
 

@@ -296,3 +296,13 @@ def test_a_damaged_data_file_is_named_before_anything_is_written(tmp_path: Path,
     assert error["type"] == "CorruptDataFile"
     assert path in error["facts"]["path"]
     assert files_on_disk(table) == before
+
+
+def test_a_list_is_an_array_for_array_contains_and_never_the_values_of_in(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": pa.array(range(6), pa.int64())}))
+    wrong = run(spark, "delete", table, predicate="id IN (:ids)", parameters={"ids": [1, 3]})
+    assert error_of(wrong)["type"] == "InvalidPredicate"
+    committed(run(spark, "delete", table, predicate="array_contains(:ids, id)", parameters={"ids": [1, 3]}))
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 2, 4, 5]
+    committed(run(spark, "delete", table, predicate="NOT array_contains(:ids, id)", parameters={"ids": [0, 2]}))
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 2]
