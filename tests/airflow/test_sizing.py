@@ -35,7 +35,7 @@ def test_the_configuration_sizes_each_spark_that_a_task_starts(configured: None)
     assert {runner: conf_of(runner=runner) for runner in (None, "child", "warm", "in_process")} == dict.fromkeys(
         (None, "child", "warm", "in_process"), sized
     )
-    assert conf_of(runner="connect") == conf_of(runner="submit") == {}
+    assert all(conf_of(runner=runner, spark_conn_id="cluster") == {} for runner in ("connect", "submit"))
 
 
 def test_the_connection_goes_before_the_configuration_and_the_operator_before_both(
