@@ -317,7 +317,6 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("InvalidPredicate", setting(name="'a'), ('b'")),
     ("SchemaMismatch", setting(id="s.name")),
     ("SchemaMismatch", {"source": {"sql": "SELECT 1L AS id, 'x' AS name, 2L AS _txlog_row"}}),
-    ("InvalidJobSpec", {"clauses": [update({"name": "'x'"}), delete()]}),
     ("InvalidJobSpec", {"source_alias": "T"}),
     ("InvalidInput", {"source": {"sql": "SELECT 3L AS id, CAST('x' AS INT) AS name"}}),
 ]
