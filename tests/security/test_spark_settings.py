@@ -147,6 +147,8 @@ def test_a_process_whose_files_others_may_not_open_gives_them_a_name() -> None:
     code = """
 import ctypes, os, subprocess
 from airflow_txlog.jobs.spark.launch import _properties_file
+# Loaded while this process may still read the folder of Python.
+"".encode("utf-16-be")
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
