@@ -34,6 +34,7 @@ def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_s
         ("commit", "deltalake"),
         ("list-partition", "deltalake"),
         ("list-pruned", "deltalake"),
+        ("prune", "our first question"),
         ("prune", "deltalake"),
         ("refresh", "ours on 10 files"),
         ("refresh", "fresh open"),
