@@ -465,7 +465,7 @@ def main() -> None:
 
     if has_server():
         set_keys()
-    bench = Bench(options.folder, options.scale, options.rounds, options.workers)
+    bench = Bench(options.folder.resolve(), options.scale, options.rounds, options.workers)
     options.folder.mkdir(parents=True, exist_ok=True)
     lines = []
     with contextlib.closing(bench):
