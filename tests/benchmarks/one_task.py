@@ -26,7 +26,8 @@ def main(runner: str) -> None:
         master = os.environ[MASTER]
         cluster = SparkSubmit(master=master, command=("spark-submit", "--master", master))
         # The addresses by which executors of this machine reach a driver here.
-        spec = spec.replace(spark_conf={"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
+        here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        spec = spec.replace(spark_conf=here, unrestricted=("query", "spark_conf"))
     if runner == "child-spark":
         os.environ[SMALL_JOB.setting] = "1"
     make_runner(runner.removesuffix("-spark"), cluster).run(spec, log=print)
