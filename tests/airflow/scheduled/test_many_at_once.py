@@ -82,7 +82,7 @@ def test_forgotten_rows_are_in_no_version_after_their_delete(airflow: Deployment
         if commit["operation"] == "DELETE":
             gone.update(forgotten[commit["tags"]["airflow.run_id"]])
         merges += commit["operation"] == "MERGE"
-        # Every version is what a serial order gives: nobody who is gone, nobody twice, every merge in every score.
+        # Every version is what a serial order gives: none who is gone, none twice, every merge in every score.
         if rows:
             ids = [row["id"] for row in rows]
             assert sorted(ids) == sorted(set(range(PEOPLE)) - gone), commit["version"]

@@ -42,7 +42,7 @@ with DAG("works", **MANUAL):
         task_id="append", source=ROWS, on="t.id = -1 - s.id", clauses=[when_not_matched_insert()], runner="child"
     )
 
-# A merge that a job without Spark races: whoever is gone must stay gone, though it would insert whom it misses.
+# A merge that a job without Spark races: a person who is gone must stay gone, though it would insert those it misses.
 with DAG("race", render_template_as_native_obj=True, **MANUAL):
     DeltaDeleteOperator(task_id="forget", keys="{{ dag_run.conf.ids }}", key_column="id")
     DeltaMergeOperator(

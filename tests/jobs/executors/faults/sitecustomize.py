@@ -1,4 +1,4 @@
-"""Trouble for Spark's Python workers, which load this before anything else: they die, fail or wait where they are told.
+"""Trouble for Spark's Python workers, which load this before anything else: they die, fail or wait where it is ordered.
 
 An order is an empty file `<point>.<how>` in the folder TXLOG_FAULTS. The first task to come by the point claims the
 order by renaming it, and obeys; every other attempt goes on as if nothing were. Standard library alone.
