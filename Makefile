@@ -21,7 +21,7 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long fuzz mutants lint bench lock audit clean
+.PHONY: help venv demo test test-long fuzz mutants lint bench lock audit check-install clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -36,7 +36,7 @@ test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 test-long: venv ## run far more of what draws from seeds, and what takes long; TXLOG_TEST_ALL=1 runs all of it
-	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; $(if $(filter 1,$(TXLOG_TEST_ALL)),tools/ensure_chromium.sh;) TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these
 	@$(WITH_JAVA) TXLOG_FUZZ_JOBS=$(or $(SEEDS),0:5000) $(PYTHON) -m pytest -s tests/jobs/fuzz
@@ -58,6 +58,9 @@ lock: ## write constraints.txt anew from a clean environment
 
 audit: ## look constraints.txt up among known vulnerabilities, over the network; SERVICE=osv asks OSV instead of PyPI
 	@tools/audit.sh $(or $(SERVICE),pypi)
+
+check-install: ## do what the README tells a user to: install by its command in a fresh environment, run its DAG; over the network
+	@tools/check_install.sh
 
 clean: ## delete what the other commands made, .venv included
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

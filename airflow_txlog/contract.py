@@ -159,7 +159,8 @@ class JobSpec:
         what = {
             "operation": self.operation.name,
             "table_uri": self.table_uri,
-            "arguments": self.operation.arguments(),
+            # Without defaults: work under an idempotency_key is the same for a release that knows more arguments.
+            "arguments": self.operation.given_arguments(),
             "time_zone": self.time_zone,
         }
         text = json.dumps(what, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -221,7 +222,10 @@ class JobResult:
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
       `rewritten`, `added`, `removed`, and `deletion_vectors` (files that got one). `steps`: `[{"name", "seconds"}]`
       in order. `attempts`: how often it was planned.
-    - `details`: what an operation reports beyond counts, such as the first files of a vacuum.
+    - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `lineage` in it has
+      `columns` (the type of each of the table's columns, by name), `views` (the columns of each view of the source, by
+      its name in the query, "" for a source that is none) and `versions` (of tables that the source reads at their
+      latest one, by their URI; null where two were read). Each only where the job came to know it.
     - `error`: `TxlogError.to_dict()`, for "failed" only.
     """
 

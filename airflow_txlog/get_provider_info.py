@@ -79,22 +79,35 @@ def _connection_type() -> dict[str, Any]:
 
 
 def _connection_fields() -> dict[str, Any]:
+    """In the order of the form. A JSON object is edited as one, and a null in an enum would be offered as a choice."""
     return {
-        "spark_conf": {
-            "label": "Spark settings",
-            "description": "A JSON object of Spark settings for every job, without secrets.",
-            "schema": {"type": ["string", "null"], "format": "json"},
-        },
         "runner": {
             "label": "Runner",
-            "description": "Where jobs run unless the operator says otherwise.",
-            "schema": {"type": ["string", "null"], "enum": [*RUNNERS, None]},
+            "description": "Where jobs run unless the operator says otherwise. Empty: that of [txlog] runner.",
+            "schema": {"type": ["string", "null"], "enum": list(RUNNERS)},
         },
         "spark_conn_id": {
             "label": "Spark connection",
             "description": "The connection of the cluster that the runner uses (spark_connect for the runner "
             "connect, spark for submit). Empty for a runner that starts its own Spark.",
             "schema": {"type": ["string", "null"]},
+        },
+        "spark_conf": {
+            "label": "Spark settings",
+            "description": "A JSON object of Spark settings for every job, without secrets.",
+            "schema": {"type": ["object", "null"]},
+        },
+        "storage_conn_id": {
+            "label": "Storage connection",
+            "description": "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the "
+            "tables' store. Empty: each process uses its own identity.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "storage_options": {
+            "label": "Storage options",
+            "description": "A JSON object: how the tables' stores are opened (docs/stores.md lists them). "
+            "No secrets: those belong in the storage connection.",
+            "schema": {"type": ["object", "null"]},
         },
         "history_url": {
             "label": "Page of a commit",
@@ -108,28 +121,16 @@ def _connection_fields() -> dict[str, Any]:
             "commits would replace ours on its store.",
             "schema": {"type": ["boolean", "null"]},
         },
-        "storage_options": {
-            "label": "Storage options",
-            "description": "A JSON object: how the tables' stores are opened (docs/stores.md lists them). "
-            "No secrets: those belong in the connection that the next field names.",
-            "schema": {"type": ["string", "null"], "format": "json"},
-        },
-        "storage_conn_id": {
-            "label": "Storage connection",
-            "description": "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the "
-            "tables' store. Empty: each process uses its own identity.",
-            "schema": {"type": ["string", "null"]},
+        "single_writer": {
+            "label": "Single writer",
+            "description": "Allow tables on file systems without a proven put-if-absent (hdfs, sftp, …). Two "
+            "tasks that write one table at the same time lose a commit there without an error.",
+            "schema": {"type": ["boolean", "null"]},
         },
         "allow_absolute_paths": {
             "label": "Allow absolute paths",
             "description": "Read rows of files that a table names outside of its own folder, as a shallow clone "
             "does, with this worker's permissions. Only for tables whose writers are trusted with that.",
-            "schema": {"type": ["boolean", "null"]},
-        },
-        "single_writer": {
-            "label": "Single writer",
-            "description": "Allow tables on file systems without a proven put-if-absent (hdfs, sftp, …). Two "
-            "tasks that write one table at the same time lose a commit there without an error.",
             "schema": {"type": ["boolean", "null"]},
         },
     }

@@ -71,7 +71,8 @@ CHECKPOINT = Limit("TXLOG_MAX_CHECKPOINT_BYTES", 2048 * MIB)
 VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * MIB)
 """One deletion vector: enough for any choice among 500 million rows of one data file."""
 SMALL_JOB = Limit("TXLOG_SMALL_JOB_BYTES", 256 * MIB)
-"""What a job that evaluates no SQL reads at once without Spark; beyond it Spark is started, and nothing is refused."""
+"""What a job reads at once in its own process, without Spark or beside a local one, where no SQL has a part in it;
+beyond it that is the work of Spark, and nothing is refused."""
 STATISTICS = Limit("TXLOG_KEPT_STATISTICS_BYTES", 256 * MIB)
 """Typed statistics of one open table that are kept between questions, some 32 bytes for a file and a column and twice
 that for texts; what is beyond it is parsed at each question, and nothing is refused."""

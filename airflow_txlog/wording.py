@@ -121,12 +121,25 @@ def rows_changed(result: JobResult) -> int | None:
     return sum(found) if found else None
 
 
-def commit_rows(operation: object, metrics: object) -> str:
-    """What became of how many rows in a commit of any engine, by its operation and operationMetrics.
+_SIGNS = {"written": "+", "inserted": "+", "updated": "~", "deleted": "-", REPLACED: "-"}
 
-    Empty for an operation that we do not know; delta-spark names metrics as we do, and writes them as texts.
+
+def commit_rows(operation: object, metrics: object) -> str:
+    """The rows that a commit of any engine added, updated and removed, such as `+2 ~30 -1`; `0` where it had none.
+
+    Empty where the commit does not count them, and for an operation that we do not know. delta-spark names metrics as
+    we do, and writes them as texts; delta-rs names most alike, in snake case.
     """
     if not isinstance(metrics, Mapping):
         return ""
-    counts = row_counts(str(operation).lower(), {name: str(value) for name, value in metrics.items()})
-    return ", ".join(f"{count} {became}" for became, count in counts.items() if count != "0")
+    named = {_camel_case(str(name)): str(count) for name, count in metrics.items()}
+    if "numAddedRows" in named:
+        named["numOutputRows"] = named["numAddedRows"]
+    counts = {_SIGNS[became]: count for became, count in row_counts(str(operation).lower(), named).items()}
+    changed = [f"{sign}{counts[sign]}" for sign in "+~-" if counts.get(sign, "0") != "0"]
+    return " ".join(changed) if changed else "0" if counts else ""
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -27,7 +27,7 @@ MAX_MODULE_LINES = 450
 # What each part may import of ours, and of others beside the standard library. The longest matching name decides.
 # `contract` is three modules and a folder: the spec, its parameters, what is restricted in it, and the operations.
 CONTRACT = ("contract", "records", "parameters", "restrictions")
-AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "runners")
+AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "lineage", "runners")
 BASE = ("clock", "errors", "lexing", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
@@ -47,6 +47,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "exchange": ("errors", *CONTRACT, "saved_work", "storage"),
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
+    "own_process": (),
     "jobs": (
         "",
         *BASE,
@@ -55,6 +56,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "exchange",
         "saved_work",
         "wording",
+        "own_process",
         "limits",
         "storage",
         "datafiles",
@@ -78,7 +80,7 @@ OURS: dict[str, tuple[str, ...]] = {
         ),
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", "locations", *CONTRACT, "wording", "engine", "hooks", "cli"),
+    "cli": ("errors", "locations", *CONTRACT, "wording", "own_process", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 # What the extras for object stores install: imported where such a store is opened.
@@ -97,11 +99,14 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "storage": ("pyarrow", "fsspec", *CLIENTS),
     "saved_work": (),
     "wording": (),
+    "own_process": ("pyarrow",),
     "datafiles": ("pyarrow",),
     "engine": ("pyarrow", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow",)),
     "operators": ("airflow", "jinja2"),
+    # Imported when the listener of Airflow's provider for OpenLineage asks, and so is there.
+    "lineage": ("airflow", "openlineage"),
     # Tokens of an identity, by the packages that the cloud's own client brings.
     # YARN's HTTP interface, by the package that Airflow's Spark provider brings.
     "hooks": ("airflow", "google", "azure", "requests"),

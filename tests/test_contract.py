@@ -198,6 +198,15 @@ def test_the_digest_is_the_same_for_every_try_and_another_for_other_work() -> No
     assert retry.commit_tags() == {"airflow.try_number": "2"}
 
 
+def test_work_has_the_digest_that_a_release_with_more_arguments_gives_it() -> None:
+    class LaterDelete(Delete, frozen=True, kw_only=True, tag="delete"):
+        later: str | None = None
+
+    spec = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "id = 1"})
+    assert spec.replace(operation=LaterDelete(predicate="id = 1")).digest() == spec.digest()
+    assert spec.replace(operation=LaterDelete(predicate="id = 1", later="x")).digest() != spec.digest()
+
+
 def test_whom_a_delete_was_for_cannot_be_tried_out_on_the_digest_of_its_commit() -> None:
     plain = job_spec(operation="delete", table_uri="/t", arguments={"predicate": "id = 1"})
     one, other = (plain.replace(saved_work_key=digit * 64) for digit in "01")

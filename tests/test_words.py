@@ -33,7 +33,8 @@ WORDS = {
 
 # Names that are not ours.
 FOREIGN = re.compile(
-    r"mask_secret|Airflow mask|replace_with_mask|\bmask=|utf8 mask octet|never rounds,|ROUNDS=|\.tell\(|def tell\("
+    r"mask_secret|Airflow mask|replace_with_mask|\bmask=|utf8 mask octet|never rounds,|ROUNDS=|\.tell\(|def tell\(|"
+    r"storageLayer"
 )
 
 

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
+from airflow_txlog.cli.printing import ShownColumn
 from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute
+from airflow_txlog.own_process import spare_memory
 from airflow_txlog.wording import commit_rows
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Answer:
 def run(name: str, args: Namespace) -> None:
     """Run a command by its name and end the process with its exit code if it failed."""
     _logs_to_stderr()
+    spare_memory()
     try:
         answer = _COMMANDS[name](_open(name, args), args)
     except UsageError as error:
@@ -70,9 +73,7 @@ def history(table: Table, args: Namespace) -> Answer:
         document["findings"] = [finding.to_dict() for finding in table.check()]
 
     def show() -> None:
-        columns = ("version", "time", "operation", "rows", "by", "run", "parameters")
-        rows = [_commit_row(commit) for commit in commits]
-        printing.print_rows(columns, rows, right=("version",), whole=("version", "time", "operation"))
+        printing.print_rows(_COMMIT_COLUMNS, [_commit_row(commit) for commit in commits])
         if args.check:
             _show_findings(document["findings"])
 
@@ -99,7 +100,13 @@ def files(table: Table, args: Namespace) -> Answer:
     }
 
     def show() -> None:
-        columns = ("path", "size", "rows", "modified", "deletion vector")
+        columns = [
+            ShownColumn(name="path"),
+            ShownColumn(name="size", right=True),
+            ShownColumn(name="rows", right=True),
+            ShownColumn(name="modified"),
+            ShownColumn(name="deletion vector"),
+        ]
         cells = [
             (
                 row["path"],
@@ -110,7 +117,7 @@ def files(table: Table, args: Namespace) -> Answer:
             )
             for row in rows
         ]
-        printing.print_rows(columns, cells, right=("size", "rows"))
+        printing.print_rows(columns, cells)
         more = f", of which {len(rows)} are shown (--limit)" if document["truncated"] else ""
         print(f"\n{found.num_rows} files, {printing.size(total)}, at version {snapshot.version}{more}")
 
@@ -296,25 +303,36 @@ def _logs_to_stderr() -> None:
 # --- what people see ------------------------------------------------------------------------------------------------
 
 
+_TASK = ("dag_id", "task_id", "run_id", "map_index", "try_number")
+# Version, time and try are never cut. Of ids the end stays, as most begin alike.
+_COMMIT_COLUMNS = (
+    ShownColumn(name="version", right=True),
+    ShownColumn(name="time"),
+    ShownColumn(name="operation", keeps="start", at_least=9),
+    ShownColumn(name="rows", keeps="start", at_least=12),
+    ShownColumn(name="DAG or engine", keeps="end", at_least=13),
+    ShownColumn(name="task", keeps="end", at_least=12),
+    ShownColumn(name="run", keeps="end", at_least=len("…2026-11-23T00:00:00+00:00")),
+    ShownColumn(name="try", right=True),
+    ShownColumn(name="parameters", keeps="start", at_least=20, optional=True),
+)
+
+
 def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
+    """The cells of `_COMMIT_COLUMNS`; those of a task are empty where no task of Airflow made the commit."""
+    task = {name: _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in _TASK}
+    index = task["map_index"]
     return (
         commit["version"],
         printing.moment(commit["timestamp"]),
         commit.get("operation"),
         commit_rows(commit.get("operation"), commit.get("operationMetrics")),
-        _author(commit) or commit.get("engineInfo") or commit.get("clientVersion"),
-        _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}run_id"),
+        task["dag_id"] or commit.get("engineInfo") or commit.get("clientVersion"),
+        task["task_id"] if index in (None, "-1") else f"{task['task_id']}[{index}]",
+        task["run_id"],
+        task["try_number"],
         _pairs(commit.get("operationParameters")),
     )
-
-
-def _author(commit: Mapping[str, Any]) -> str:
-    """The task that made the commit, as `dag.task` or `dag.task[map index]`; empty where no task of Airflow did."""
-    tags = {name: _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in ("dag_id", "task_id", "map_index")}
-    if not tags["dag_id"]:
-        return ""
-    index = tags["map_index"]
-    return f"{tags['dag_id']}.{tags['task_id']}" + ("" if index in (None, "-1") else f"[{index}]")
 
 
 def _tags(commit: Mapping[str, Any]) -> Mapping[str, Any]:

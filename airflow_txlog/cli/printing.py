@@ -1,6 +1,7 @@
 """What a command prints: one JSON document for programs, or a table for people; errors on standard error.
 
-Text of a table is printed as it is: nothing that a log holds is taken for markup. Without a terminal nothing is cut.
+Nothing that a log holds is taken for markup, and a character that would move the cursor or break a line is printed as
+its escape. A terminal's rows are fitted to its width; without a terminal nothing is cut.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDE = 10_000
+_WIDE = 1_000_000_000
+_GAP = 2
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -24,22 +28,64 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def print_rows(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    right: Sequence[str] = (),
-    whole: Sequence[str] = (),
-) -> None:
-    """A table; the columns named in `right` are aligned to the right, and those in `whole` are never folded."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        # A terminal folds long text rather than cutting it.
-        align: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(Text(column), justify=align, overflow="fold", no_wrap=column in whole)
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    console().print(table)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownColumn:
+    """A column of a table, and what becomes of it on a terminal that has no room for all of the table."""
+
+    name: str
+    right: bool = False
+    """Whether it is aligned to the right."""
+    keeps: Literal["start", "end"] | None = None
+    """The end of a long text that stays when the text is shortened; None: never shortened, but folded."""
+    at_least: int = 1
+    """The cells that a text keeps while other columns can still give some of theirs."""
+    optional: bool = False
+    """Of the last column: whether it is shown only where the others leave room."""
+
+
+def print_rows(columns: Sequence[ShownColumn], rows: Sequence[Sequence[object]]) -> None:
+    """A table, as wide as the terminal at most."""
+    out = console()
+    cells = [[column.name for column in columns], *([_cell(value) for value in row] for row in rows)]
+    widths = _widths(columns, cells, out.width)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+    for column, width in zip(columns, widths, strict=False):
+        align: Literal["left", "right"] = "right" if column.right else "left"
+        name = Text(_shortened(column.name, width, column.keeps))
+        table.add_column(name, justify=align, overflow="fold", no_wrap=column.keeps is not None)
+    for row in cells[1:]:
+        shown = zip(row, columns, widths, strict=False)
+        table.add_row(*(Text(_shortened(cell, width, column.keeps)) for cell, column, width in shown))
+    out.print(table)
+
+
+def _widths(columns: Sequence[ShownColumn], cells: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The widths of the columns that are shown, in cells of the terminal: the widest columns give first."""
+    natural = [max(map(cell_len, texts)) for texts in zip(*cells, strict=True)]
+    if columns[-1].optional:
+        widths = _widths(columns[:-1], [row[:-1] for row in cells], room)
+        left = room - sum(widths) - _GAP * len(widths)
+        return [*widths, min(natural[-1], left)] if left >= min(natural[-1], columns[-1].at_least) else widths
+    room -= _GAP * (len(columns) - 1)
+    for floored in (True, False):
+        for cap in range(max(natural), 0, -1):
+            widths = [
+                width if column.keeps is None else min(width, max(cap, column.at_least if floored else 1))
+                for column, width in zip(columns, natural, strict=True)
+            ]
+            if sum(widths) <= room:
+                return widths
+    return widths
+
+
+def _shortened(text: str, width: int, keeps: Literal["start", "end"] | None) -> str:
+    """The text in so many cells of a terminal; a character may take two, or none."""
+    if keeps is None or cell_len(text) <= width:
+        return text
+    text = text[-width:] if keeps == "end" else text[:width]
+    while text and cell_len(text) >= width:
+        text = text[1:] if keeps == "end" else text[:-1]
+    return f"…{text}" if keeps == "end" else f"{text}…"
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -95,4 +141,5 @@ def _cell(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -125,7 +125,7 @@ class TxlogHook(BaseHook):
         return {**open_storage_connection(self.storage_conn_id), **given}
 
     def _json_object(self, name: str, expected: str) -> dict[str, Any]:
-        # The connection form keeps a JSON field as a text.
+        # The connection form keeps an object; what was written by hand or by another form may be its text.
         raw = self._extra.get(name) or {}
         try:
             found = json.loads(raw) if isinstance(raw, str) else raw

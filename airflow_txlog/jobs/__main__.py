@@ -28,6 +28,7 @@ from airflow_txlog.contract import JobResult, JobSpec, read_spec, write_document
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.sizing import log_start
+from airflow_txlog.own_process import spare_memory
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -85,7 +86,7 @@ def run_in_session(
     try:
         # PySpark's own client of Spark Connect imports it.
         if session != "connect" or spec.operation.may_spare_spark or not spec.operation.needs_spark:
-            _without_pandas()
+            spare_memory()
         # Here, so that a package that is missing or broken is an error of the job.
         from airflow_txlog.jobs.run import run_job  # noqa: PLC0415
 
@@ -122,29 +123,6 @@ def exit_code(result: JobResult) -> int:
 def _usual_session() -> str:
     """`submitted` under spark-submit, where a local Spark of our own would ignore the cluster that was asked for."""
     return "submitted" if "PYSPARK_GATEWAY_PORT" in os.environ else "local"
-
-
-class _NoPandas:
-    """Among the finders of modules: there is no pandas."""
-
-    def find_spec(self, name: str, *more: Any) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("pandas is not looked for here", name=name)
-
-
-def _without_pandas() -> None:
-    """Keep pyarrow from importing pandas where that is installed: a third of a second and 40 MB, for nothing.
-
-    It looks for it once, with the first array that it makes of a list; what asks it for pandas later gets it.
-    """
-    import pyarrow as pa  # noqa: PLC0415 - where nothing is to be run, nothing is imported
-
-    blocked: Any = _NoPandas()
-    sys.meta_path.insert(0, blocked)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(blocked)
 
 
 def _session_of(kind: str, spark_conf: Mapping[str, str]) -> Any:

@@ -6,6 +6,7 @@ The invariant: a job has one id, which stands in the name of everything it stage
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import watched
+from airflow_txlog.jobs.spark.session import is_local
 from airflow_txlog.limits import MIB, SMALL_JOB
 from airflow_txlog.records import Operation
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 Log = Callable[[str], None]
 
 Record = TypeVar("Record", bound=Operation)
+
+MOST_LINEAGE_BYTES = 32_768
+"""Of `JobResult.details`: lineage that is longer is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,8 @@ class LogContext:
     steps: list[dict[str, Any]] = field(default_factory=list)
     tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
+    lineage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is known by the way of what is read and written, as `JobResult.details` has it."""
 
     @property
     def operation(self) -> Operation:
@@ -132,7 +139,13 @@ class LogContext:
             files=dict(files or {}),
             steps=self.steps,
             attempts=attempts,
+            details=self._details(),
         )
+
+    def _details(self) -> dict[str, Any]:
+        # A result must have room where the job's process has kept some, however many columns there are.
+        is_short = bool(self.lineage) and len(json.dumps(self.lineage)) <= MOST_LINEAGE_BYTES
+        return {"lineage": self.lineage} if is_short else {}
 
     def step_ms(self, name: str) -> int:
         """Milliseconds of the steps of this name so far."""
@@ -212,6 +225,13 @@ class JobContext(LogContext):
                 f"{self.bytes_allowed}, each file counted as {MIB} at least"
             )
         self.bytes_planned = max(self.bytes_planned, sum(sizes))
+
+    def reads_here(self, size_bytes: int) -> bool:
+        """Whether tasks that read files of this size, and no frame of Spark's, run in this process.
+
+        Where Spark has no other machine, it would only start other processes beside this one, and hand the work on.
+        """
+        return self.session is None or (size_bytes <= self.bytes_allowed and is_local(self.session))
 
     @property
     def operation(self) -> Operation:

@@ -6,6 +6,7 @@ operator reads no connection, no configuration and no file, so that a DAG parses
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
 from airflow_txlog.links.commit import CommitLink
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
@@ -39,6 +41,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_txlog.contract import ApplicationTransaction
     from airflow_txlog.hooks.txlog import TxlogHook
@@ -116,7 +119,7 @@ class TxlogOperator(RenderedOperator):
         self.emit_without_change = emit_without_change
         self.emit_partitions = emit_partitions
         self._running: Runner | None = None
-        # What this try did, for what Airflow asks when it has ended: links.
+        # What this try did, for what Airflow asks when it has ended: links, lineage.
         self.last_result: JobResult | None = None
         self._spec_of_work: JobSpec | None = None
         self._durable_runner: DurableRunner | None = None
@@ -268,6 +271,31 @@ class TxlogOperator(RenderedOperator):
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
         )
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """What OpenLineage's listener asks for; no connection is read for it, so a name under one is left out."""
+        return self._lineage(None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """The datasets with the versions, rows and columns that the result has."""
+        return self._lineage(self.last_result)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """The datasets, without what only a result knows."""
+        return self._lineage(None)
+
+    def _lineage(self, result: JobResult | None) -> OperatorLineage[Any, Any]:
+        # Here: only a process in which the listener runs is certain to have its provider.
+        from airflow_txlog.lineage.facets import lineage_of
+
+        spec = self._spec_of_work
+        if spec is not None:
+            return lineage_of(spec.operation, spec.table_uri, result)
+        operation = None
+        with contextlib.suppress(TxlogError):
+            operation = read_operation(self.operation, self.job_arguments())
+        is_whole = isinstance(self.table_uri, str) and is_absolute(self.table_uri)
+        return lineage_of(operation, self.table_uri if is_whole else None, result)
 
     def on_kill(self) -> None:
         """Stop the job. What it committed stays; what it staged is never named, and vacuum sweeps it."""

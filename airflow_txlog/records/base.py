@@ -78,6 +78,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         del data["operation"]
         return data
 
+    def given_arguments(self) -> dict[str, Any]:
+        """The fields that differ from their defaults: the same in a release whose records have more of them."""
+        found: dict[str, Any] = _given(self)
+        del found[_KIND]
+        return found
+
     def with_texts(self: _Record, change: Change) -> _Record:
         """The same operation with other SQL texts."""
         kinds = kinds_of(type(self))
@@ -99,6 +105,26 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Every record inside of this one, each with its dotted name."""
         for name in self.__struct_fields__:
             yield from _parts(getattr(self, name), f"{_PLACE}.{name}")
+
+
+_KIND = ""
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        held = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
+        given = {field.name: _given(inner) for field, inner in held if inner != _default_of(field)}
+        # Two records may differ in nothing but a default, as clauses of a merge do in `then`.
+        return given | {_KIND: type(value).__name__}
+    if isinstance(value, dict):
+        return {name: _given(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_given(inner) for inner in value]
+    return value
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:

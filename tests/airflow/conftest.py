@@ -46,7 +46,7 @@ def airflow_home(airflow_database: Path) -> Path:
     return Path(_HOME)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dag_of(airflow_home: Path) -> Callable[[str, str], Any]:
     """A DAG of the examples or of `dags/`, parsed afresh: `dag_of("outcomes", "conflict")` names a file and a DAG."""
     from airflow.dag_processing.dagbag import DagBag

@@ -52,6 +52,7 @@ CASES = (
     "memory",
     "ten-million",
     "task",
+    "parse",
     "writers",
     "s3-writers",
     "s3-open",
@@ -141,6 +142,10 @@ class Bench:
             from tests.benchmarks.task_cases import measure_task
 
             return measure_task(self.folder, rounds=self.rounds)
+        if case == "parse":
+            from tests.benchmarks.parse_cases import measure_parse
+
+            return measure_parse(self.folder / "parse", rounds=self.rounds)
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
         if case.startswith("s3-") and not has_server():

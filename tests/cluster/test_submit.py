@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -119,8 +120,10 @@ def test_a_job_whose_spark_submit_is_killed_is_lost_and_leaves_nothing_that_runs
         if PLANNED in line:
             started.update(processes_below() - before)
             for process in started:
-                if process.name() == "java":
-                    process.kill()
+                # What starts the others may have ended by now.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.name() == "java":
+                        process.kill()
 
     spec = submitted_spec(
         operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"}, application=transaction()

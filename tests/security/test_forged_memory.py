@@ -295,7 +295,9 @@ def test_a_signed_memory_of_another_form_is_ignored_too(
     data = with_header(memory.read_bytes(), change)
     memory.unlink()
     put_newest(memory.parent, name_of(data, Seal(KEY, table.uri, WORK)), data)
-    assert SavedWork(context_of(spark, table)).load() == Memory()
+    context = context_of(spark, table)
+    assert SavedWork(context).load() == Memory()
+    assert [line for line in lines_of(context) if line.startswith("ignored ")]
 
 
 def test_no_class_that_a_saved_schema_names_is_imported(

@@ -1,4 +1,4 @@
-"""What Spark has found, packed by the task that found it: rows of a file as a bitmap in the place of their addresses.
+"""What was found, packed by the task that found it: rows of a file as a bitmap in the place of their addresses.
 
 Callables for `mapInArrow`, as those of `scan_and_write`. The invariants: memory is bounded by a million addresses; what
 the driver collects grows with files and the bits of their rows, not with 64-bit addresses; every row comes out once, as
@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, use_one_thread
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
+    CLAUSE_COLUMN,
+    ROW_ID_COLUMN,
+    ScanTask,
+    use_one_thread,
+    without_values,
+)
 
 FILE_COLUMN = "_txlog_file"
 POSITIONS_COLUMN = "_txlog_positions"
@@ -46,6 +53,18 @@ class PackTask:
                 yield waiting.packed()
         if waiting.count:
             yield waiting.packed()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterRowsTask:
+    """The rows of a scan with addresses, by its row filter alone, as rows of PACKED_SCHEMA."""
+
+    scan: ScanTask
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As PackTask; raises TaskFailed."""
+        yield from PackTask()(batch.select([ADDRESS_COLUMN]) for batch in self.scan(batches))
 
 
 class PackPairsTask:

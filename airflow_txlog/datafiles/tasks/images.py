@@ -1,6 +1,7 @@
-"""What Spark's Python workers run to write new images of rows: computed columns from Spark, all others from the file.
+"""What Spark's Python workers run to write new images of rows: some columns from Spark or the source, the others from
+the file.
 
-Only the columns that an update computes go through the JVM; the rest of each row is read by the task that writes it,
+Only the columns that Spark computes go through the JVM; the rest of each row is read by the task that writes it,
 which copies the rows that stay while it reads. The invariants are those of `scan_and_write`, and: each computed row
 comes with its address, and is put beside the row of the file that has this address; a row that is missing, or in
 another order than the plan's, fails the task.
@@ -23,55 +24,32 @@ from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
+    ROW_ID_COLUMN,
     RewriteTask,
     ScanTask,
     records,
+    task_numbers,
     use_one_thread,
     without_values,
     writing,
 )
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows, SourceTable, whole
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTask:
-    """New images of the rows at the plan's positions, of which Spark sends some columns; one record a file.
+class _ImageTask:
+    """New images of the rows at the plan's positions, with the columns `names` from elsewhere; one record a file.
 
-    The batches are the rows of a scan of the same `bins`, in the same tasks and order: columns `names`, in order,
-    ADDRESS_COLUMN among them, with the violations where the layout must check. `first_files` are the indexes of each
-    bin's first file. Files never mix segments of the plan, and those that it says are copied. `change_type`: the images
-    are change rows of it too.
+    Files never mix segments of the plan, and those that it says are copied. `change_type`: the images are change rows
+    of it too.
     """
 
     bins: Bins
-    first_files: tuple[int, ...]
     layout: Layout
     names: tuple[str, ...]
     change_type: str | None = None
-
-    @without_values
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
-
-        Copies that are whole by then stay, in no commit, as those of other tasks do.
-        """
-        use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        with writing(self.layout, batches) as (writer, report):
-            computed = _Rows(self._checked(batch) for batch in batches)
-            while (address := computed.next_address()) is not None:
-                yield from self._write_bin(self._bin_of(address), attempt, computed, writer)
-        yield from report
-
-    def _bin_of(self, address: int) -> int:
-        first = address >> POSITION_BITS
-        if first not in self.first_files:
-            raise _out_of_order()
-        return self.first_files.index(first)
-
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return without_violations(batch.rename_columns(self.names), must_check=self.layout.must_check)
 
     def _write_bin(
         self, number: int, attempt: str, computed: _Rows, writer: PartitionedWriter
@@ -104,7 +82,7 @@ class ImageTask:
     def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the file with the computed values of the same addresses."""
         if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
-            raise _out_of_order()
+            raise out_of_order()
         image = values.drop_columns([ADDRESS_COLUMN])
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if name != ADDRESS_COLUMN:
@@ -114,7 +92,75 @@ class ImageTask:
         return image.append_column(CHANGE_TYPE_FIELD, pa.repeat(self.change_type, image.num_rows))
 
 
-def _out_of_order() -> JobError:
+@dataclass(frozen=True, kw_only=True)
+class ImageTask(_ImageTask):
+    """New images of which Spark sends some columns.
+
+    The batches are the rows of a scan of the same `bins`, in the same tasks and order: columns `names`, in order,
+    ADDRESS_COLUMN among them, with the violations where the layout must check. `first_files` are the indexes of each
+    bin's first file.
+    """
+
+    first_files: tuple[int, ...]
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, or one of what went wrong: then every image of this task is gone again.
+
+        Copies that are whole by then stay, in no commit, as those of other tasks do.
+        """
+        use_one_thread()
+        attempt = SYSTEM_CLOCK.unique_id()
+        with writing(self.layout, batches) as (writer, report):
+            computed = _Rows(self._checked(batch) for batch in batches)
+            while (address := computed.next_address()) is not None:
+                yield from self._write_bin(self._bin_of(address), attempt, computed, writer)
+        yield from report
+
+    def _bin_of(self, address: int) -> int:
+        first = address >> POSITION_BITS
+        if first not in self.first_files:
+            raise out_of_order()
+        return self.first_files.index(first)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return without_violations(batch.rename_columns(self.names), must_check=self.layout.must_check)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceImageTask(_ImageTask):
+    """New images of which the rows that the plan's `row_ids` name give the columns `names`, those of `source`.
+
+    For a numbered range like a scan's.
+    """
+
+    source: SourceRows
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, as those of ImageTask."""
+        use_one_thread()
+        attempt = SYSTEM_CLOCK.unique_id()
+        with writing(self.layout, batches) as (writer, report):
+            source = self.source.read()
+            for number in task_numbers(batches):
+                yield from self._write_bin(number, attempt, _Rows(self._values(number, source, writer)), writer)
+        yield from report
+
+    def _values(self, number: int, source: SourceTable, writer: PartitionedWriter) -> Iterator[pa.RecordBatch]:
+        scan = ScanTask(bins=self.bins, schema=pa.schema([]), rows="only", with_address=True, with_row_id=True)
+        files = self.bins.files(number, self.bins.store_beside(writer.store))
+        found = [rows for planned in files for rows in scan.rows_of(planned)]
+        rows = pa.Table.from_batches(found, scan.output_schema)
+        addresses = whole(rows.column(ADDRESS_COLUMN))
+        start = 0
+        for values in source.take(whole(rows.column(ROW_ID_COLUMN))):
+            yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
+            start += values.num_rows
+
+
+def out_of_order() -> JobError:
+    """The error for rows that are not those of the plan, or not in its order."""
     return JobError(
         "Rows came back from Spark in another order than they were sent in, or not exactly those. Nothing was "
         "committed. Report this as a bug."

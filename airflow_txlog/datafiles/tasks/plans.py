@@ -81,7 +81,8 @@ class Bins:
 
     `store` is that of the planned files, in one table all of them. `paths` are those of the files that hold the plan,
     in the store `kept`: the job's own table. `digests` are the SHA-256 of what was left there: a plan names the files
-    that a task opens with the worker's credentials, so a task takes it from nothing but these bytes.
+    that a task opens with the worker's credentials, so a task takes it from nothing but these bytes. `size_bytes` is
+    what all planned files take.
     """
 
     store: StoreReference
@@ -89,6 +90,7 @@ class Bins:
     kept: StoreReference | None = None
     paths: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
+    size_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.inline) or len(self.paths)

@@ -330,10 +330,12 @@ class LoadTask:
     """Rows of files as new data files, read and written in one task; one record a file, after the last row.
 
     For a numbered range like a scan's. `scan` reads the columns of the layout, of the same types, or some of them.
+    `numbers_rows`: as of WriteTask, by the number of the bin.
     """
 
     scan: ScanTask
     layout: Layout
+    numbers_rows: bool = False
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -343,9 +345,13 @@ class LoadTask:
             bins = self.scan.bins
             store = bins.store.open()
             for number in task_numbers(batches):
+                rows = 0
                 for planned in bins.files(number, store):
                     for batch in self.scan.rows_of(planned):
+                        if self.numbers_rows:
+                            batch = batch.append_column(ROW_ID_COLUMN, addresses(number, rows, batch.num_rows))
                         writer.write(batch)
+                        rows += batch.num_rows
         yield from report
 
 

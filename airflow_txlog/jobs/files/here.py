@@ -1,4 +1,5 @@
-"""Tasks run in this process, bin after bin, for a job without Spark: the same classes that Spark's workers run.
+"""Tasks run in this process, bin after bin, where Spark has no part in the work: the same classes that Spark's workers
+run.
 
 The invariant: what a task yields, raises and leaves behind is what it would in a worker; nothing is decided here.
 """
@@ -17,17 +18,19 @@ from airflow_txlog.jobs.spark.errors import of_worker
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 THREADS = 4
-"""How many bins are worked on at once: most of the time a task waits for its store."""
+"""How many bins are worked on at once without Spark: most of the time a task waits for its store."""
 
 
-def run_here(work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str) -> pa.Table:
+def run_here(
+    work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = THREADS
+) -> pa.Table:
     """The rows that each task makes of its batch, as one table. `what` says in an error what was being done.
 
     Raises the TxlogError of a task.
     """
     before = pa.cpu_count()
     try:
-        with ThreadPoolExecutor(min(THREADS, max(1, len(work)))) as pool:
+        with ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
             found = list(pool.map(lambda each: list(each[0](iter([each[1]]))), work))
     except TaskFailed as failed:
         error = error_in(str(failed))

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
+from airflow_txlog.datafiles.tasks.found_rows import FilterRowsTask
+from airflow_txlog.datafiles.tasks.images import SourceImageTask
 from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
@@ -29,7 +32,7 @@ from airflow_txlog.engine.table.columns.partitions import Instants, typed_partit
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import bin_number, run_here
+from airflow_txlog.jobs.files.here import Task, bin_number, run_here
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
@@ -75,6 +78,11 @@ class FilePlan:
             count if count is None or vector is None else count - RowPositions(vector, "of the plan").num_rows
             for count, vector in zip(records, vectors, strict=True)
         ]
+
+    @property
+    def num_positions(self) -> int:
+        """How many rows `positions` name."""
+        return sum(unpack(positions).num_rows for positions in self.table.column("positions").to_pylist())
 
     def take(self, rows: Sequence[int]) -> FilePlan:
         """The plan of these rows, in this order."""
@@ -162,16 +170,20 @@ def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame
 def collected(
     context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, what: str, frames: Sequence[DataFrame] = ()
 ) -> pa.Table:
-    """What tasks make of their bins, all of it, in one Spark job or in this process. Evaluated once.
+    """What tasks make of their bins, all of it, in one Spark job or (`reads_here`) in this process. Evaluated once.
 
     `frames` have the same columns, and are evaluated with them, by Spark. `what` says in an error what was being done.
     Raises what `collect` raises.
     """
-    if context.session is None and not frames:
-        work = [(task, bin_number(number)) for task in tasks for number in range(len(_bins_of(task)))]
-        return run_here(work, schema, what)
+    if not frames and context.reads_here(sum(_bins_of(task).size_bytes for task in tasks)):
+        return run_here(work_of(tasks), schema, what, context.parallelism)
     all_frames = [*(over_bins(context, task, schema) for task in tasks), *frames]
     return collect(reduce(lambda one, other: one.union(other), all_frames), what)
+
+
+def work_of(tasks: Sequence[BinTask]) -> list[tuple[Task, pa.RecordBatch]]:
+    """All bins of the tasks, for `run_here`."""
+    return [(task, bin_number(number)) for task in tasks for number in range(len(_bins_of(task)))]
 
 
 def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, piece_bytes: int = PIECE_BYTES) -> Bins:
@@ -208,15 +220,19 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     """The work of each task, given by the plan's rows, sent along or, where it is large, left in the inputs folder."""
     encoded = encode_bins(plan.table, packed)
     store = StoreReference.of(plan.store)
+    # A file in parts stands there once for each.
+    files = dict(zip(*(plan.table.column(name).to_pylist() for name in ("index", "size_bytes")), strict=True))
+    size_bytes = sum(size or 0 for size in files.values())
     if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
-        return Bins(store=store, inline=tuple(encoded))
+        return Bins(store=store, inline=tuple(encoded), size_bytes=size_bytes)
     plan_id = context.clock.unique_id()
     paths = tuple(f"{context.inputs_folder}/plan-{plan_id}-{number}.arrow" for number in range(len(encoded)))
     for path, data in zip(paths, encoded, strict=True):
         with context.store.open_new(path) as output:
             output.write(data)
     digests = tuple(hashlib.sha256(data).hexdigest() for data in encoded)
-    return Bins(store=store, kept=StoreReference.of(context.store), paths=paths, digests=digests)
+    kept = StoreReference.of(context.store)
+    return Bins(store=store, kept=kept, paths=paths, digests=digests, size_bytes=size_bytes)
 
 
 def task_count(parallelism: int, sizes: Sequence[int]) -> int:
@@ -238,7 +254,17 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
     return [max(1, min(count, -(-size // share))) for size, count in zip(sizes, pieces, strict=True)]
 
 
-BinTask: TypeAlias = ScanTask | RewriteTask | LoadTask | ChangeTask | CompactTask | LinesTask | KeyRowsTask
+BinTask: TypeAlias = (
+    ScanTask
+    | RewriteTask
+    | LoadTask
+    | ChangeTask
+    | CompactTask
+    | LinesTask
+    | KeyRowsTask
+    | FilterRowsTask
+    | SourceImageTask
+)
 
 
 def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFrame:
@@ -252,4 +278,4 @@ def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFram
 
 
 def _bins_of(task: BinTask) -> Bins:
-    return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask) else task.bins
+    return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask | FilterRowsTask) else task.bins

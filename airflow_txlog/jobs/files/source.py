@@ -23,17 +23,18 @@ from pyspark.sql.types import NullType, StructType
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import may_be_inside
-from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
+from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.inputs import input_layout, input_scan
+from airflow_txlog.jobs.files.inputs import input_layout, input_scan, read_input
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
 from airflow_txlog.jobs.files.plain_files import plain_files
-from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame, sent_bins
 from airflow_txlog.jobs.files.source_files import check_no_table, reads_table
 from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
-from airflow_txlog.jobs.files.stage import collect_records, records_of
+from airflow_txlog.jobs.files.stage import collect_records, load, records_of
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
@@ -44,6 +45,8 @@ from airflow_txlog.storage import Store
 
 # About what one bucket of a materialized source takes.
 BUCKET_BYTES = 128 * 1024 * 1024
+
+_WRITING = "write down the source's rows"
 
 # A slot in a table that is half full, and the head of the row in its page.
 _HASHED_ROW_BYTES = 48
@@ -144,6 +147,7 @@ def build_source(
     table raises.
     """
     described = context.record(SourceOperation).source if described is None else described
+    context.lineage |= {"views": {}, "versions": {}}
     if isinstance(described, QuerySource):
         reads_target = False
         if any(
@@ -152,11 +156,13 @@ def build_source(
             check_no_file_functions(described.sql, argument)
         for name, view in described.views.items():
             source = _view(context, view, f"{argument}.views.{name}", target)
+            context.lineage["views"][name] = source.frame.columns
             reads_target |= source.reads_target
             _register(context, source.frame, name)
         source = Source(frame=gate.query(described.sql), reads_target=reads_target)
     else:
         source = _view(context, described, argument, target)
+        context.lineage["views"][""] = source.frame.columns
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
     return replace(source, reads_target=reads_target)
 
@@ -169,13 +175,18 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
     names = source.frame.schema.names
     check_distinct(names, "The source")
     check_names_are_free(names, "The source")
-    schema = _stored(source.frame.schema)
+    schema = _with_row_id(_stored(source.frame.schema))
     layout = input_layout(context, schema)
-    rows = source.frame.select(*(source.frame[quoted(name)] for name in schema.names if name != ROW_ID_COLUMN))
-    # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part of
-    # its rows' numbers, so it is taken after that.
-    rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
-    staged = collect_records(context, records_of(rows, layout, numbers_rows=True), "write down the source's rows")
+    scan = source.scan()
+    # A column that holds nothing but null is in no file of ours.
+    if scan is None or [*scan.schema.names, ROW_ID_COLUMN] != schema.names:
+        rows = source.frame.select(*(source.frame[quoted(name)] for name in schema.names if name != ROW_ID_COLUMN))
+        # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part
+        # of its rows' numbers, so it is taken after that.
+        rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
+        staged = collect_records(context, records_of(rows, layout, numbers_rows=True), _WRITING)
+    else:
+        staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), _WRITING)
     context.saved_inputs.source = SavedSource(
         files=tuple(staged), schema=source.frame.schema.jsonValue(), parameters=tuple(sorted(gate.used))
     )
@@ -196,6 +207,22 @@ def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSourc
     gate.used.update(saved.parameters)
     frame = _read_back(context, saved.files, schema_of_json(saved.schema))
     return MaterializedSource(frame=frame, files=saved.files, store=context.store, reads_target=False)
+
+
+def read_rows(context: JobContext, source: MaterializedSource, names: Collection[str]) -> pa.Table:
+    """The rows with these of the source's columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
+    return read_input(context, source.files, _stored(_chosen(source.schema, names)), "read the source's rows")
+
+
+def scan_of(
+    context: JobContext, source: MaterializedSource, names: Collection[str], segment: int | None = None
+) -> MaterializedTask:
+    """What reads these of the source's columns and ROW_ID_COLUMN; all rows in one task, as those of a `segment`."""
+    plan, task = input_scan(context, source.files, _with_row_id(_stored(_chosen(source.schema, names))))
+    if segment is None:
+        return task
+    plan = plan.with_column("segment", [segment] * plan.num_files)
+    return replace(task, bins=sent_bins(context, plan, [list(range(plan.num_files))]))
 
 
 def columns_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None) -> DataFrame:
@@ -261,8 +288,8 @@ def _read_back(
 
     `names`: the columns that are wanted, None for all.
     """
-    chosen = StructType([field for field in wanted if names is None or field.name in names])
-    schema = _stored(chosen)
+    chosen = wanted if names is None else _chosen(wanted, names)
+    schema = _with_row_id(_stored(chosen))
     frame = scan_frame(context, *input_scan(context, staged, schema))
     have = set(schema.names)
     columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in chosen]
@@ -274,5 +301,12 @@ def _stored(schema: StructType) -> pa.Schema:
 
     A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
     """
-    typed = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
-    return pa.schema([*_arrow_schema(typed), pa.field(ROW_ID_COLUMN, pa.int64())])
+    return _arrow_schema(StructType([field for field in schema if not isinstance(field.dataType, NullType)]))
+
+
+def _with_row_id(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field(ROW_ID_COLUMN, pa.int64()))
+
+
+def _chosen(schema: StructType, names: Collection[str]) -> StructType:
+    return StructType([field for field in schema if field.name in names])

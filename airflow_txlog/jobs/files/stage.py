@@ -9,18 +9,22 @@ Source: soundness A17, B10.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
-from airflow_txlog.datafiles.tasks.images import ImageTask
+from airflow_txlog.datafiles.tasks.images import ImageTask, SourceImageTask, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ADDRESS_COLUMN,
     RECORD_COLUMN,
     RECORD_SCHEMA,
     LoadTask,
@@ -29,6 +33,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     WriteTask,
     staged_or_error,
 )
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
@@ -39,14 +44,24 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import run_here
-from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected
+from airflow_txlog.jobs.files.here import bin_number, run_here
+from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected, work_of
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.storage import Store, StoreReference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+# So many rows' computed columns go through the driver, where it writes the files itself: where each value takes a few
+# bytes, and where it may take many. Spark brings a gigabyte to a driver, and no more.
+MOST_COMPUTED, MOST_COMPUTED_TEXTS = 100_000, 5_000
+_OF_FEW_BYTES = frozenset(
+    ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date", "timestamp", "timestamp_ntz")
+)
+
+_WRITING = "write the data files"
 
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
@@ -85,16 +100,17 @@ def _spelled(metadata: Metadata, schema: StructType) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputedColumns:
-    """New images of rows, of which Spark computes some columns and the files hold the others: see `ImageTask`.
+    """New images of rows, of which some columns are computed and the files hold the others: see `ImageTask`.
 
-    `frame`: the computed columns, the rows' addresses and violations, from a scan of `bins`, neither shuffled nor
-    reordered. `copied`: the files (by the plan's index) whose other rows are copied where they are read: in these no
-    row leaves without a new image.
+    `values`: the computed columns, the rows' addresses and violations, as a frame made from a scan of `bins`, neither
+    shuffled nor reordered; or the source's rows of which they are columns, with no need of Spark. `copied`: the files
+    (by the plan's index) whose other rows are copied where they are read: in these no row leaves without a new image.
     """
 
-    frame: DataFrame
+    values: DataFrame | SourceRows
     bins: Bins
     first_files: tuple[int, ...]
+    num_rows: int
     copied: frozenset[int] = frozenset()
     change_type: str | None = None
 
@@ -111,8 +127,8 @@ def stage(
 ) -> list[StagedFile]:
     """Copies of the planned files without their positions, and files of new rows, in one Spark job or in this process.
 
-    `rows` must have exactly the columns and types of `layout.schema`, and may have a change type; those of a scan may
-    lack some of the columns, which are null then. `leaving`: change
+    `rows` must have exactly the columns and types of `layout.schema`, and may have a segment and a change type; those
+    of a scan may lack some of the columns, which are null then. `leaving`: change
     rows are written of the rows at its positions; `updates` are the clauses that update a row. Raises the first error
     of a task, after deleting whatever was staged.
     """
@@ -124,14 +140,21 @@ def stage(
         tasks.append(LoadTask(scan=rows, layout=layout))
     elif rows is not None:
         frames.append(new_files_frame(context, layout, rows))
-    if images is not None:
-        frames.append(_images_frame(layout, images))
     if leaving is not None and leaving.num_files:
         bins = bins_for(context, leaving, in_pieces=True)
         tasks.append(ChangeTask(bins=bins, layout=layout, updates=updates))
+    if images is not None:
+        values = images.values
+        if isinstance(values, SourceRows):
+            tasks.append(_images_task(layout, images, values))
+        elif frames or images.num_rows > _most_computed(values) or not context.reads_here(images.bins.size_bytes):
+            frames.append(_images_frame(layout, images, values))
+        else:
+            work = _images_work(layout, images, values)
+            return staged_of(context, run_here([*work, *work_of(tasks)], RECORD_SCHEMA, _WRITING, context.parallelism))
     if not (tasks or frames):
         return []
-    return staged_of(context, collected(context, tasks, RECORD_SCHEMA, "write the data files", frames))
+    return staged_of(context, collected(context, tasks, RECORD_SCHEMA, _WRITING, frames))
 
 
 def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
@@ -144,16 +167,43 @@ def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -
     return _written(rows, WriteTask(layout=layout, names=tuple(rows.schema.names), numbers_rows=numbers_rows))
 
 
-def _images_frame(layout: Layout, images: ComputedColumns) -> DataFrame:
+def _images_task(layout: Layout, images: ComputedColumns, source: SourceRows) -> SourceImageTask:
+    return SourceImageTask(
+        bins=images.bins, layout=layout, names=source.names, change_type=images.change_type, source=source
+    )
+
+
+def _most_computed(frame: DataFrame) -> int:
+    names = {field.dataType.typeName() for field in frame.schema}
+    return MOST_COMPUTED if names <= _OF_FEW_BYTES else MOST_COMPUTED_TEXTS
+
+
+def _images_frame(layout: Layout, images: ComputedColumns, frame: DataFrame) -> DataFrame:
     """Records of the files that hold these images, as a frame. To be collected once, and nothing else."""
-    task = ImageTask(
+    return _written(frame, _computed_task(layout, images, frame))
+
+
+def _images_work(layout: Layout, images: ComputedColumns, frame: DataFrame) -> list[tuple[ImageTask, pa.RecordBatch]]:
+    """The same for `run_here`: the computed columns, which are collected here, as the work of each bin."""
+    task, computed = _computed_task(layout, images, frame), collect(frame, _WRITING).combine_chunks()
+    at = task.names.index(ADDRESS_COLUMN)
+    files = pc.shift_right(computed.column(at), pa.scalar(POSITION_BITS, pa.int64()))
+    starts = [pc.index(files, first).as_py() for first in images.first_files]
+    if -1 in starts or sorted(starts)[:1] != [0]:
+        raise out_of_order()
+    ends = dict(itertools.pairwise([*sorted(starts), computed.num_rows]))
+    parts = (computed.slice(start, ends[start] - start).combine_chunks() for start in starts)
+    return [(task, batch) for part in parts for batch in part.to_batches()]
+
+
+def _computed_task(layout: Layout, images: ComputedColumns, frame: DataFrame) -> ImageTask:
+    return ImageTask(
         bins=images.bins,
         first_files=images.first_files,
         layout=layout,
-        names=tuple(images.frame.schema.names),
+        names=tuple(frame.schema.names),
         change_type=images.change_type,
     )
-    return _written(images.frame, task)
 
 
 def _written(rows: DataFrame, task: WriteTask | ImageTask) -> DataFrame:
@@ -171,6 +221,16 @@ def collect_records(context: JobContext, frame: DataFrame, what: str) -> list[St
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
     return staged_of(context, collect(frame, what))
+
+
+def load(context: JobContext, task: LoadTask, what: str) -> list[StagedFile]:
+    """The files in which a task writes rows that it reads; in this process where all are the work of one task.
+
+    Raises as `collect_records` does.
+    """
+    if len(task.scan.bins) == 1:
+        return staged_of(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what))
+    return staged_of(context, collected(context, [task], RECORD_SCHEMA, what))
 
 
 def staged_here(context: JobContext, task: WriteTask, rows: pa.RecordBatch, what: str) -> list[StagedFile]:

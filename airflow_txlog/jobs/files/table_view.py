@@ -34,5 +34,8 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
         snapshot = table.snapshot(version)
         if version is None:
             context.tables_read.append((table, snapshot))
+    if version is None:
+        seen = context.lineage.setdefault("versions", {})
+        seen[view.table] = snapshot.version if seen.get(view.table, snapshot.version) == snapshot.version else None
     # A version that was named is the same for ever: reading it is no reading of what may change.
     return snapshot, is_target and version is None

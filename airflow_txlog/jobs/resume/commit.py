@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.log.actions import Add, Cdc
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
+from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.jobs.context import LogContext
 
 
@@ -69,6 +70,9 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
     application = context.spec.application
     if application is not None:
         tx.set_application(application.app_id, application.version)
+    if tx.metadata is not None:
+        schema = parse_schema(tx.metadata.schema_string)
+        context.lineage["columns"] = {field.name: str(field.type) for field in schema}
     tx.commit(change.operation, change.parameters, change.metrics, tags=context.spec.commit_tags())
     return tx.outcome is not None and tx.outcome.committed
 

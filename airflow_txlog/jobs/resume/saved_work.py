@@ -210,6 +210,10 @@ class SavedWork:
         try:
             header, scans = decode(data)
             if header.format != _FORMAT or header.identity != self._identity():
+                release = header.identity.release
+                is_other = release != airflow_txlog.__version__
+                why = f"by airflow_txlog {release}" if is_other else "for other arguments, or before a clear"
+                self._context.log(f"ignored {path}: it was saved {why}")
                 return None
             inputs = header.inputs
             for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):

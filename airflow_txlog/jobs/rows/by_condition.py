@@ -1,8 +1,9 @@
 """Operations on the rows of which one text is TRUE: DELETE, UPDATE, and an overwrite with `replace_where`.
 
 Each accepts the text in its own way and says what becomes of the rows; how they are found is the same. The invariant:
-a row is found exactly where Spark says TRUE of the author's own text; what the engine makes of the text only leaves out
-files and rows of which it cannot be true. Source: soundness A2, A9.
+a row is found exactly where Spark says TRUE of the author's own text. Of a plain text (`predicate.plain`) the engine
+knows where that is; what it makes of any other only leaves out files and rows of which it cannot be true. Source:
+soundness A2, A9.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.rows.find import find_rows
+from airflow_txlog.jobs.rows.find import find_filtered, find_rows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
+from airflow_txlog.jobs.sql.row_filters import exact_filter_of
 
 ONLY_CLAUSE = 0
 """The number of the clause that acts on every row that is found: there is no other."""
@@ -48,10 +50,15 @@ class ByCondition(RowOperation[C]):
         """Every row of which the condition is TRUE, with the only clause there is. Raises NeedsSpark."""
         if self._context.session is None:
             raise NeedsSpark("rows of files are to be found by a condition")
-        columns = columns_named(self._condition, prepared.snapshot.delta_schema)
-        found = find_rows(
-            self._context, self._gate, plan, self._condition, columns, self._alias, read=prepared.condition
-        )
+        context, gate, condition, schema = self._context, self._gate, self._condition, prepared.snapshot.delta_schema
+        columns = columns_named(condition, schema)
+        exact = None
+        if why_not_plain(condition, schema, gate.parameters_in(condition)) is None:
+            exact = exact_filter_of(prepared.condition, plan.schema.names if columns is None else columns)
+        if exact is not None:
+            found = find_filtered(context, plan, columns, exact)
+        else:
+            found = find_rows(context, gate, plan, condition, columns, self._alias, read=prepared.condition)
         return Matches.of_clause(ONLY_CLAUSE, found)
 
     def _check_matched(self, prepared: C, matched: int, require_match: bool) -> None:

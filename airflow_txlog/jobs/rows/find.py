@@ -3,7 +3,7 @@
 Spark evaluates the author's text over the columns that it names, and yields addresses, which the same task packs into
 bitmaps; the rows themselves stay where they are. What is found is kept apart from what is done with it, so that a later
 run may know which files it has looked at. The invariant: positions come from one evaluation of the condition, and
-nothing evaluates it again.
+nothing evaluates it again. Where the engine reads all of a plain condition, Spark need not be asked.
 Source: docs/decisions/positions-not-rows.md.
 """
 
@@ -18,18 +18,20 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PackTask
+from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, FilterRowsTask, PackTask
 from airflow_txlog.datafiles.tasks.row_filter import RowFilter
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, scan_frame
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, scan_frame
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_DOING = "find the matching rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ def find_rows(
     scan_columns(context, plan, columns, row_filter).createOrReplaceTempView(view)
     query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
     packed = gate.run(query).mapInArrow(PackTask(), spark_schema(PACKED_SCHEMA))
-    return united(collect(packed, "find the matching rows"))
+    return united(collect(packed, _DOING))
 
 
 def united(packed: pa.Table) -> dict[int, RowPositions]:
@@ -137,6 +139,14 @@ def united(packed: pa.Table) -> dict[int, RowPositions]:
         index: of_file[0] if len(of_file) == 1 else RowPositions(union(of_file), "of found rows")
         for index, of_file in sorted(parts.items())
     }
+
+
+def find_filtered(
+    context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter
+) -> dict[int, RowPositions]:
+    """The same for a condition that is TRUE of exactly the rows that pass a filter: the tasks that read them decide."""
+    task = FilterRowsTask(scan=addressed_scan(context, plan, columns, row_filter))
+    return united(collected(context, [task], PACKED_SCHEMA, _DOING))
 
 
 def _bytes_of(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:

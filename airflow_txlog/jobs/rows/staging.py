@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
@@ -203,12 +204,15 @@ def _check_images(missing: _Missing, found: Found, staged: Sequence[StagedFile])
 
 def _new_rows(
     context: JobContext, operation: RowOperation[P], prepared: P, found: Found, missing: _Missing
-) -> tuple[DataFrame | None, ComputedColumns | None]:
+) -> tuple[DataFrame | UnmatchedTask | None, ComputedColumns | None]:
     """New images and inserted rows that are whole, and images of which some columns are computed; None for neither."""
-    frames, columns = [], None
+    frames, task, columns = [], None, None
     if missing.inserts:
         inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
-        frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
+        if isinstance(inserts, UnmatchedTask):
+            task = inserts if missing.leaving is None else replace(inserts, change_type=INSERT)
+        else:
+            frames.append(inserts if missing.leaving is None else with_change_type(inserts, INSERT))
     if missing.images:
         segment_of = _numbered(missing.images, missing.first_image)
         plan = found.updated.plan_with_clauses(found.plan, segment_of)
@@ -222,7 +226,7 @@ def _new_rows(
         else:
             frames.append(images if missing.leaving is None else with_change_type(images, UPDATE_POSTIMAGE))
     if not frames:
-        return None, columns
+        return task, columns
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]), columns
 
 

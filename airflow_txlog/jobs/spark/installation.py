@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 from importlib import metadata
 
 from airflow_txlog.errors import JobError, TxlogError
@@ -77,9 +78,23 @@ def not_started(error: Exception) -> TxlogError:
         from airflow_txlog.jobs.spark.causes import describe  # noqa: PLC0415 - needs the PySpark that may be broken
 
         cause = describe(error)
-        advice = DISK_FULL if os.strerror(errno.ENOSPC) in cause else "Is Java 17 or newer there (JAVA_HOME)?"
-        message = f"Spark could not be started: {cause}. {advice}"
+        message = f"Spark could not be started: {cause}. {start_advice(cause)}"
     return JobError(message, cause_type=type(error).__name__)
+
+
+def start_advice(cause: str) -> str:
+    """What to look at where a JVM did not start here, from what was said of it."""
+    if os.strerror(errno.ENOSPC) in cause:
+        return DISK_FULL
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        # The JVM takes the user's name and home from there, and not from the environment.
+        return (
+            f"The user of this process, {os.geteuid()}, has no entry in /etc/passwd, without which Spark does not "
+            "start: add one where the image or the container is made."
+        )
+    return "Is Java 17 or newer there (JAVA_HOME)?"
 
 
 def _version(distribution: str) -> str | None:

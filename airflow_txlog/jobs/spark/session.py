@@ -87,6 +87,14 @@ def is_classic(spark: SparkSession) -> bool:
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Whether the driver and all executors are one process on this machine."""
+    if not is_classic(spark):
+        return False
+    master = str(spark.sparkContext.master)
+    return master == "local" or master.startswith("local[")
+
+
 def default_parallelism(spark: SparkSession) -> int:
     """How many tasks run at once."""
     if is_classic(spark):

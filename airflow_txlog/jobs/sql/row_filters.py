@@ -34,13 +34,21 @@ def row_filter_of(predicate: Predicate, scanned: Collection[str]) -> RowFilter |
     return _row_filter(predicate.tree, frozenset(scanned))
 
 
-def _row_filter(node: Node, scanned: frozenset[str]) -> RowFilter | None:
+def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> RowFilter | None:
+    """The row filter that exactly the rows pass of which the predicate is TRUE; None where there is none."""
+    return _row_filter(predicate.tree, frozenset(scanned), is_exact=True)
+
+
+def _row_filter(node: Node, scanned: frozenset[str], *, is_exact: bool = False) -> RowFilter | None:
     match node:
         case And(children):
-            parts = [part for part in (_row_filter(child, scanned) for child in children) if part is not None]
+            found = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
+            parts = [part for part in found if part is not None]
+            if is_exact and len(parts) < len(found):
+                return None
             return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
         case Or(children):
-            branches = [_row_filter(child, scanned) for child in children]
+            branches = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
             known = tuple(branch for branch in branches if branch is not None)
             return AnyOf(known) if len(known) == len(branches) else None
         case Comparison(column, operator, value) if column.type in PLAIN_TYPES and column.name in scanned:

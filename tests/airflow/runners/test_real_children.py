@@ -74,7 +74,8 @@ def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 42"},
+        # Rows that only Spark can find.
+        arguments={"predicate": "abs(user_id) = 42"},
         application=ApplicationTransaction(app_id="a", version=1),
     )
     others = set(psutil.Process().children(recursive=True))

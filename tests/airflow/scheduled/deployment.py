@@ -31,10 +31,13 @@ COMPONENTS = {
     "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
 }
+# Started by the tests that need it, beside these.
+TRIGGERER = ["triggerer", "--skip-serve-logs"]
 # What is waited for takes seconds. A machine may be busy: this is when a test gives up.
 GIVE_UP_S = 3000
 AT_ONCE = 8
 ENDED = ("success", "failed")
+HISTORY_URL = "https://lake.example.com/history?table={table}&version={version}"
 
 
 class Deployment:
@@ -50,6 +53,7 @@ class Deployment:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self._port}"
         for name in ("dags", "tmp", "lake", "components"):
             (folder / name).mkdir(parents=True)
         (folder / "dags" / "tests").symlink_to(HERE / "dags")
@@ -67,13 +71,14 @@ class Deployment:
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
             "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self._port}/execution/",
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
             "CORE__FERNET_KEY": "A" * 43 + "=",
             "DATABASE__SQL_ALCHEMY_CONN": self.postgres.uri,
             "DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.postgres.uri,
             "API__HOST": "127.0.0.1",
             "API__PORT": str(self._port),
-            "API__BASE_URL": f"http://127.0.0.1:{self._port}",
+            "API__BASE_URL": self.address,
+            "API__MAXIMUM_PAGE_LIMIT": "1000",
             "API__SECRET_KEY": "of the tests",
             "API_AUTH__JWT_SECRET": "of the tests, and long enough for its algorithm: 0123456789 0123456789 0123456789",
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
@@ -85,6 +90,7 @@ class Deployment:
             "CORE__DAGBAG_IMPORT_TIMEOUT": "600",
             "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "600",
             "WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "TXLOG__HISTORY_URL": HISTORY_URL,
         }
         return {
             **inherited,
@@ -113,18 +119,42 @@ class Deployment:
         done = subprocess.run(migrate, env=self.environment(), cwd=self.folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-5000:]
         for name, arguments in COMPONENTS.items():
-            with (self.folder / "components" / f"{name}.log").open("wb") as out:
-                self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "airflow", *arguments],
-                    env=self.environment(),
-                    cwd=self.folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                    preexec_fn=ends_with_parent,
-                )
+            self._run(name, arguments)
         self.until(self._is_ready, "Airflow is up")
+
+    def _run(self, name: str, arguments: list[str]) -> None:
+        with (self.folder / "components" / f"{name}.log").open("wb") as out:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "airflow", *arguments],
+                env=self.environment(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=ends_with_parent,
+            )
+
+    def start_triggerer(self) -> None:
+        """Start one, with a log of its own."""
+        self._run("triggerer", TRIGGERER)
+
+    def end_triggerer(self, how: signal.Signals) -> None:
+        """Send the signal to all its processes, if there is one, and wait until they have ended."""
+        process = self._processes.pop("triggerer", None)
+        if process is not None:
+            os.killpg(process.pid, how)
+            process.wait(60)
+
+    def cpu_of_triggerer_s(self) -> float:
+        """Seconds of CPU that all its processes have used."""
+        session = str(self._processes["triggerer"].pid)
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rsplit(")", 1)[1].split()
+                ticks += int(fields[11]) + int(fields[12]) if fields[3] == session else 0
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def _is_ready(self) -> bool:
         for name, process in self._processes.items():
@@ -174,7 +204,7 @@ class Deployment:
         deadline = time.monotonic() + GIVE_UP_S
         while not (found := reached()):
             assert time.monotonic() < deadline, f"not within {GIVE_UP_S} s: {what}"
-            time.sleep(0.2)
+            time.sleep(0.5)
         return found
 
     # --- its REST API -----------------------------------------------------------------------------------------------
@@ -184,8 +214,8 @@ class Deployment:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self._port}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        request = urllib.request.Request(f"{self.address}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=600) as answer:
             content = answer.read()
         return json.loads(content) if content else None
 
@@ -194,7 +224,8 @@ class Deployment:
         try:
             return self._send(method, f"/api/v2/{path}", body)
         except urllib.error.HTTPError as error:
-            error.msg = f"{error.msg}: {error.read().decode(errors='replace')[:2000]}"
+            logged = self.log_of("api-server")[-5000:] if error.code >= 500 else ""
+            error.msg = f"{error.msg}: {error.read().decode(errors='replace')[:2000]} {logged}"
             raise
 
     def edit_dags(self, *, retries: int) -> None:
@@ -213,11 +244,11 @@ class Deployment:
 
     def runs(self, dag_id: str) -> dict[str, str]:
         """The states of a DAG's runs."""
-        found = self.api("GET", f"dags/{dag_id}/dagRuns?limit=100")["dag_runs"]
+        found = self.api("GET", f"dags/{dag_id}/dagRuns?limit=1000")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
     def tasks(self, dag_id: str, run_id: str = "~") -> list[dict[str, Any]]:
-        path = f"dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id)}/taskInstances?limit=200"
+        path = f"dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id)}/taskInstances?limit=1000"
         found: list[dict[str, Any]] = self.api("GET", path)["task_instances"]
         return found
 

@@ -41,12 +41,25 @@ class Lake:
 
     def held(self, point: str, dag_id: str, run_id: str) -> Held:
         """The job of the run's one task, which waits at the point, once it does."""
+        paused = self.wait_for(point)
+        return Held.of(self._airflow.task(dag_id, run_id)["pid"], paused)
+
+    def wait_for(self, point: str) -> int:
+        """The process that waits at the point, once one does."""
         reached = self._pauses / f"{point}.reached"
-        self._airflow.until(reached.exists, f"{dag_id} {run_id} comes to {point!r}")
-        return Held.of(self._airflow.task(dag_id, run_id)["pid"], int(reached.read_text()))
+        self._airflow.until(reached.exists, f"a job on {self.uri} comes to {point!r}")
+        return int(reached.read_text())
 
     def release(self, point: str) -> None:
         (self._pauses / f"{point}.go").touch()
+
+    def count_looks(self) -> None:
+        """Let every process count its looks at the log from here on, from 0."""
+        (self._pauses / "looks").write_bytes(b"")
+
+    @property
+    def looks(self) -> int:
+        return (self._pauses / "looks").stat().st_size
 
     def commits(self, operation: str | None = None) -> list[tuple[str, int]]:
         """The commits of tasks, oldest first: run and try."""

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.runners.child_process import RESULT_BYTES
 from airflow_txlog.wording import job_lines
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
@@ -49,6 +51,16 @@ def test_truncate_removes_every_row_and_no_file_is_read(tmp_path: Path) -> None:
     (entry, *_) = table.history(1)
     assert (entry["operation"], entry["operationMetrics"]["numRemovedFiles"]) == ("TRUNCATE", "3")
     assert "25 rows deleted" in job_lines(result)[0]
+
+
+@pytest.mark.parametrize(("width", "named"), [(3, 3), (5000, 0)])
+def test_a_result_has_the_columns_of_the_table_as_far_as_there_is_room(tmp_path: Path, width: int, named: int) -> None:
+    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(width)])
+    table = make_table(tmp_path / "t", pa.Table.from_pylist([{"c0": 1}], schema=schema))
+    result = committed(run("truncate", table))
+    columns = result.details.get("lineage", {}).get("columns", {})
+    assert columns == {f"c{number}": "long" for number in range(named)}
+    assert len(result.to_json()) < RESULT_BYTES
 
 
 def test_truncate_of_an_empty_table_commits_nothing(tmp_path: Path) -> None:

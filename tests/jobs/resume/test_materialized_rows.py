@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def inserting(source: Path, name: str) -> dict[str, Any]:
-    """The arguments of a merge that inserts one row, of this name, from a Parquet file."""
+def inserting(source: Path, name: str, value: str = "s.name") -> dict[str, Any]:
+    """The arguments of a merge that inserts one row, of this name (or what SQL makes of it), from a Parquet file."""
     pq.write_table(pa.table({"id": pa.array([100], pa.int64()), "name": [name]}), source)
-    clause = {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "name": "s.name"}}
+    clause = {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "name": value}}
     return {"source": {"format": "parquet", "path": str(source)}, "on": "t.id = s.id", "clauses": [clause]}
 
 
@@ -40,14 +40,12 @@ def lenient(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(name)
 
 
+@pytest.mark.parametrize(("way", "value"), [("plain_inserts", "s.name"), ("inserted_rows", "upper(s.name)")])
 def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignores(
-    tmp_path: Path, spark: SparkSession, lenient: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, lenient: None, monkeypatch: pytest.MonkeyPatch, way: str, value: str
 ) -> None:
-    table, given, real = (
-        make_table(tmp_path / "t", rows(3)),
-        inserting(tmp_path / "s.parquet", "new"),
-        merge_job.inserted_rows,
-    )
+    table, given = make_table(tmp_path / "t", rows(3)), inserting(tmp_path / "s.parquet", "new", value)
+    real = getattr(merge_job, way)
 
     def swept(*arguments: Any, **more: Any) -> Any:
         frame = real(*arguments, **more)
@@ -55,7 +53,7 @@ def test_materialized_rows_that_are_gone_are_an_error_whatever_the_session_ignor
             shutil.rmtree(folder)
         return frame
 
-    monkeypatch.setattr(merge_job, "inserted_rows", swept)
+    monkeypatch.setattr(merge_job, way, swept)
     error = error_of(run(spark, "merge", table, application=application(), **given))
     assert "keeps its source's rows, is gone" in error["message"]
     assert table.snapshot().version == 1

@@ -18,6 +18,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.key_rows import KEY_ROWS_SCHEMA, KeyRowsTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.tree import FALSE, Column, Comparison, Membership, Node, Operator, all_of
@@ -69,7 +70,7 @@ class _Written:
 
     @property
     def values(self) -> pa.Array:
-        return _whole(self.rows.column(KEY))
+        return whole(self.rows.column(KEY))
 
     @property
     def num_rows(self) -> int:
@@ -216,9 +217,10 @@ class DeleteByKeys(RowOperation[_Prepared]):
         if not _is_exact(prepared.field.type) or (context.session is not None and source.num_rows > MOST_KEYS):
             return self._joined(prepared, plan)
         scan = addressed_scan(context, plan, frozenset({name}))
-        numbers = _whole(source.rows.column(ROW_ID_COLUMN))
+        numbers = whole(source.rows.column(ROW_ID_COLUMN))
         # One of each that was written down, in that order.
-        task = KeyRowsTask(scan=scan, keys=prepared.keys.values.cast(scan.schema.field(0).type), numbers=numbers)
+        keys = prepared.keys.values.cast(scan.schema.field(0).type)
+        task = KeyRowsTask(scan=scan, keys=(keys,), numbers=numbers, clause=0)
         return Matches(pairs=collected(context, [task], KEY_ROWS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
@@ -300,10 +302,6 @@ def _tree(values: pa.Array, field: StructField) -> Node:
 def _is_exact(kind: DataType) -> bool:
     """Whether values of the type are equal to all engines where they are the same, and only there."""
     return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
-
-
-def _whole(values: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 
 def _source_column(described: KeySource, names: Sequence[str]) -> str:

@@ -18,10 +18,11 @@ from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
-from airflow_txlog.jobs.files.source import MaterializedSource, hashed_bytes
+from airflow_txlog.jobs.files.source import MaterializedSource, hashed_bytes, scan_of
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import (
     Clause,
@@ -34,6 +35,7 @@ from airflow_txlog.jobs.operations.merge.clauses import (
     image_sql,
 )
 from airflow_txlog.jobs.operations.merge.pairs import join_hint, join_strategy
+from airflow_txlog.jobs.operations.merge.plain_merge import Columns
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type
 
@@ -60,7 +62,9 @@ def updated_columns(
     rows = _typed(gate.run(f"SELECT {', '.join(columns)} FROM {_from(view, sides)}"), sides.target)
     rows = sides.rules.enforce(sides.rules.with_generated(rows, dict.fromkeys(generated)), are_inserts=False)
     sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
-    return ComputedColumns(frame=rows.select(*sent), bins=bins, first_files=first_files)
+    return ComputedColumns(
+        values=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions
+    )
 
 
 def updated_images(
@@ -91,6 +95,15 @@ def updated_images(
     if matched:
         frames.append(_matched_images(context, gate, target_view, sides, matched, source))
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+
+
+def plain_images(
+    context: JobContext, updated: FilePlan, source: MaterializedSource, columns: Columns
+) -> ComputedColumns:
+    """The same where each assigned column is one of the source's: no row of it has to go through the JVM."""
+    bins, first_files = bins_by_segment(context, updated)
+    rows = SourceRows(scan=scan_of(context, source, [held for _, held in columns]), columns=columns)
+    return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
 
 
 def _matched_images(
@@ -147,6 +160,14 @@ def inserted_rows(
     columns += [f"{s}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
     frame = gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
     return _as_rows_of_table(frame, sides, clauses.not_matched, are_inserts=True)
+
+
+def plain_inserts(
+    context: JobContext, source: MaterializedSource, matched: pa.Array, columns: Columns
+) -> UnmatchedTask:
+    """The same where each assigned column is one of the source's, whose rows are one bucket."""
+    scan = scan_of(context, source, [held for _, held in columns], segment=0)
+    return UnmatchedTask(bins=scan.bins, schema=scan.schema, with_segment=True, columns=columns, matched=matched)
 
 
 def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:

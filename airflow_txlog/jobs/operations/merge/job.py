@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
@@ -25,9 +26,11 @@ from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.source import MaterializedSource, build_source, materialize, materialized_before
+from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, check_clauses
-from airflow_txlog.jobs.operations.merge.images import inserted_rows, updated_images
+from airflow_txlog.jobs.operations.merge.images import inserted_rows, plain_images, plain_inserts, updated_images
 from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
+from airflow_txlog.jobs.operations.merge.plain_merge import PlainClauses, plain_clauses
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
@@ -57,6 +60,8 @@ class PreparedMerge(Prepared):
     source: MaterializedSource
     sides: Sides
     clauses: Clauses
+    plain: PlainClauses | None
+    """What the clauses assign, where no value has to be computed."""
 
 
 class MergeRows(RowOperation[PreparedMerge]):
@@ -99,6 +104,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 source=source,
                 sides=sides,
                 clauses=clauses,
+                plain=plain_clauses(sides, clauses, source),
             )
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
@@ -190,8 +196,10 @@ class MergeRows(RowOperation[PreparedMerge]):
                 matched=matched,
             )
 
-    def images(self, prepared: PreparedMerge, updated: FilePlan) -> DataFrame:
+    def images(self, prepared: PreparedMerge, updated: FilePlan) -> DataFrame | ComputedColumns:
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
+        if prepared.plain is not None and prepared.plain.updated is not None:
+            return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
         schema = prepared.snapshot.delta_schema
         clauses, sides = prepared.clauses, prepared.sides
         return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
@@ -207,10 +215,12 @@ class MergeRows(RowOperation[PreparedMerge]):
         count = len(matched)
         return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
 
-    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame:
+    def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame | UnmatchedTask:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
         matched = matches.matched_source_rows()
+        if prepared.plain is not None and prepared.plain.inserted is not None:
+            return plain_inserts(self._context, source, matched, prepared.plain.inserted)
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:

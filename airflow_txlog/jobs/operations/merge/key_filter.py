@@ -14,17 +14,14 @@ from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsN
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.files.source import MaterializedSource
 from airflow_txlog.jobs.operations.merge.clauses import Sides
+from airflow_txlog.jobs.operations.merge.plain_merge import is_plain, source_column
 from airflow_txlog.jobs.operations.merge.source_scope import Equality, scoping_equalities
 from airflow_txlog.jobs.sql.schemas import is_same_type
-from airflow_txlog.lexing import Token, lex
 
 # Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
 MOST_KEYS = 100_000
 # What the driver reads of one key column, uncompressed.
 MOST_BYTES = 64 * 1024 * 1024
-
-# One order and one equality for everybody. A collated string has another name.
-_PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string"))
 
 
 def key_filter(
@@ -34,7 +31,7 @@ def key_filter(
 
     `schema` is the target's, and `arrow_schema` the types in which its rows are read.
     """
-    able = [field.name for field in schema.fields if _is_plain(field, sides)]
+    able = [field.name for field in schema.fields if is_plain(field, sides)]
     equalities = scoping_equalities(
         on,
         target_alias=sides.target_alias,
@@ -44,36 +41,13 @@ def key_filter(
     )
     parts: list[RowFilter] = []
     for equality in equalities:
-        key = _source_column(equality, sides, schema)
+        key = source_column(equality.sql, sides)
         if key is None or not is_same_type(sides.source[key].dataType, sides.target[equality.column].dataType):
             continue
         if source.bytes_of([key]) <= MOST_BYTES:
             values = source.distinct(key).cast(arrow_schema.field(equality.column).type)
             parts.append(_one_of(equality, values))
     return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
-
-
-def _is_plain(field: delta.StructField, sides: Sides) -> bool:
-    if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
-        return False
-    return sides.target[field.name].dataType.simpleString() in _PLAIN
-
-
-def _source_column(equality: Equality, sides: Sides, schema: delta.StructType) -> str | None:
-    """The source's column that the other side of the equality is; None where it is more, or may mean something else."""
-    tokens = lex(equality.sql).tokens
-    named = {name.lower(): name for name in sides.source.names}
-    ours = {name.lower() for name in schema.names}
-    if any(token.kind not in ("word", "name") for token in tokens[::2]):
-        return None
-    if len(tokens) == 1:
-        name = tokens[0].text.lower()
-        return None if name in ours else named.get(name)
-    alias = sides.source_alias.lower()
-    # A struct column of the alias's name would make `s.k` a member of it.
-    if len(tokens) == 3 and tokens[1] == Token("symbol", ".") and tokens[0].text.lower() == alias:
-        return None if alias in named or alias in ours else named.get(tokens[2].text.lower())
-    return None
 
 
 def _one_of(equality: Equality, values: pa.Array) -> RowFilter:

@@ -15,15 +15,17 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
+from airflow_txlog.datafiles.tasks.key_rows import KEY_ROWS_SCHEMA, KeyRowsTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.scan import FilePlan, collected
 from airflow_txlog.jobs.files.source import MaterializedSource, columns_of
 from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
-from airflow_txlog.jobs.rows.find import scan_columns
+from airflow_txlog.jobs.operations.merge.plain_merge import SourceKeys, source_keys
+from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
 from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
@@ -50,6 +52,9 @@ def find_pairs(
     """The matches by the condition `on` in all rows of the planned files (of a table with this schema)."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
         return Matches()
+    keys = source_keys(context, on, schema, plan.schema, sides, clauses, source)
+    if keys is not None:
+        return _pairs_of_keys(context, plan, keys)
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
     # Where no match is a reason to act, every row is of interest.
@@ -74,6 +79,13 @@ def find_pairs(
     # Of rows that match nothing there may be as many as the table has: they come as bitmaps.
     found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)))
     return Matches.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
+
+
+def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: SourceKeys) -> Matches:
+    """The same where keys alone decide: the tasks that read them find the pairs."""
+    scan = addressed_scan(context, plan, frozenset(keys.columns))
+    task = KeyRowsTask(scan=scan, keys=keys.values, numbers=keys.numbers, clause=keys.clause)
+    return Matches(pairs=collected(context, [task], KEY_ROWS_SCHEMA, _DOING).cast(ADDRESSED))
 
 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:

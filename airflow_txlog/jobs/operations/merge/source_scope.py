@@ -61,7 +61,7 @@ _COMPARISONS = frozenset({*_EQUALITIES, "<>", "!=", "<", "<=", ">", ">=", "!", "
 _LOOSE_WORDS = frozenset({"and", "or", "not", "is", "in", "between", "like", "ilike", "rlike", "regexp", "exists"})
 # Words that open and close as parentheses do; a bare column of one of these names cannot be distinguished from them.
 _CASES = {"case": 1, "end": -1}
-_LITERAL_WORDS = frozenset({"true", "false", "null"})
+LITERAL_WORDS = frozenset({"true", "false", "null"})
 _OPENING, _CLOSING = frozenset("(["), frozenset(")]")
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
 
@@ -93,6 +93,28 @@ def scoping_equalities(
 
     Empty where the text or a name in it may mean something else.
     """
+    found = conjuncts_as_equalities(
+        on,
+        target_alias=target_alias,
+        partition_columns=partition_columns,
+        target_columns=target_columns,
+        source_columns=source_columns,
+    )
+    return [equality for equality in found if equality is not None]
+
+
+def conjuncts_as_equalities(
+    on: str,
+    *,
+    target_alias: str,
+    partition_columns: Collection[str],
+    target_columns: Collection[str],
+    source_columns: Collection[str],
+) -> list[Equality | None]:
+    """All conjuncts of a condition, None for one that is no such equality.
+
+    Empty where the text or a name in it may mean something else.
+    """
     others = {name.lower() for name in source_columns}
     every = others | {name.lower() for name in target_columns}
     try:
@@ -109,16 +131,11 @@ def scoping_equalities(
             return None
         if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == target_alias.lower():
             return named.get(tokens[2].text.lower())
-        if len(tokens) == 1 and tokens[0].text.lower() not in others | _LITERAL_WORDS:
+        if len(tokens) == 1 and tokens[0].text.lower() not in others | LITERAL_WORDS:
             return named.get(tokens[0].text.lower())
         return None
 
-    found = []
-    for conjunct in _conjuncts(lexed, (0, len(lexed.tokens))):
-        equality = _equality(lexed, conjunct, partition_column, on)
-        if equality is not None:
-            found.append(equality)
-    return found
+    return [_equality(lexed, conjunct, partition_column, on) for conjunct in _conjuncts(lexed, (0, len(lexed.tokens)))]
 
 
 @dataclass(kw_only=True)
@@ -269,7 +286,7 @@ def _source_column(sql: str, sides: Sides) -> str | None:
     tokens = lex(sql).tokens
     if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias and alias not in columns:
         tokens = tokens[2:]
-    if len(tokens) != 1 or tokens[0].kind not in ("word", "name") or tokens[0].text.lower() in _LITERAL_WORDS:
+    if len(tokens) != 1 or tokens[0].kind not in ("word", "name") or tokens[0].text.lower() in LITERAL_WORDS:
         return None
     name = columns.get(tokens[0].text.lower())
     # With a dot, Arrow would take the name for a path.
@@ -320,9 +337,10 @@ def _plain(end: pa.ChunkedArray, field: delta.StructField) -> Value | None:
 
 
 def _conjuncts(lexed: Lexed, span: Span) -> Iterator[Span]:
-    """The conjuncts of a condition, those within parentheses too; nothing where an OR stands among them."""
+    """The conjuncts of a condition, those within parentheses too; what an OR stands in is one."""
     parts, has_or = _split(lexed, span)
     if has_or:
+        yield span
         return
     for part in parts:
         inner = _within_parentheses(lexed, part)

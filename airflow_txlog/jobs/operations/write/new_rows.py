@@ -68,6 +68,7 @@ class PlainRows:
         view = self._context.record(Write).source
         assert isinstance(view, FileView)
         self._files = plain_source(self._context, view, "source")
+        self._context.lineage["views"] = {"": self._files.columns.names}
         columns: SchemaJson = json.loads(schema_to_json(self._files.columns))
         return columns
 

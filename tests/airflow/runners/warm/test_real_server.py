@@ -264,6 +264,34 @@ def test_kill_ends_what_runs_on_the_server(name: str, tmp_path: Path, server: Ca
     assert not Table.exists(str(tmp_path / "t"))
 
 
+# As a job writes down the rows of a query over a view: Connect analyses the frame, and then evaluates it.
+VIEWED = """
+import sys
+import pyspark.sql.functions as F
+from airflow_txlog.jobs.spark.connect import connect_session
+
+def same(batches):
+    yield from batches
+
+spark = connect_session()
+spark.range(int(sys.argv[1])).createOrReplaceTempView("people")
+rows = spark.sql("SELECT id FROM people").withColumn("part", F.spark_partition_id())
+print(len(rows.mapInArrow(same, rows.schema).toArrow()))
+"""
+
+
+@pytest.mark.long(LONG)
+def test_a_session_that_is_used_again_reads_its_views_anew(server: Callable[[], Server]) -> None:
+    """Each client counts its frames from the beginning, and the server must not take one for another's."""
+    found = server()
+    target = ConnectTarget(url=f"sc://localhost:{found.port}/;token={found.token}", session_id=str(uuid.uuid4()))
+    environment = {**job_environment(), **target.environment()}
+    for count in ("5", "7"):
+        command = [sys.executable, "-c", VIEWED, count]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        assert done.stdout == f"{count}\n"
+
+
 @pytest.mark.long(LONG)
 def test_four_tasks_at_once_each_change_the_table_once(tmp_path: Path, server: Callable[[], Server]) -> None:
     table = numbers(tmp_path / "t", files=4)
@@ -355,6 +383,7 @@ def test_a_wrong_token_and_a_dead_server_are_errors_in_seconds(tmp_path: Path, s
 
 @pytest.mark.long(LONG)
 @by_hand("forty jobs, each from a process of its own")
+@pytest.mark.timeout(3600)
 def test_memory_and_daemons_of_a_server_stay_as_they_are_after_the_first_jobs(
     tmp_path: Path, server: Callable[[], Server], record_property: Callable[[str, Any], None]
 ) -> None:

@@ -262,6 +262,23 @@ def test_a_server_that_does_not_start_is_an_error_that_says_why(
     assert lease().server.is_running
 
 
+def test_of_a_java_trace_the_line_that_says_why_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "WARNING: incubator\\nException in thread main: basedir must be absolute: ?\\n\\tat a.b.C\\n\\tat d.e.F"
+    spark_submit(tmp_path, monkeypatch, f"#!/bin/sh\nprintf '{said}'\nexit 1\n")
+    with pytest.raises(SparkUnavailable, match=r"did not start: Exception .* absolute: \?\. Is Java 17 or newer"):
+        lease()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_user_without_an_entry_in_the_list_of_users_is_named(tmp_path: Path) -> None:
+    code = "from airflow_txlog.jobs.spark.installation import start_advice; print(start_advice('x'))"
+    try:
+        said = subprocess.run([sys.executable, "-c", code], user=54321, capture_output=True, text=True, check=True)
+    except PermissionError:
+        pytest.skip(f"another user of this machine may not run {sys.executable}")
+    assert "The user of this process, 54321, has no entry in /etc/passwd" in said.stdout
+
+
 def test_a_server_that_died_is_replaced_and_its_folder_deleted() -> None:
     first = lease()
     os.kill(first.server.java.pid, signal.SIGKILL)

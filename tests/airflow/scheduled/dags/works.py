@@ -99,6 +99,11 @@ with DAG("forget_by_parameter", **FORGET):
     DeltaDeleteOperator(
         task_id="forget", predicate="lower(email) = :email", parameters={"email": PERSON}, runner="warm"
     )
+# Twice: the second finds nothing to do. Without Spark on a table that is partitioned by the addresses.
+BY_ADDRESS = {"predicate": "email = :email\n  AND email <> 'zz'", "parameters": {"email": PERSON}}
+with DAG("forget_twice", **FORGET):
+    forgets = DeltaDeleteOperator(task_id="forget", spark_conf={"spark.sql.shuffle.partitions": "2"}, **BY_ADDRESS)
+    forgets >> DeltaDeleteOperator(task_id="forget_again", **BY_ADDRESS)
 # What fails by the value itself: it is no number, no date, and in no row.
 with DAG("forget_fails", **FORGET):
     DeltaDeleteOperator(task_id="no_number", keys=[PERSON], key_column="id")

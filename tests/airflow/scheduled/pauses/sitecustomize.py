@@ -6,6 +6,8 @@ A file `POINT` in a table's folder `.pauses` asks for it: the first process that
     before    the source of a merge is about to be written down, by a Python worker, and nothing is staged
     staging   a data file is about to be opened, by a Python worker, or by the job itself where it needs no Spark
     after     the driver has put its commit, and no other process knows
+
+A file `looks` there gets a byte for each listing of the table's log.
 """
 
 from __future__ import annotations
@@ -36,9 +38,23 @@ def pause(root: str, point: str) -> None:
         time.sleep(0.05)
 
 
+def count_look(root: str) -> None:
+    try:
+        file = os.open(os.path.join(root.removeprefix("file://"), ".pauses", "looks"), os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        return
+    os.write(file, b".")
+    os.close(file)
+
+
 def with_pauses(module: ModuleType) -> None:
     store: Any = module.LocalStore
-    open_new, put_if_absent = store.open_new, store.put_if_absent
+    open_new, put_if_absent, list_files = store.open_new, store.put_if_absent, store.list
+
+    def listed(self: Any, directory: str, **given: Any) -> Any:
+        if directory == "_delta_log":
+            count_look(self.root)
+        return list_files(self, directory, **given)
 
     def opened(self: Any, path: str) -> Any:
         pause(self.root, "before" if path.startswith("txlog-inputs-") else "staging")
@@ -50,7 +66,7 @@ def with_pauses(module: ModuleType) -> None:
             pause(self.root, "after")
         return done
 
-    store.open_new, store.put_if_absent = opened, put
+    store.open_new, store.put_if_absent, store.list = opened, put, listed
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

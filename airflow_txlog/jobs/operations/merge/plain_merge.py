@@ -1,0 +1,181 @@
+"""What of a MERGE needs no evaluation: keys that are columns of both sides, and clauses that take the source's values.
+
+The tasks that read and write the files do that themselves, and no row goes through the JVM. The invariant: the texts
+are read, never evaluated: whatever is more than a column's name, or of another type than the column that it meets, is
+left to Spark. Source: soundness A3, A4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import NullType, StructField
+
+from airflow_txlog.datafiles.tasks.key_rows import KeyPlaces
+from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.datafiles.tasks.source_rows import whole
+from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.source import MaterializedSource, read_rows
+from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides
+from airflow_txlog.jobs.operations.merge.source_scope import LITERAL_WORDS, conjuncts_as_equalities
+from airflow_txlog.jobs.sql.schemas import is_same_type
+from airflow_txlog.lexing import Token, Unreadable, lex
+
+# What every task that looks for keys is sent.
+MOST_KEYS = 100_000
+# What every task that writes new images holds of the source, uncompressed.
+MOST_BYTES = 64 * 1024 * 1024
+# The same in rows: each task looks their numbers up, and one is sent all that have matched.
+MOST_ROWS = 1_000_000
+
+# One order and one equality for everybody. A collated string has another name.
+_PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string"))
+_OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceKeys:
+    """The keys of a source's rows, each once and none null: ON is TRUE of two rows exactly where these are equal.
+
+    `columns` are the target's, and `values` an array for each, in the types in which its rows are read; `numbers` are
+    those of the source's rows. `clause` acts on each target row that has a key; None: none does.
+    """
+
+    columns: tuple[str, ...]
+    values: tuple[pa.Array, ...]
+    numbers: pa.Array
+    clause: int | None
+
+
+Columns = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainClauses:
+    """The target's and the source's name of each column that the clauses assign: None where there is no such clause."""
+
+    updated: Columns | None
+    inserted: Columns | None
+
+
+def source_keys(
+    context: JobContext,
+    on: str,
+    schema: delta.StructType,
+    arrow_schema: pa.Schema,
+    sides: Sides,
+    clauses: Clauses,
+    source: MaterializedSource,
+) -> SourceKeys | None:
+    """The keys by which the accepted condition `on` joins, where it does nothing else; None where Spark has to.
+
+    `schema` is the target's, and `arrow_schema` the types in which its rows are read.
+    """
+    if clauses.not_matched_by_source or any(clause.condition is not None for clause in clauses.matched[:1]):
+        return None
+    if source.num_rows > MOST_KEYS:
+        return None
+    columns = _key_columns(on, schema, sides, source)
+    if not columns or source.bytes_of(columns.values()) > MOST_BYTES:
+        return None
+    rows = read_rows(context, source, columns.values())
+    # A null equals nothing.
+    rows = rows.filter(reduce(pc.and_, (rows.column(held).is_valid() for held in columns.values())))
+    values = tuple(whole(rows.column(held)).cast(arrow_schema.field(name).type) for name, held in columns.items())
+    if not KeyPlaces(values).are_distinct:
+        return None
+    number = clauses.matched[0].number if clauses.matched else None
+    numbers = whole(rows.column(ROW_ID_COLUMN))
+    return SourceKeys(columns=tuple(columns), values=values, numbers=numbers, clause=number)
+
+
+def _key_columns(on: str, schema: delta.StructType, sides: Sides, source: MaterializedSource) -> dict[str, str] | None:
+    """The source's column for each of the target's that ON wants to be equal, in the target's order; None where ON says
+    more."""
+    able = [field.name for field in schema.fields if is_plain(field, sides)]
+    equalities = conjuncts_as_equalities(
+        on,
+        target_alias=sides.target_alias,
+        partition_columns=able,
+        target_columns=schema.names,
+        source_columns=source.schema.names,
+    )
+    found: dict[str, str] = {}
+    for equality in equalities:
+        held = None if equality is None or equality.null_safe else source_column(equality.sql, sides)
+        if equality is None or held is None or equality.column in found:
+            return None
+        if not is_same_type(sides.source[held].dataType, sides.target[equality.column].dataType):
+            return None
+        found[equality.column] = held
+    return {name: found[name] for name in schema.names if name in found}
+
+
+def plain_clauses(sides: Sides, clauses: Clauses, source: MaterializedSource) -> PlainClauses | None:
+    """What the clauses assign, where each acts on all rows of its kind and takes values of the source as they are, and
+    nothing of the table has to look at these; None where Spark has to compute."""
+    both = [*clauses.matched, *clauses.not_matched]
+    table = sides.rules.table
+    if clauses.not_matched_by_source or len(clauses.matched) > 1 or len(clauses.not_matched) > 1:
+        return None
+    if table.must_check or table.fills or any(clause.condition is not None for clause in both):
+        return None
+    if source.num_rows > MOST_ROWS or source.num_buckets > 1 or source.bytes_of(source.schema.names) > MOST_BYTES:
+        return None
+    columns = {clause.number: _assigned(clause, sides) for clause in both if clause.action != "delete"}
+    if None in columns.values():
+        return None
+    return PlainClauses(updated=_of(columns, clauses.matched), inserted=_of(columns, clauses.not_matched))
+
+
+def _of(columns: dict[int, Columns | None], clauses: Sequence[Clause]) -> Columns | None:
+    return next((columns.get(clause.number) for clause in clauses), None)
+
+
+def _assigned(clause: Clause, sides: Sides) -> Columns | None:
+    found = []
+    for name, sql in clause.values.items():
+        held = source_column(sql, sides)
+        if held is None or not is_same_type(sides.source[held].dataType, sides.target[name].dataType):
+            return None
+        if isinstance(sides.target[name].dataType, NullType):
+            # No file holds it.
+            return None
+        found.append((name, held))
+    return tuple(found)
+
+
+def source_column(sql: str, sides: Sides) -> str | None:
+    """The source's column that the text is; None where it is more, or may mean something else."""
+    try:
+        tokens = lex(sql).tokens
+    except Unreadable:
+        return None
+    while len(tokens) > 2 and tokens[0] == _OPEN and tokens[-1] == _CLOSE:
+        tokens = tokens[1:-1]
+    named = {name.lower(): name for name in sides.source.names}
+    ours = {name.lower() for name in sides.target.names}
+    if any(token.kind not in ("word", "name") for token in tokens[::2]):
+        return None
+    if len(tokens) == 1:
+        name = tokens[0].text.lower()
+        may_be_literal = tokens[0].kind == "word" and name in LITERAL_WORDS
+        return None if name in ours or may_be_literal else named.get(name)
+    alias = sides.source_alias.lower()
+    # A struct column of the alias's name would make `s.k` a member of it.
+    if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias:
+        return None if alias in named or alias in ours else named.get(tokens[2].text.lower())
+    return None
+
+
+def is_plain(field: delta.StructField, sides: Sides) -> bool:
+    """Whether values of the target's column are equal to all engines where they are the same, and only there."""
+    if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
+        return False
+    found: StructField = sides.target[field.name]
+    return found.dataType.simpleString() in _PLAIN

@@ -1,0 +1,175 @@
+"""What OpenLineage's listener gets of a task: its datasets with their facets, from what the task was to do and did.
+
+Imported only when the listener asks, since it needs Airflow's provider for OpenLineage. Reads nothing: what is not in
+the operation or the result stays out. The invariant: a facet holds names, counts, versions and the author's SQL, and
+never the value of a parameter or a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow.providers.openlineage.extractors import OperatorLineage
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    JobFacet,
+    OutputDatasetFacet,
+    RunFacet,
+    column_lineage_dataset,
+    dataset_version_dataset,
+    datasource_dataset,
+    lifecycle_state_change_dataset,
+    output_statistics_output_dataset,
+    schema_dataset,
+    sql_job,
+    storage_dataset,
+)
+
+from airflow_txlog.contract import JobResult
+from airflow_txlog.lineage.assignments import copied_columns
+from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read
+from airflow_txlog.records import Delete, Operation, QuerySource, SourceOperation, Truncate, Update, Write
+
+# A merge counts the rows that it copies among those of its output.
+_ROWS = ("numOutputRows", "numUpdatedRows", "numCopiedRows")
+_BYTES = ("numOutputBytes", "numTargetBytesAdded", "numAddedBytes")
+_FILES = ("numFiles", "numTargetFilesAdded", "numAddedFiles")
+
+
+def lineage_of(
+    operation: Operation | None, table_uri: str | None, result: JobResult | None
+) -> OperatorLineage[Any, Any]:
+    """The lineage of one try of a task.
+
+    `operation` and `table_uri` are None where they are not known, `result` where there is none (yet).
+    """
+    lineage: Mapping[str, Any] = {} if result is None else result.details.get("lineage", {})
+    read = {} if operation is None else datasets_read(operation, lineage.get("versions", {}))
+    outputs = []
+    if table_uri is not None:
+        name = dataset_name(table_uri)
+        facets, output_facets = _known(name), {}
+        if operation is not None and result is not None:
+            facets |= _of_table(operation, table_uri, result, lineage)
+            output_facets = _statistics(result)
+        outputs.append(OutputDataset(*name, facets=facets, outputFacets=output_facets))
+    return OperatorLineage(
+        inputs=[InputDataset(*name, facets=_version(version)) for name, version in read.items()],
+        outputs=outputs,
+        run_facets={} if result is None else {"txlog": _run_facet(result)},
+        job_facets={} if operation is None or table_uri is None else _sql(operation, dataset_name(table_uri)),
+    )
+
+
+def _known(name: DatasetName) -> dict[str, DatasetFacet]:
+    """What is known of the table before the task has run."""
+    return {
+        "storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet"),
+        "dataSource": datasource_dataset.DatasourceDatasetFacet(name=name.namespace, uri=_path(name)),
+    }
+
+
+def _of_table(
+    operation: Operation, table_uri: str, result: JobResult, lineage: Mapping[str, Any]
+) -> dict[str, DatasetFacet]:
+    """What the result says of the table."""
+    facets = _version(None if result.version is None else str(result.version))
+    if "columns" in lineage:
+        listed = [
+            schema_dataset.SchemaDatasetFacetFields(name=name, type=kind, ordinal_position=number)
+            for number, (name, kind) in enumerate(lineage["columns"].items(), 1)
+        ]
+        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=listed)
+    if result.status != "committed":
+        return facets
+    change = _lifecycle(operation, result)
+    if change is not None:
+        named = lifecycle_state_change_dataset.LifecycleStateChange(change)
+        facets["lifecycleStateChange"] = lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(named)
+    copied = copied_columns(operation, table_uri, lineage)
+    if copied:
+        fields = {column: _copied(origins) for column, origins in copied.items()}
+        facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields)
+    return facets
+
+
+def _version(version: str | None) -> dict[str, DatasetFacet]:
+    if version is None:
+        return {}
+    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)}
+
+
+def _lifecycle(operation: Operation, result: JobResult) -> str | None:
+    """What became of the table as a whole."""
+    if isinstance(operation, Truncate):
+        return "TRUNCATE"
+    if not isinstance(operation, Write):
+        return None
+    if result.read_version is None:
+        return "CREATE"
+    is_whole = operation.replace_where is None and operation.partition_predicate is None
+    return "OVERWRITE" if operation.mode == "overwrite" and is_whole else None
+
+
+def _copied(origins: Iterable[tuple[str, str]]) -> column_lineage_dataset.Fields:
+    unchanged = column_lineage_dataset.Transformation(type="DIRECT", subtype="IDENTITY")
+    return column_lineage_dataset.Fields(
+        inputFields=[
+            column_lineage_dataset.InputField(*dataset_name(uri), field=column, transformations=[unchanged])
+            for uri, column in sorted(origins)
+        ]
+    )
+
+
+def _statistics(result: JobResult) -> dict[str, OutputDatasetFacet]:
+    """What the commit wrote, rows that it only copied included; none where it wrote no files."""
+    metrics = result.metrics
+    size_bytes = next((metrics[name] for name in _BYTES if name in metrics), None)
+    if result.status != "committed" or size_bytes is None:
+        return {}
+    rows = [metrics[name] for name in _ROWS if name in metrics]
+    return {
+        "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=sum(rows) if rows else None,
+            size=size_bytes,
+            fileCount=next((metrics[name] for name in _FILES if name in metrics), None),
+        )
+    }
+
+
+def _run_facet(result: JobResult) -> Any:
+    return RunFacet().with_additional_properties(
+        operation=result.operation,
+        status=result.status,
+        readVersion=result.read_version,
+        version=result.version,
+        metrics=dict(result.metrics),
+    )
+
+
+def _sql(operation: Operation, table: DatasetName) -> dict[str, JobFacet]:
+    """The statement that the operation is, or that its rows come from, as its author wrote it: `:name` for a value."""
+    where = " AND ".join(
+        f"({text})"
+        for text in (getattr(operation, "partition_predicate", None), getattr(operation, "predicate", None))
+        if text is not None
+    )
+    match operation:
+        case SourceOperation(source=QuerySource(sql=sql)):
+            query = sql
+        case Delete(keys=None):
+            query = f"DELETE FROM delta.`{_path(table)}`{where and f' WHERE {where}'}"
+        case Update():
+            assigned = ", ".join(f"{column} = {text}" for column, text in operation.set.items())
+            query = f"UPDATE delta.`{_path(table)}` AS {operation.target_alias} SET {assigned}"
+            query += where and f" WHERE {where}"
+        case _:
+            return {}
+    return {"sql": sql_job.SQLJobFacet(query=query, dialect="spark")}
+
+
+def _path(name: DatasetName) -> str:
+    """The location, without what may have stood in it beside the names."""
+    return name.name if name.namespace == "file" else f"{name.namespace}/{name.name.lstrip('/')}"

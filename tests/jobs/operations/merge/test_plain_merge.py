@@ -1,0 +1,129 @@
+"""Merges of which nothing has to be computed: rows are found and written by the tasks, and Spark joins nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files import scan
+from airflow_txlog.jobs.operations.merge import pairs
+from tests.helpers.jobs import committed, delete, insert, merge, update
+from tests.helpers.rows import append, bag, make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.string()), ("w", pa.int32())])
+SOURCE = (
+    "SELECT * FROM VALUES (1L, 'a', 'new', 10), (2L, 'a', 'new', 20), (2L, 'b', 'new', 30), (NULL, 'a', 'new', 40), "
+    "(9L, 'c', NULL, 50) AS s(k, p, v, w)"
+)
+ON = "t.k = s.k AND s.p = t.p"
+FIND = "match source and target"
+
+
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Spark has evaluated, but for the rows of the source."""
+    seen: list[str] = []
+    for module in (pairs, scan):
+        collect = module.collect
+
+        def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:
+            seen.append(what)
+            return collect(frame, what)
+
+        monkeypatch.setattr(module, "collect", recorded)
+    return seen
+
+
+def rows(*found: tuple[object, ...]) -> pa.Table:
+    columns = zip(*found, strict=True)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+OLD = ((1, "a", "old", 1), (1, "b", "old", 2), (2, "a", "old", 3), (None, "a", "old", 4))
+LATER = ((2, "b", "old", 5), (2, "b", "old", 6), (7, "b", "old", 7))
+
+
+def target_of(folder: Path, *partition_by: str, **properties: str) -> Table:
+    table = make_table(folder, rows(*OLD), partition_by=partition_by, properties=properties)
+    append(table, rows(*LATER))
+    return table
+
+
+UPDATED = ((1, "a", "new", 1), (2, "a", "new", 3), (2, "b", "new", 5), (2, "b", "new", 6))
+UNTOUCHED = ((1, "b", "old", 2), (None, "a", "old", 4), (7, "b", "old", 7))
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "properties"),
+    [((), {}), (("p",), {"delta.enableChangeDataFeed": "true"}), ((), {"delta.enableDeletionVectors": "true"})],
+    ids=["copies", "partitions, change feed", "deletion vectors"],
+)
+def test_values_that_go_over_as_they_are_are_not_evaluated(
+    tmp_path: Path, spark: SparkSession, by_spark: list[str], partition_by: tuple[str, ...], properties: dict[str, str]
+) -> None:
+    table = target_of(tmp_path / "t", *partition_by, **properties)
+    clauses = [update({"t.v": "s.v"}), insert({"k": "s.k", "p": "(s.p)", "w": "s.`W`"})]
+    result = committed(merge(spark, table, SOURCE, *clauses, on=ON))
+    inserted = [(None, "a", None, 40), (9, "c", None, 50)]
+    assert bag(table.to_arrow()) == bag(rows(*UNTOUCHED, *UPDATED, *inserted))
+    assert result.metrics["numTargetRowsUpdated"] == 4
+    assert result.metrics["numTargetRowsInserted"] == 2
+    assert by_spark == []
+
+
+@pytest.mark.parametrize(
+    ("on", "source", "expected"),
+    [
+        # A disjunction in parentheses is a conjunct that keys say nothing of.
+        (f"{ON} AND (t.w = 1 OR s.w = 99)", SOURCE, [(1, "a", "new", 1), *OLD[1:], *LATER]),
+        # NULL equals NULL by this.
+        ("t.k <=> s.k AND t.p = s.p", SOURCE, [OLD[1], LATER[2], *UPDATED, (None, "a", "new", 4)]),
+        # 2.0 is a number that Spark compares with another type.
+        (
+            "t.k = s.k",
+            "SELECT CAST(7 AS DOUBLE) AS k, 'b' AS p, 'new' AS v, 1 AS w",
+            [*OLD, *LATER[:2], (7, "b", "new", 7)],
+        ),
+        # Two rows of the source have this key, and no row of the table.
+        (ON, "SELECT * FROM VALUES (8L, 'a', 'x', 1), (8L, 'a', 'y', 2) AS s(k, p, v, w)", [*OLD, *LATER]),
+    ],
+    ids=["or", "null-safe", "cast", "twice"],
+)
+def test_what_keys_do_not_decide_is_left_to_spark(
+    tmp_path: Path, spark: SparkSession, by_spark: list[str], on: str, source: str, expected: list[tuple[object, ...]]
+) -> None:
+    table = target_of(tmp_path / "t")
+    merge(spark, table, source, update({"v": "s.v"}), on=on)
+    assert bag(table.to_arrow()) == bag(rows(*expected))
+    assert FIND in by_spark
+
+
+def test_a_word_that_is_a_literal_is_no_column(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("k", pa.int64()), ("b", pa.bool_())])
+    table = make_table(tmp_path / "t", pa.table({"k": [1], "b": [False]}, schema))
+    committed(merge(spark, table, "SELECT 1L AS k, false AS `true`", update({"b": "true"}), on="t.k = s.k"))
+    assert table.to_arrow()["b"].to_pylist() == [True]
+
+
+def test_a_column_that_no_file_holds_stays_null(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([("k", pa.int64()), ("nothing", pa.null())])
+    table = make_table(tmp_path / "t", pa.table({"k": [1], "nothing": pa.nulls(1)}, schema))
+    source = "SELECT * FROM VALUES (1L, NULL), (2L, NULL) AS s(k, nothing)"
+    committed(merge(spark, table, source, update("*"), insert("*"), on="t.k = s.k"))
+    assert sorted(table.to_arrow()["k"].to_pylist()) == [1, 2]
+
+
+def test_a_delete_by_keys_evaluates_nothing(tmp_path: Path, spark: SparkSession, by_spark: list[str]) -> None:
+    table = target_of(tmp_path / "t")
+    committed(merge(spark, table, SOURCE, delete(), on=ON))
+    assert bag(table.to_arrow()) == bag(rows(*UNTOUCHED))
+    assert by_spark == []
