@@ -38,7 +38,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "credentials": ("clock", "errors"),
     "storage": ("", *BASE, "limits", "credentials", "storage"),
     "datafiles": (*BASE, "limits", "storage", "datafiles"),
-    "engine": ("", *BASE, "limits", "storage", "datafiles", "engine"),
+    "engine": ("", *BASE, "limits", "own_folder", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already: asked on both sides of the process boundary.
     "application": (*BASE, *CONTRACT, "exchange", "saved_work", "storage", "engine"),
     # The names and signatures of saved work: written by jobs, and cleared away from both sides.
@@ -48,6 +48,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
     "own_process": (),
+    "own_folder": (),
     "jobs": (
         "",
         *BASE,
@@ -74,6 +75,7 @@ OURS: dict[str, tuple[str, ...]] = {
             "exchange",
             "saved_work",
             "wording",
+            "own_folder",
             "storage",
             "engine",
             *AIRFLOW_SIDE,
@@ -100,6 +102,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "saved_work": (),
     "wording": (),
     "own_process": ("pyarrow",),
+    "own_folder": (),
     "datafiles": ("pyarrow",),
     "engine": ("pyarrow", "msgspec", "sqlglot", "pyroaring"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
@@ -125,7 +128,7 @@ EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 ROOMS: dict[str, tuple[str, ...]] = {
     "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
     "engine": ("delta_table", "upkeep", "commit", "table", "log"),
-    "engine.commit": ("transaction", "loop | creation | writers", "conflicts", "content"),
+    "engine.commit": ("transaction", "loop | creation | writers", "conflicts | turns", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "jobs": (

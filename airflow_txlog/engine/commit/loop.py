@@ -24,6 +24,7 @@ from typing import Any
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts.check import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt
+from airflow_txlog.engine.commit.turns import commit_turn
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files
@@ -96,16 +97,34 @@ def commit(
 
     `anchor` is the file by which the read snapshot knows its log (`Snapshot.anchor`), None for a new table. Without
     contention two requests: one that finds the anchor unchanged, and the put. A lost race costs one listing and one
-    read for each winner, which on S3 the next look at the log is spared.
+    read for each winner, which on S3 the next look at the log is spared. Who waited for a turn looks before the put.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
     LimitExceeded, and what the store raised (UnsupportedStore, an OSError). Only after CommitStateUnknown may the
     commit be in the log: every other error proves that it is not.
     """
+    with commit_turn(store, clock) as waited:
+        return _commit(store, attempt, commit_info, anchor, clock, policy, looks_first=waited)
+
+
+def _commit(
+    store: Store,
+    attempt: Attempt,
+    commit_info: CommitInfo,
+    anchor: FileInfo | None,
+    clock: Clock,
+    policy: CommitPolicy,
+    *,
+    looks_first: bool,
+) -> Landed:
     rebased_over: list[int] = []
     contents: dict[FileInfo, bytes] = {}
     version = attempt.read_version + 1
-    _check_same_log(store, attempt, anchor)
+    if looks_first and _is_commit(anchor, attempt.read_version):
+        attempt, anchor = _rebase(store, attempt, version, None, anchor, rebased_over, contents)
+        version += len(rebased_over)
+    else:
+        _check_same_log(store, attempt, anchor)
     for number in range(1, policy.max_attempts + 1):
         data = encode_commit(commit_info(attempt, clock.unique_id()), attempt.actions())
         # What no reader would take in again must not become a version.
@@ -123,10 +142,7 @@ def commit(
         # The first loss is answered at once; a crowd is spread out.
         if number > 1:
             clock.sleep(policy.race_wait_s * (1 + clock.random()) / 2)
-        winners, anchor = _read_winners(store, version, theirs, attempt, anchor, contents)
-        for winner in winners:
-            attempt = check_winner(attempt, winner)
-            rebased_over.append(winner.version)
+        attempt, anchor = _rebase(store, attempt, version, theirs, anchor, rebased_over, contents)
         version = rebased_over[-1] + 1
     raise CommitContention(
         f"{attempt.table}: {attempt.operation} lost {policy.max_attempts} races in a row, none of them to a conflict. "
@@ -153,35 +169,56 @@ def _check_same_log(store: Store, attempt: Attempt, anchor: FileInfo | None) -> 
             raise _moved(store, attempt, anchor, found)
 
 
+def _is_commit(anchor: FileInfo | None, version: int) -> bool:
+    return anchor is not None and anchor.path == commit_name(version)
+
+
+def _rebase(
+    store: Store,
+    attempt: Attempt,
+    version: int,
+    theirs: bytes | None,
+    anchor: FileInfo | None,
+    rebased_over: list[int],
+    contents: dict[FileInfo, bytes],
+) -> tuple[Attempt, FileInfo | None]:
+    """The attempt behind the commits that landed from `version` on, which `rebased_over` is given, and its anchor."""
+    winners, anchor = _read_winners(store, version, theirs, attempt, anchor, contents)
+    for winner in winners:
+        attempt = check_winner(attempt, winner)
+        rebased_over.append(winner.version)
+    return attempt, anchor
+
+
 def _read_winners(
     store: Store,
     version: int,
-    theirs: bytes,
+    theirs: bytes | None,
     attempt: Attempt,
     anchor: FileInfo | None,
     contents: dict[FileInfo, bytes],
-) -> tuple[list[Commit], FileInfo]:
+) -> tuple[list[Commit], FileInfo | None]:
     """The commits from `version` on, ascending, and the file of the last one: the anchor of the next attempt.
 
-    `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. One listing,
-    from the version that was checked last, shows whether it is still the same log, and who else has landed. A listing
-    may lag behind, so a file that it lacks is asked for by its name. What was read is added to `contents`, where it
-    is little and the listing proves it. Raises TableReplaced, ConcurrentLogCleanup: what cannot be read is never taken
-    for "no conflict".
+    `theirs` are the bytes that the put met at `version`: that commit is there, whatever a listing shows. Without them,
+    for an anchor that is a commit, there may be none, and the anchor stays. One listing, from the version that was
+    checked last, shows whether it is still the same log, and who else has landed. A listing may lag behind, so a file
+    that it lacks is asked for by its name. What was read is added to `contents`, where it is little and the listing
+    proves it. Raises TableReplaced, ConcurrentLogCleanup: what cannot be read is never taken for "no conflict".
     """
-    is_commit = anchor is not None and anchor.path == commit_name(version - 1)
+    is_commit = _is_commit(anchor, version - 1)
     tail = list_tail(store, version - 1 if is_commit else version)
     if is_commit and tail.commits.get(version - 1) != anchor:
         # The listing may lag behind.
         _check_same_log(store, attempt, anchor)
     files: list[FileInfo] = []
-    for each in range(version, max(version, tail.latest) + 1):
+    for each in range(version, max(version if theirs is not None else 0, tail.latest) + 1):
         info = tail.commits.get(each) or store.stat(commit_name(each))
         if info is None:
             raise _vanished(attempt, commit_name(version)) if tail.latest < version else _cleaned(attempt, version)
         files.append(info)
     winners: list[Commit] = []
-    found = chain([theirs], read_files(store, files[1:]))
+    found = read_files(store, files) if theirs is None else chain([theirs], read_files(store, files[1:]))
     try:
         for info, data in zip(files, found, strict=True):
             winners.append(decode_commit(version + len(winners), data, info.path))
@@ -189,7 +226,7 @@ def _read_winners(
                 contents[info] = data
     except FileNotFoundError as error:
         raise _cleaned(attempt, version) from error
-    return winners, files[-1]
+    return winners, files[-1] if files else anchor
 
 
 def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:

@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import signal
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import JobError, SparkUnavailable
+from airflow_txlog.own_folder import make_own_folder
 
 FOLDER = "TXLOG_WARM_FOLDER"
 _POLL_S = 0.05
@@ -39,17 +39,14 @@ def base_folder() -> Path:
     """
     base = Path(os.environ.get(FOLDER) or f"{tempfile.gettempdir()}/airflow-txlog-{os.geteuid()}")
     try:
-        with contextlib.suppress(FileExistsError):
-            base.mkdir(mode=0o700)
-        found = base.lstat()
+        fault = make_own_folder(base)
     except OSError as error:
         raise unavailable(f"the folder {base} cannot be made ({os.strerror(error.errno or 0)})") from error
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
-    if not is_ours:
+    if fault is not None:
         raise JobError(
             f"The folder of warm Spark servers, {base}, must be a folder of this user's with mode 0700: what lies in "
-            f"it lets run any Python as this user. It has mode {stat.filemode(found.st_mode)} and belongs to user "
-            f"{found.st_uid}. Remove it, or name another one in {FOLDER}. Nothing was started.",
+            f"it lets run any Python as this user. {fault} Remove it, or name another one in {FOLDER}. Nothing was "
+            "started.",
             cause_type="PermissionError",
         )
     return base

@@ -1,0 +1,67 @@
+"""Turns among the writers of one machine: a few try to commit to a table on an object store at a time.
+
+A lost race costs a writer there four requests and brings nobody further, so eight that all try commit less than three
+of them do, and whoever is lucky commits most. A turn is a courtesy and no lock: put-if-absent alone decides who
+commits, writers on other machines know nothing of turns, and who gets none in time goes on without.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from airflow_txlog.clock import Clock
+from airflow_txlog.own_folder import make_own_folder
+from airflow_txlog.storage.base import Store
+
+# So many try at a time: one alone leaves the store idle while it thinks, four lose too many races.
+_PLACES = 3
+# Tables that share the files of their places wait for each other, which is harmless; the files stay few.
+_TABLES = 256
+_LONGEST_WAIT_S = 5.0
+_LOOK_EVERY_S = 0.004
+
+
+@contextmanager
+def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
+    """Wait for a place among those that try to commit to the store's table, and leave it at the end.
+
+    Gives whether it waited: others have probably committed meanwhile. It waits some five seconds at most, and not at
+    all where commits cost no request, or where no folder for temporary files is this user's.
+    """
+    with ExitStack() as stack:
+        try:
+            files = _files(store) if store.is_remote else []
+            places = [stack.enter_context(path.open("ab")) for path in files]
+        except OSError:
+            places = []
+        waited_s = 0.0
+        while places and not any(_take(place.fileno(), stack) for place in places) and waited_s < _LONGEST_WAIT_S:
+            pause_s = _LOOK_EVERY_S * (1 + clock.random()) / 2
+            clock.sleep(pause_s)
+            waited_s += pause_s
+        yield waited_s > 0
+
+
+def _files(store: Store) -> list[Path]:
+    """The files of the table's places; empty where their folder is another user's."""
+    folder = Path(tempfile.gettempdir(), f"airflow-txlog-turns-{os.geteuid()}")
+    if make_own_folder(folder) is not None:
+        return []
+    table = int.from_bytes(hashlib.sha256(store.root.encode()).digest()[:4], "big") % _TABLES
+    return [folder / f"{table}.{place}" for place in range(_PLACES)]
+
+
+def _take(file: int, stack: ExitStack) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    # By name, for a child that was forked meanwhile holds the file open.
+    stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
+    return True
