@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import Credentials
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks import storage_connection
+from airflow_txlog.runners.warm.server import stop_all
 from tests.helpers import azure, gcs, s3
 from tests.helpers.identity_proxies import OverTls, WithTokens
 from tests.helpers.rows import append
@@ -136,10 +137,7 @@ def _azure_over_tls(monkeypatch: pytest.MonkeyPatch, request: Request) -> str:
     return f"{server.endpoint.removeprefix('https://')}/{account}"
 
 
-@pytest.fixture(
-    params=[aws, google, azure_by_connection_string, azure_by_key, azure_by_sas],
-    ids=lambda reach: reach.__name__,
-)
+@pytest.fixture
 def lake(request: Request, monkeypatch: pytest.MonkeyPatch) -> Lake:
     # As where the providers are not installed.
     for name in ("amazon", "google"):
@@ -148,7 +146,31 @@ def lake(request: Request, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return lake
 
 
+@pytest.fixture
+def runner(request: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    monkeypatch.setenv("TXLOG_TEST_RUNNER", request.param)
+    monkeypatch.setenv("TXLOG_WARM_FOLDER", str(tmp_path / "warm"))
+    yield request.param
+    stop_all()
+
+
+KINDS = {
+    "aws": aws,
+    "google": google,
+    "azure by connection string": azure_by_connection_string,
+    "azure by key": azure_by_key,
+    "azure by SAS": azure_by_sas,
+}
+CASES = [
+    *(pytest.param("child", kind, id=name) for name, kind in KINDS.items()),
+    # Workers of a server that other tasks use too ask whose task runs for its credentials.
+    *(pytest.param("warm", KINDS[name], id=f"{name}, warm") for name in ("aws", "google", "azure by SAS")),
+]
+
+
+@pytest.mark.parametrize(("runner", "lake"), CASES, indirect=True)
 def test_a_job_outlives_its_credentials_and_the_secret_of_the_connection_is_nowhere(
+    runner: str,
     lake: Lake,
     dag_of: Callable[[str, str], Any],
     airflow_home: Path,

@@ -1,5 +1,5 @@
 """A DAG whose tasks write into a table in a store of objects and delete from it, with the connection that
-TXLOG_TEST_STORAGE names.
+TXLOG_TEST_STORAGE names, by the runner of TXLOG_TEST_RUNNER: a Spark for each task, or a warm one.
 
 What a task hands to its job, what the job prints, and the command lines of its processes are kept in WATCHED.
 """
@@ -22,12 +22,18 @@ from airflow_txlog.operators.sources import query
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner
+from airflow_txlog.runners.warm.runner import WarmRunner
 from airflow_txlog.storage import Access, StoreReference
 
 WATCHED: list[str] = []
 
 
-class Watched(ChildProcessRunner):
+RUNNER: type[ChildProcessRunner | WarmRunner] = (
+    WarmRunner if os.environ.get("TXLOG_TEST_RUNNER") == "warm" else ChildProcessRunner
+)
+
+
+class Watched(RUNNER):  # type: ignore[misc, valid-type]
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         store = Table.at(spec.table_uri, Access.of(spec)).store
         WATCHED.extend((spec.to_json(with_key=True), repr(spec), repr(pickle.dumps(StoreReference.of(store)))))
