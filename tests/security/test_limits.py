@@ -109,6 +109,16 @@ def test_a_checkpoint_within_the_limit_is_read_whatever_is_kept_in_dictionaries(
     assert set(files.column("path").to_pylist()) == {"f", "p0", "p1", "p2"}
 
 
+def test_one_long_text_among_many_short_ones_is_no_reason_to_refuse_a_checkpoint(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = pa.array(["{}"] * 999 + ['{"numRecords":%s1}' % (" " * 100_000)])
+    paths = pa.array([f"p{n}" for n in range(1000)])
+    _grow(table, "add", 1000, path=paths, size=pa.array([1] * 1000), stats=stats)
+    monkeypatch.setenv(CHECKPOINT.setting, str(8 << 20))
+    assert Table.open(table.uri).snapshot().num_files == 1001
+
+
 def test_a_commit_that_is_too_large_is_refused_unread(table: Table) -> None:
     path = _path(table, commit_name(2))
     with path.open("wb") as file:
@@ -231,8 +241,9 @@ def test_texts_that_are_kept_as_differences_are_decoded_a_few_at_a_time(
     )
     assert path.stat().st_size < 100_000
     sizes: list[int] = []
+    decoded = Decoded("c", "t")
     with path.open("rb") as source, pytest.raises(LimitExceeded):
-        sizes.extend(batch.nbytes for batch in batches(source, open_parquet(source), ["add"], Decoded("c", "t")))
+        sizes.extend(batch.nbytes for batch in batches(source, open_parquet(source, decoded), ["add"], decoded))
     assert 0 < max(sizes) <= limit
 
 
@@ -244,5 +255,6 @@ def test_numbers_are_counted_at_their_width_before_they_are_decoded(
     stats = pa.StructArray.from_arrays([numbers] * 100, [f"c{number}" for number in range(100)])
     path = tmp_path / "c.parquet"
     pq.write_table(pa.table({"add": pa.StructArray.from_arrays([stats], ["stats_parsed"])}), path)
+    decoded = Decoded("c", "t")
     with path.open("rb") as source, pytest.raises(LimitExceeded):
-        next(batches(source, open_parquet(source), ["add"], Decoded("c", "t")))
+        next(batches(source, open_parquet(source, decoded), ["add"], decoded))

@@ -35,7 +35,7 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
     # As Arrow opened the file, its last eight bytes are the length of the footer and the magic number.
     start = end - int.from_bytes(source.read(4), "little")
     source.seek(start)
-    footer = _Compact(source.read(end - start))
+    footer = Compact(source.read(end - start))
     source.seek(0)
     leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
     try:
@@ -49,7 +49,7 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
         raise ValueError("its footer ends within a field") from error
 
 
-def _check_row_group(footer: _Compact, leaves: list[Any]) -> None:
+def _check_row_group(footer: Compact, leaves: list[Any]) -> None:
     for number, kind in footer.fields():
         if number != _COLUMNS:
             footer.skip(kind)
@@ -63,7 +63,7 @@ def _check_row_group(footer: _Compact, leaves: list[Any]) -> None:
             raise ValueError(f"a row group has {count} or more column chunks, and its schema {len(leaves)} columns")
 
 
-def _check_chunk(footer: _Compact, leaf: Any) -> None:
+def _check_chunk(footer: Compact, leaf: Any) -> None:
     has_metadata = False
     for number, kind in footer.fields():
         if number == _META_DATA and kind == _STRUCT:
@@ -75,7 +75,7 @@ def _check_chunk(footer: _Compact, leaf: Any) -> None:
         raise ValueError("a column chunk has no metadata in the footer")
 
 
-def _check_metadata(footer: _Compact, leaf: Any) -> None:
+def _check_metadata(footer: Compact, leaf: Any) -> None:
     for number, kind in footer.fields():
         if number == _TYPE:
             found = footer.signed()
@@ -93,7 +93,7 @@ def _check_metadata(footer: _Compact, leaf: Any) -> None:
             footer.skip(kind)
 
 
-def _check_size_statistics(footer: _Compact, leaf: Any) -> None:
+def _check_size_statistics(footer: Compact, leaf: Any) -> None:
     levels = {2: leaf.max_repetition_level, 3: leaf.max_definition_level}
     for number, kind in footer.fields():
         if number in levels:
@@ -106,7 +106,7 @@ def _check_size_statistics(footer: _Compact, leaf: Any) -> None:
             footer.skip(kind)
 
 
-class _Compact:
+class Compact:
     """A reader of Thrift's compact protocol: fields are named by number, and what is not wanted is skipped."""
 
     def __init__(self, data: bytes) -> None:
@@ -141,6 +141,11 @@ class _Compact:
         """An integer of any width."""
         value = self._unsigned()
         return (value >> 1) ^ -(value & 1)
+
+    @property
+    def position(self) -> int:
+        """How many bytes were read."""
+        return self._at
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Pass over a field of this type."""

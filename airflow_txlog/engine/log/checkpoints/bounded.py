@@ -1,14 +1,15 @@
 """The batches of one Parquet file of a checkpoint, never decoded to more than a checkpoint may be.
 
 A few kilobytes of Parquet can stand for gigabytes: pages compress a thousandfold, and a dictionary holds a long text
-once for a million rows. Two bounds hold both. What the footer claims is added up before anything is read. Text that a
-file keeps in dictionaries is read as dictionaries first: that takes little memory, and shows what its rows will take.
+once for a million rows. Two bounds hold both. What the footer claims is added up before anything is read. Of text that
+a file keeps in dictionaries, the longest entry bounds what a row takes. Where that bound is too much, the text is read
+as dictionaries first: that takes little memory, and shows what its rows will take.
 The invariant: a batch that is yielded is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.parquet.dictionary_pages import longest_texts
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.limits import CHECKPOINT
 
@@ -26,6 +28,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96
 # As nanoseconds, INT96 would wrap around after the year 2262, in silence. Page checksums (ours have them, and those of
 # delta-spark) distinguish a path or a size with a flipped bit from a true one.
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
+_BUFFER_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -34,6 +37,8 @@ class Decoded:
 
     path: str
     table: str
+    is_remote: bool = False
+    """Whether its files lie where each request costs time."""
     claimed_bytes: int = 0
     decoded_bytes: int = 0
 
@@ -46,6 +51,10 @@ class Decoded:
         """So much is decoded next."""
         self._refuse_beyond(self.decoded_bytes + size_bytes)
 
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether so much more would not be too much."""
+        return self.decoded_bytes + size_bytes <= CHECKPOINT.allowed
+
     def count(self, size_bytes: int) -> None:
         """So much was decoded."""
         self.decoded_bytes += size_bytes
@@ -55,30 +64,62 @@ class Decoded:
         CHECKPOINT.check(size_bytes, f"checkpoint {self.path}, decoded,", self.table, self.path)
 
 
-def open_parquet(source: Any) -> pq.ParquetFile:
+def open_parquet(source: Any, decoded: Decoded) -> pq.ParquetFile:
     """`source` is a seekable binary file object. Raises ValueError for a footer that `check_footer` refuses."""
-    file = pq.ParquetFile(source, **_OPTIONS)
+    file = pq.ParquetFile(source, **_options(decoded))
     check_footer(source, file)
     return file
+
+
+def _options(decoded: Decoded) -> dict[str, Any]:
+    # A pre-buffer holds the wanted columns of the whole file, and reads neighbouring ones in one request. On a local
+    # disk the pages are read as they are needed.
+    return {**_OPTIONS, "pre_buffer": decoded.is_remote, "buffer_size": _BUFFER_BYTES}
 
 
 def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:
     """The rows of these columns, each by its path or one above it; `file` is open on `source`. Raises LimitExceeded."""
     decoded.claim(_claimed_bytes(file, columns))
-    texts = _texts_in_dictionaries(file, columns)
-    if texts:
-        as_dictionaries = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **_OPTIONS)
-        decoded.check(sum(_text_bytes(as_dictionaries, texts)))
-    for batch in file.iter_batches(_rows_at_once(file, columns), columns=columns):
+    decoded.check(_bytes_of_texts(source, file, columns, decoded))
+    # By one thread: each that decodes keeps memory of its own, and to wait for both takes as long as one.
+    for batch in file.iter_batches(_rows_at_once(file, columns), columns=columns, use_threads=False):
         decoded.count(batch.nbytes)
         yield batch
 
 
-def _text_bytes(file: pq.ParquetFile, texts: Sequence[str]) -> Iterator[int]:
+def _bytes_of_texts(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> int:
+    """What the texts in dictionaries take once they are read; less than that where it is surely not too much."""
+    texts = _texts_in_dictionaries(file, columns)
+    if not texts:
+        return 0
+    as_dictionaries = pq.ParquetFile(
+        source, metadata=file.metadata, read_dictionary=sorted({each.name for each in texts}), **_options(decoded)
+    )
+    # How many texts stand in lists and maps, only they themselves show.
+    size_bytes = sum(_text_bytes(as_dictionaries, {each.name for each in texts if each.is_repeated}))
+    flat = [each for each in texts if not each.is_repeated]
+    most = _most_bytes(source, flat)
+    if most is None or not decoded.has_room_for(size_bytes + most):
+        size_bytes += sum(_text_bytes(as_dictionaries, {each.name for each in flat}))
+    return size_bytes
+
+
+def _text_bytes(file: pq.ParquetFile, names: Collection[str]) -> Iterator[int]:
+    if not names:
+        return
     for group in range(file.num_row_groups):
         # One at a time: Arrow cannot put the dictionaries of two row groups into one batch.
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=texts):
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=sorted(names), use_threads=False):
             yield from map(_decoded_bytes, batch.columns)
+
+
+def _most_bytes(source: Any, texts: Sequence[_Text]) -> int | None:
+    """What these take at most: each row the longest entry of the dictionary, or what is kept beside it."""
+    longest = longest_texts(source, [each.chunk for each in texts])
+    if None in longest:
+        return None
+    rows = zip(texts, longest, strict=True)
+    return int(sum(text.rows * (4 + (each or 0)) + text.chunk.total_uncompressed_size for text, each in rows))
 
 
 def _rows_at_once(file: pq.ParquetFile, columns: Sequence[str]) -> int:
@@ -98,15 +139,30 @@ def _rows_at_once(file: pq.ParquetFile, columns: Sequence[str]) -> int:
     return _BATCH_ROWS if not longest else max(1, min(_BATCH_ROWS, CHECKPOINT.allowed // longest))
 
 
-def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A column chunk of texts, which has a dictionary, in a row group of so many rows."""
+
+    chunk: Any
+    rows: int
+    is_repeated: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.chunk.path_in_schema)
+
+
+def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list[_Text]:
     wanted = _wanted(columns)
-    return sorted(
-        {
-            chunk.path_in_schema
-            for chunk in _chunks(file)
-            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page and wanted(chunk.path_in_schema)
-        }
-    )
+    found = []
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for index in range(group.num_columns):
+            chunk = group.column(index)
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page and wanted(chunk.path_in_schema):
+                is_repeated = file.schema.column(index).max_repetition_level > 0
+                found.append(_Text(chunk, group.num_rows, is_repeated))
+    return found
 
 
 def _wanted(columns: Sequence[str]) -> Callable[[str], bool]:

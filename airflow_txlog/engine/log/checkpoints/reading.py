@@ -60,7 +60,7 @@ def read_checkpoint(
     parts hold one file twice; LimitExceeded; FileNotFoundError where log cleanup took it since it was listed.
     """
     found = Gathered(keep=keep)
-    decoded = Decoded(checkpoint.path, store.root)
+    decoded = Decoded(checkpoint.path, store.root, store.is_remote)
     _gather_top_level(store, checkpoint, found, decoded, gather)
     check_top_level(store, checkpoint, found)
     for sidecar in found.sidecars:
@@ -75,7 +75,7 @@ def read_metadata(store: Store, checkpoint: CheckpointFiles) -> Metadata:
     FileNotFoundError where it is gone.
     """
     found = Gathered()
-    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root), gather_metadata)
+    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root, store.is_remote), gather_metadata)
     check_top_level(store, checkpoint, found)
     return found.metadata[0]
 
@@ -88,7 +88,7 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
     cannot be read, FileNotFoundError where the checkpoint is gone.
     """
     found = Gathered()
-    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root), gather_sidecars)
+    _gather_top_level(store, checkpoint, found, Decoded(checkpoint.path, store.root, store.is_remote), gather_sidecars)
     with corrupt_where_unreadable(store, checkpoint.path):
         return tuple(sidecar_path(each, store.root) for each in found.sidecars)
 

@@ -32,7 +32,7 @@ _STRUCTS = (*CHECKPOINT.names, "checkpointMetadata", "sidecar")
 
 def gather(source: Any, found: Gathered, decoded: Decoded) -> None:
     """Every action of one Parquet file into `found`. `source` is a seekable binary file object."""
-    file = _opened(source)
+    file = _opened(source, decoded)
     instants = _instants(file)
     for batch in batches(source, file, [*_OTHERS, *_file_columns_of(file)], decoded):
         _gather_files(batch, found, instants)
@@ -41,7 +41,7 @@ def gather(source: Any, found: Gathered, decoded: Decoded) -> None:
 
 def gather_files(source: Any, found: Gathered, decoded: Decoded) -> None:
     """The adds and removes of one Parquet file; a sidecar holds nothing else. Raises ArrowInvalid where it has none."""
-    file = _opened(source)
+    file = _opened(source, decoded)
     if not {"add", "remove"} & set(file.schema_arrow.names):
         raise pa.ArrowInvalid("it has no column for adds or removes")
     instants = _instants(file)
@@ -51,7 +51,7 @@ def gather_files(source: Any, found: Gathered, decoded: Decoded) -> None:
 
 def gather_sidecars(source: Any, found: Gathered, decoded: Decoded) -> None:
     """Only what names the sidecars: a small part of the file."""
-    file = _opened(source)
+    file = _opened(source, decoded)
     if "sidecar" in file.schema_arrow.names:
         for batch in batches(source, file, _SIDECAR, decoded):
             found.sidecars += [msgspec.convert(row, Sidecar) for row in _rows(batch, "sidecar")]
@@ -59,14 +59,14 @@ def gather_sidecars(source: Any, found: Gathered, decoded: Decoded) -> None:
 
 def gather_metadata(source: Any, found: Gathered, decoded: Decoded) -> None:
     """Only what describes the table: a small part of the file."""
-    file = _opened(source)
+    file = _opened(source, decoded)
     if set(_DESCRIBING) & set(file.schema_arrow.names):
         for batch in batches(source, file, _DESCRIBING, decoded):
             _gather_others(batch, found)
 
 
-def _opened(source: Any) -> pq.ParquetFile:
-    file = open_parquet(source)
+def _opened(source: Any, decoded: Decoded) -> pq.ParquetFile:
+    file = open_parquet(source, decoded)
     schema = file.schema_arrow
     for known in _STRUCTS:
         # Only members are asked for below: a column of another shape would read as one with no rows.

@@ -1,0 +1,73 @@
+"""How long the longest text of a dictionary is, from the dictionary's page alone."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.parquet.dictionary_pages import longest_texts
+
+TEXTS = ["a", "", "é" * 40, "b" * 33] * 20
+
+
+def _written(texts: list[str | None], **options: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"n": list(range(len(texts))), "t": pa.array(texts, pa.string())}), file, **options)
+    return file
+
+
+def _chunks(file: io.BytesIO) -> list[Any]:
+    metadata = pq.ParquetFile(file).metadata
+    return [metadata.row_group(number).column(1) for number in range(metadata.num_row_groups)]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd"])
+def test_the_longest_text_is_found_whatever_the_codec(codec: str, version: Any) -> None:
+    file = _written(TEXTS, compression=codec, data_page_version=version, row_group_size=41)
+    assert longest_texts(file, _chunks(file)) == [80, 80]
+
+
+def test_what_pyarrow_calls_lz4_is_not_looked_at() -> None:
+    file = _written(TEXTS, compression="lz4")
+    assert longest_texts(file, _chunks(file)) == [None]
+
+
+def test_texts_beside_the_dictionary_do_not_count() -> None:
+    texts = ["short", *(f"{number:0300}" for number in range(9000)), "long" * 200]
+    file = _written([*texts], dictionary_pagesize_limit=1 << 20)
+    assert longest_texts(file, _chunks(file)) == [300]
+
+
+def test_a_dictionary_without_a_text_has_length_zero() -> None:
+    file = _written([None, None])
+    assert longest_texts(file, _chunks(file)) == [0]
+
+
+def test_a_dictionary_that_is_too_large_is_not_looked_at() -> None:
+    file = _written(["x" * (20 << 20)], compression="zstd", dictionary_pagesize_limit=1 << 30)
+    assert longest_texts(file, _chunks(file)) == [None]
+
+
+def test_a_damaged_page_never_has_a_shorter_text_than_arrow_reads() -> None:
+    sound = _written([f"text {number}" * (number % 9) for number in range(50)], compression="none").getvalue()
+    (chunk,) = _chunks(io.BytesIO(sound))
+    start, end = chunk.dictionary_page_offset, chunk.data_page_offset
+    chance, judged = random.Random(7), 0
+    for _ in range(3000):
+        data = bytearray(sound)
+        data[chance.randrange(start, end)] = chance.randrange(256)
+        (longest,) = longest_texts(io.BytesIO(data), [chunk])
+        try:
+            read = pq.read_table(io.BytesIO(data), columns=["t"])["t"].cast(pa.binary()).to_pylist()
+        except (OSError, pa.ArrowException):
+            continue
+        if longest is not None:
+            judged += 1
+            assert longest >= max(map(len, read))
+    assert judged > 100
