@@ -32,22 +32,27 @@ ColumnPath: TypeAlias = tuple[str, ...]
 class ZOrder:
     """The z-value of a row: `boundaries` are those of each of the `columns`, ascending and without null.
 
-    A column is a path of names, through structs.
+    A column is a path of names, through structs. Of each column so many `bits` stand in a z-value.
     """
 
     columns: tuple[ColumnPath, ...]
     boundaries: tuple[pa.Array, ...]
+    bits: int
 
     @classmethod
-    def of_sample(cls, columns: Sequence[ColumnPath], sample: pa.Table) -> ZOrder:
-        """The order whose buckets cut the sample's values into equal parts."""
-        count = 2 ** bits_for(len(columns))
-        boundaries = [cuts(values_at(sample, path), count) for path in columns]
-        return cls(columns=tuple(columns), boundaries=tuple(boundaries))
+    def of_sample(cls, columns: Sequence[ColumnPath], sample: pa.Table, groups: int = 1) -> ZOrder:
+        """The order whose buckets cut the sample's values into equal parts; for rows in so many groups."""
+        bits = bits_for(len(columns), groups)
+        boundaries = [cuts(values_at(sample, path), 2**bits) for path in columns]
+        return cls(columns=tuple(columns), boundaries=tuple(boundaries), bits=bits)
+
+    def in_group(self, values: pa.Array, group: int) -> pa.Array:
+        """Z-values of rows of this group, all greater than those of the groups before it."""
+        return pc.add(values, group << self.bits * len(self.columns))
 
     def values(self, rows: pa.Table | pa.RecordBatch) -> pa.Array:
         """The z-value of each row, as int64 from 0 on."""
-        bits = bits_for(len(self.columns))
+        bits = self.bits
         found = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
         for index, (path, boundaries) in enumerate(zip(self.columns, self.boundaries, strict=True)):
             spread = _spread(bits, index, len(self.columns))
@@ -55,9 +60,9 @@ class ZOrder:
         return found
 
 
-def bits_for(columns: int) -> int:
-    """How many bits of each column stand in a z-value."""
-    return min(MAX_BITS, 62 // columns)
+def bits_for(columns: int, groups: int = 1) -> int:
+    """How many bits of each column stand in a z-value, which leaves room for the number of the row's group."""
+    return min(MAX_BITS, (63 - (groups - 1).bit_length()) // columns)
 
 
 def cuts(values: pa.Array, count: int) -> pa.Array:
@@ -110,7 +115,8 @@ class ZOrderTask:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """The scan's columns without the address, then the segment (int32) and the z-value (int64)."""
+        """The scan's columns without the address, then the segment (int32), and the z-value in its group (int64), by
+        which rows are in the order of their segments too."""
         schema = replace(self.scan, with_address=False).output_schema
         return schema.append(pa.field(SEGMENT_COLUMN, pa.int32())).append(pa.field(Z_COLUMN, pa.int64()))
 
@@ -136,7 +142,7 @@ class ZOrderTask:
             assert self.versions is not None
             numbers = pc.subtract(addresses, file << POSITION_BITS)
             self.row_ids.fill(columns, schema, self.bases[file], self.versions[file], numbers)
-        return pa.RecordBatch.from_arrays([*columns, segments, z], schema=schema)
+        return pa.RecordBatch.from_arrays([*columns, segments, self.order.in_group(z, group)], schema=schema)
 
 
 @functools.cache

@@ -60,7 +60,7 @@ def test_cuts_make_parts_of_equal_size() -> None:
 
 
 def test_bits_of_the_columns_are_interleaved_the_first_ones_highest() -> None:
-    order = ZOrder(columns=(("a",), ("b",)), boundaries=(pa.array([1, 2, 3]), pa.array([1, 2, 3])))
+    order = ZOrder(columns=(("a",), ("b",)), boundaries=(pa.array([1, 2, 3]), pa.array([1, 2, 3])), bits=2)
     grid = pa.table({"a": [a for a in range(4) for _ in range(4)], "b": list(range(4)) * 4})
     # Morton's own picture of four by four.
     assert order.values(grid).to_pylist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
@@ -70,13 +70,28 @@ def test_bits_of_the_columns_are_interleaved_the_first_ones_highest() -> None:
 def test_a_z_value_fits_63_bits_and_grows_with_each_column(columns: int) -> None:
     paths = tuple((f"c{number}",) for number in range(columns))
     count = 2 ** bits_for(columns)
-    order = ZOrder(columns=paths, boundaries=tuple(pa.array(range(1, count), pa.int64()) for _ in paths))
+    order = ZOrder(
+        columns=paths, boundaries=tuple(pa.array(range(1, count), pa.int64()) for _ in paths), bits=bits_for(columns)
+    )
     top = pa.table({path[0]: [count] for path in paths})
     assert order.values(top).to_pylist() == [2 ** (bits_for(columns) * columns) - 1]
     for path in paths:
         rows = pa.table({other[0]: list(range(count)) if other == path else [3] * count for other in paths})
         found = order.values(rows).to_pylist()
         assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize(("columns", "groups"), [(1, 1), (2, 1), (6, 8), (7, 2), (8, 100_000)])
+def test_z_values_of_a_group_are_greater_than_those_of_the_groups_before_it(columns: int, groups: int) -> None:
+    bits = bits_for(columns, groups)
+    assert bits >= 5
+    order = ZOrder(columns=tuple((f"c{n}",) for n in range(columns)), boundaries=(), bits=bits)
+    ends = pa.array([0, 2 ** (bits * columns) - 1], pa.int64())
+    found = [
+        z for group in sorted({0, 1, groups - 1} & set(range(groups))) for z in order.in_group(ends, group).to_pylist()
+    ]
+    assert found == sorted(set(found))
+    assert found[-1] == groups * 2 ** (bits * columns) - 1 < 2**63
 
 
 def test_members_of_structs_and_empty_columns_are_values_too() -> None:

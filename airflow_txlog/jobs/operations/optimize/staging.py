@@ -128,10 +128,10 @@ def _sorted_files(
     rows = context.spark.range(0, len(task.scan.bins), 1, len(task.scan.bins))
     frame = rows.mapInArrow(task, spark_schema(task.output_schema))
     frame = _by_segment(frame, min(count, max(2 * context.parallelism, sum(b.live_bytes for b in bins) // _TASK_BYTES)))
-    # Rows of one bucket in order too: runs of equal values are what encodings live on.
-    order = [F.col(name) for name in (SEGMENT_COLUMN, Z_COLUMN)]
-    order += [F.col(".".join(map(quoted, path))) for path in columns]
-    frame = frame.sortWithinPartitions(*order).drop(Z_COLUMN)
+    # Rows of one bucket in order too: runs of equal values are what encodings live on. Segments are in the order of the
+    # z-values; Spark compares the first column alone where it differs, and by segment most rows would be alike.
+    order = [F.col(".".join(map(quoted, path))) for path in columns]
+    frame = frame.sortWithinPartitions(Z_COLUMN, *order).drop(Z_COLUMN)
     found: list[list[StagedFile]] = [[] for _ in bins]
     for file in collect_records(context, records_of(frame, work.layout), "sort"):
         found[bisect_right(first, file.segment or 0) - 1].append(file)
@@ -150,7 +150,7 @@ def _z_order_task(
 ) -> ZOrderTask:
     """The task that numbers the rows, by the values in a sample of them."""
     sample = _sample(context, work, columns)
-    order = ZOrder.of_sample(columns, sample)
+    order = ZOrder.of_sample(columns, sample, len(bins))
     z, index = order.values(sample), sample.column(ADDRESS_COLUMN).to_pylist()
     z_of: list[list[int]] = [[] for _ in bins]
     for value, address in zip(z.to_pylist(), index, strict=True):
