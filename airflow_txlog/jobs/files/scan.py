@@ -8,7 +8,7 @@ or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
@@ -167,18 +167,19 @@ def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
-def collected(
-    context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, what: str, frames: Sequence[DataFrame] = ()
-) -> pa.Table:
+def collected(context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
     """What tasks make of their bins, all of it, in one Spark job or (`reads_here`) in this process. Evaluated once.
 
-    `frames` have the same columns, and are evaluated with them, by Spark. `what` says in an error what was being done.
-    Raises what `collect` raises.
+    `what` says in an error what was being done. Raises what `collect` raises.
     """
-    if not frames and context.reads_here(sum(_bins_of(task).size_bytes for task in tasks)):
+    if context.reads_here(sum(_bins_of(task).size_bytes for task in tasks)):
         return run_here(work_of(tasks), schema, what, context.parallelism)
-    all_frames = [*(over_bins(context, task, schema) for task in tasks), *frames]
-    return collect(reduce(lambda one, other: one.union(other), all_frames), what)
+    return collect(union_of(over_bins(context, task, schema) for task in tasks), what)
+
+
+def union_of(frames: Iterable[DataFrame]) -> DataFrame:
+    """All rows of the frames, of which there is one at least, in one Spark job."""
+    return reduce(lambda one, other: one.union(other), frames)
 
 
 def work_of(tasks: Sequence[BinTask]) -> list[tuple[Task, pa.RecordBatch]]:

@@ -184,7 +184,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
         # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part
         # of its rows' numbers, so it is taken after that.
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
-        staged = collect_records(context, records_of(rows, layout, numbers_rows=True), _WRITING)
+        staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], _WRITING)
     else:
         staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), _WRITING)
     context.saved_inputs.source = SavedSource(

@@ -45,8 +45,9 @@ from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here
-from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected, work_of
+from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected, over_bins, union_of, work_of
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
+from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, collect_narrow, of_narrow_rows
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.storage import Store, StoreReference
 
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
 # So many rows' computed columns go through the driver, where it writes the files itself: where each value takes a few
 # bytes, and where it may take many. Spark brings a gigabyte to a driver, and no more.
 MOST_COMPUTED, MOST_COMPUTED_TEXTS = 100_000, 5_000
-_OF_FEW_BYTES = frozenset(
-    ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date", "timestamp", "timestamp_ntz")
-)
 
 _WRITING = "write the data files"
 
@@ -133,13 +131,14 @@ def stage(
     of a task, after deleting whatever was staged.
     """
     tasks: list[BinTask] = []
-    frames = []
+    frames: list[WritingFrame] = []
     if copies is not None and copies.num_files:
         tasks.append(RewriteTask(bins=bins_for(context, copies, in_pieces=True), layout=layout))
     if isinstance(rows, ScanTask):
         tasks.append(LoadTask(scan=rows, layout=layout))
     elif rows is not None:
-        frames.append(new_files_frame(context, layout, rows))
+        brought = brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes)
+        frames.append(records_of(brought, layout))
     if leaving is not None and leaving.num_files:
         bins = bins_for(context, leaving, in_pieces=True)
         tasks.append(ChangeTask(bins=bins, layout=layout, updates=updates))
@@ -148,23 +147,52 @@ def stage(
         if isinstance(values, SourceRows):
             tasks.append(_images_task(layout, images, values))
         elif frames or images.num_rows > _most_computed(values) or not context.reads_here(images.bins.size_bytes):
-            frames.append(_images_frame(layout, images, values))
+            frames.append(WritingFrame(rows=values, task=_computed_task(layout, images, values)))
         else:
             work = _images_work(layout, images, values)
             return staged_of(context, run_here([*work, *work_of(tasks)], RECORD_SCHEMA, _WRITING, context.parallelism))
     if not (tasks or frames):
         return []
-    return staged_of(context, collected(context, tasks, RECORD_SCHEMA, _WRITING, frames))
+    if frames:
+        return collect_records(context, frames, _WRITING, tasks)
+    return staged_of(context, collected(context, tasks, RECORD_SCHEMA, _WRITING))
 
 
-def new_files_frame(context: JobContext, layout: Layout, rows: DataFrame) -> DataFrame:
-    """Records of the files that hold these rows, as a frame. To be collected once, and nothing else."""
-    return records_of(brought_to_tasks(context, rows, layout.partition_columns, layout.target_bytes), layout)
+@dataclass(frozen=True, kw_only=True)
+class WritingFrame:
+    """Rows that Spark brings to a task that writes them. To be collected once, and nothing else (`collect_records`)."""
+
+    rows: DataFrame
+    task: WriteTask | ImageTask
+
+    def records(self) -> DataFrame:
+        """Records of the files that the task makes."""
+        return self._over(self._numbered())
+
+    def narrow_records(self) -> DataFrame | None:
+        """The same for `collect_narrow`; None where the rows may not go that way."""
+        types = {_column_name(number): field.dataType for number, field in enumerate(self.rows.schema)}
+        narrow = of_narrow_rows(self._numbered(), types)
+        return None if narrow is None else self._over(narrow)
+
+    def _numbered(self) -> DataFrame:
+        return self.rows.toDF(*map(_column_name, range(len(self.rows.schema.names))))
+
+    def _over(self, rows: DataFrame) -> DataFrame:
+        from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+        return rows.mapInArrow(self.task, spark_schema(RECORD_SCHEMA))
 
 
-def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -> DataFrame:
-    """Records of the files that `WriteTask` makes of these rows, as a frame. To be collected once, and nothing else."""
-    return _written(rows, WriteTask(layout=layout, names=tuple(rows.schema.names), numbers_rows=numbers_rows))
+def _column_name(number: int) -> str:
+    # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
+    return f"c{number}"
+
+
+def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -> WritingFrame:
+    """The files that `WriteTask` makes of these rows."""
+    task = WriteTask(layout=layout, names=tuple(rows.schema.names), numbers_rows=numbers_rows)
+    return WritingFrame(rows=rows, task=task)
 
 
 def _images_task(layout: Layout, images: ComputedColumns, source: SourceRows) -> SourceImageTask:
@@ -175,12 +203,7 @@ def _images_task(layout: Layout, images: ComputedColumns, source: SourceRows) ->
 
 def _most_computed(frame: DataFrame) -> int:
     names = {field.dataType.typeName() for field in frame.schema}
-    return MOST_COMPUTED if names <= _OF_FEW_BYTES else MOST_COMPUTED_TEXTS
-
-
-def _images_frame(layout: Layout, images: ComputedColumns, frame: DataFrame) -> DataFrame:
-    """Records of the files that hold these images, as a frame. To be collected once, and nothing else."""
-    return _written(frame, _computed_task(layout, images, frame))
+    return MOST_COMPUTED if names <= OF_FIXED_WIDTH else MOST_COMPUTED_TEXTS
 
 
 def _images_work(layout: Layout, images: ComputedColumns, frame: DataFrame) -> list[tuple[ImageTask, pa.RecordBatch]]:
@@ -206,21 +229,24 @@ def _computed_task(layout: Layout, images: ComputedColumns, frame: DataFrame) ->
     )
 
 
-def _written(rows: DataFrame, task: WriteTask | ImageTask) -> DataFrame:
-    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+def collect_records(
+    context: JobContext, frames: Sequence[WritingFrame], what: str, tasks: Sequence[BinTask] = ()
+) -> list[StagedFile]:
+    """The files that frames, of which there is one at least, and tasks stage, all in one Spark job.
 
-    # mapInArrow resolves each name as unquoted SQL, in which a dot leads to a member: the columns travel by number.
-    numbers = [f"c{number}" for number in range(len(rows.schema.names))]
-    return rows.toDF(*numbers).mapInArrow(task, spark_schema(RECORD_SCHEMA))
-
-
-def collect_records(context: JobContext, frame: DataFrame, what: str) -> list[StagedFile]:
-    """The files that a writing frame staged. Evaluates the frame.
-
-    Raises the first TxlogError among its records, after deleting the files of the others; InvalidInput or JobError
+    Raises the first TxlogError among the records, after deleting the files of the others; InvalidInput or JobError
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
-    return staged_of(context, collect(frame, what))
+    over = [over_bins(context, task, RECORD_SCHEMA) for task in tasks]
+    narrow = [] if BYTES_SETTING in context.spec.spark_conf else [frame.narrow_records() for frame in frames]
+
+    def of_any_width() -> DataFrame:
+        return union_of([*over, *(frame.records() for frame in frames)])
+
+    if not narrow or None in narrow:
+        return staged_of(context, collect(of_any_width(), what))
+    records = union_of([*over, *(frame for frame in narrow if frame is not None)])
+    return staged_of(context, collect_narrow(context.spark, records, of_any_width, what, context.log))
 
 
 def load(context: JobContext, task: LoadTask, what: str) -> list[StagedFile]:

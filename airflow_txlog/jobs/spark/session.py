@@ -132,6 +132,16 @@ def job_settings(spark: SparkSession, time_zone: str, conf: Mapping[str, str] | 
     elif conf:
         _check_static(spark, conf)
         wanted = {**{name: value for name, value in conf.items() if spark.conf.isModifiable(name)}, **wanted}
+    with session_settings(spark, wanted):
+        yield
+
+
+@contextlib.contextmanager
+def session_settings(spark: SparkSession, wanted: Mapping[str, str | None]) -> Iterator[None]:
+    """These settings of the session while the context lasts; what the session had is put back at the end.
+
+    Raises InvalidJobSpec for a time zone that Spark does not know.
+    """
     before = _settings_of(spark, wanted)
     try:
         _change_settings(spark, wanted)

@@ -27,7 +27,7 @@ from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, scan_frame, sent_bins
-from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, unstage
+from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of, unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
 from airflow_txlog.jobs.operations.optimize.row_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.resume.memory import BIN, Segment
@@ -67,7 +67,7 @@ def stage_bins(
         staged = _sorted_files(context, work, bins, target_bytes, z_columns)
     else:
         staged = [[] for _ in bins]
-        for file in collect_records(context, _compacted(context, work, bins), "compact data files"):
+        for file in staged_of(context, collect(_compacted(context, work, bins), "compact data files")):
             staged[file.segment or 0].append(file)
     segments, carries = [], "" if ids is None else CARRIES_IDS
     for each, found in zip(bins, staged, strict=True):
@@ -133,7 +133,7 @@ def _sorted_files(
     order = [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(Z_COLUMN, *order).drop(Z_COLUMN)
     found: list[list[StagedFile]] = [[] for _ in bins]
-    for file in collect_records(context, records_of(frame, work.layout), "sort"):
+    for file in collect_records(context, [records_of(frame, work.layout)], "sort"):
         found[bisect_right(first, file.segment or 0) - 1].append(file)
     return found
 

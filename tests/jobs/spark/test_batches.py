@@ -1,0 +1,85 @@
+"""Rows on their way to Python workers: in batches of a bounded number of rows, or of bytes where a row is wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidInput
+from airflow_txlog.jobs.spark.batches import BYTES_SETTING, NARROW_BYTES, collect_narrow, of_narrow_rows
+from tests.helpers.jobs import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+_SETTINGS = ("spark.sql.execution.arrow.maxRecordsPerBatch", BYTES_SETTING)
+# One text of the ten is as long as `{size}`.
+_ONE_LONG = "SELECT id, repeat('x', IF(id = 7, {size}, 1)) AS text, CAST(NULL AS BINARY) AS data FROM range(10)"
+
+
+def _sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
+
+
+def _batches(spark: SparkSession, rows: DataFrame) -> tuple[list[int], list[str]]:
+    """How many rows each batch has, and what is logged."""
+    narrow = of_narrow_rows(rows, {field.name: field.dataType for field in rows.schema})
+    assert narrow is not None
+    logged: list[str] = []
+
+    def any_width() -> DataFrame:
+        return rows.mapInArrow(_sizes, "rows long")
+
+    found = collect_narrow(spark, narrow.mapInArrow(_sizes, "rows long"), any_width, "count", logged.append)
+    return found.column("rows").to_pylist(), logged
+
+
+def test_narrow_rows_come_in_batches_of_bounded_numbers(spark: SparkSession) -> None:
+    before = [spark.conf.get(name) for name in _SETTINGS]
+    rows = spark.sql("SELECT id, CAST(id AS STRING) AS text FROM range(0, 10000, 1, 1)")
+    assert _batches(spark, rows) == ([4096, 4096, 1808], [])
+    assert [spark.conf.get(name) for name in _SETTINGS] == before
+
+
+def test_rows_with_one_that_is_wide_come_under_sparks_own_bound(spark: SparkSession) -> None:
+    before = [spark.conf.get(name) for name in _SETTINGS]
+    fits, logged = _batches(spark, spark.sql(_ONE_LONG.format(size=NARROW_BYTES)))
+    assert (sum(fits), logged) == (10, [])
+    counts, logged = _batches(spark, spark.sql(_ONE_LONG.format(size=NARROW_BYTES + 1)))
+    assert sum(counts) == 10
+    assert len(logged) == 1
+    assert f"more than {NARROW_BYTES} bytes" in logged[0]
+    assert [spark.conf.get(name) for name in _SETTINGS] == before
+
+
+@pytest.mark.parametrize("sql", ["array('a')", "named_struct('a', 'b')", "map('a', 1)", "'a' COLLATE UTF8_LCASE"])
+def test_a_width_that_spark_would_have_to_measure_is_left_to_its_bound(spark: SparkSession, sql: str) -> None:
+    rows = spark.sql(f"SELECT 1 AS id, {sql} AS c1")
+    assert of_narrow_rows(rows, {field.name: field.dataType for field in rows.schema}) is None
+
+
+def test_another_error_is_the_querys_own(spark: SparkSession) -> None:
+    with pytest.raises(InvalidInput):
+        _batches(spark, spark.sql("SELECT CAST(concat('x', id) AS INT) AS number, 'a' AS text FROM range(10)"))
+
+
+@pytest.mark.parametrize("spark_conf", [{}, {BYTES_SETTING: "1m"}])
+def test_a_query_with_a_wide_row_is_written_once(
+    spark: SparkSession, tmp_path: Path, spark_conf: dict[str, str]
+) -> None:
+    """By the setting, a job that has such rows goes the slower way at once."""
+    logged: list[str] = []
+    source = {"sql": _ONE_LONG.format(size=1_000_000), "views": {}}
+    result = run(spark, "write", tmp_path / "t", log=logged.append, spark_conf=spark_conf, source=source)
+    assert result.status == "committed", result.error
+    rows = Table.open(str(tmp_path / "t")).to_arrow().sort_by("id")
+    assert [len(text) for text in rows["text"].to_pylist()] == [1_000_000 if id == 7 else 1 for id in range(10)]
+    assert any("a row has more than" in line for line in logged) == (not spark_conf)
