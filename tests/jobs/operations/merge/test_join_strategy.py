@@ -14,6 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan, stage
 from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.operations.merge import pairs
+from airflow_txlog.jobs.spark import batches
 from tests.helpers.jobs import BY_SOURCE, committed, delete, error_of, insert, merge, rows, run, update
 from tests.helpers.rows import append, bag, make_table
 
@@ -32,7 +33,7 @@ SENT = {"BroadcastHashJoin"}
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
     seen: list[tuple[str, set[str]]] = []
-    for module in (pairs, scan, stage, by_keys):
+    for module in (pairs, scan, stage, batches, by_keys):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:

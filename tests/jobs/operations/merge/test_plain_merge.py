@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import scan
+from airflow_txlog.jobs.files import scan, stage
 from airflow_txlog.jobs.operations.merge import pairs
+from airflow_txlog.jobs.spark import batches
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
 
@@ -32,11 +33,12 @@ FIND = "match source and target"
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Spark has evaluated, but for the rows of the source."""
     seen: list[str] = []
-    for module in (pairs, scan):
+    for module in (pairs, scan, stage, batches):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:
-            seen.append(what)
+            if what != "write down the source's rows":
+                seen.append(what)
             return collect(frame, what)
 
         monkeypatch.setattr(module, "collect", recorded)
