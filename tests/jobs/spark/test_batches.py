@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.jobs.spark.batches import BYTES_SETTING, NARROW_BYTES, collect_narrow, of_narrow_rows
+from airflow_txlog.jobs.spark.batches import BYTES_SETTING, NARROW_BYTES, NARROW_ROWS, collect_narrow, of_narrow_rows
 from tests.helpers.jobs import run
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _batches(spark: SparkSession, rows: DataFrame) -> tuple[list[int], list[str]
 def test_narrow_rows_come_in_batches_of_bounded_numbers(spark: SparkSession) -> None:
     before = [spark.conf.get(name) for name in _SETTINGS]
     rows = spark.sql("SELECT id, CAST(id AS STRING) AS text FROM range(0, 10000, 1, 1)")
-    assert _batches(spark, rows) == ([4096, 4096, 1808], [])
+    assert _batches(spark, rows) == ([NARROW_ROWS] * 9 + [10_000 - 9 * NARROW_ROWS], [])
     assert [spark.conf.get(name) for name in _SETTINGS] == before
 
 
@@ -56,7 +56,7 @@ def test_rows_with_one_that_is_wide_come_under_sparks_own_bound(spark: SparkSess
     counts, logged = _batches(spark, spark.sql(_ONE_LONG.format(size=NARROW_BYTES + 1)))
     assert sum(counts) == 10
     assert len(logged) == 1
-    assert f"more than {NARROW_BYTES} bytes" in logged[0]
+    assert f"{BYTES_SETTING}=64m" in logged[0]
     assert [spark.conf.get(name) for name in _SETTINGS] == before
 
 
