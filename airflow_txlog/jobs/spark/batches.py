@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# The most bytes of a row's texts and binary values, and so many rows: 256 MiB in a batch where each row is as wide as may
-# be, and a few hundred kilobytes as rows mostly are. To repeat an evaluation is dear, so few rows are to be too wide.
-NARROW_BYTES = 256 * 1024
-NARROW_ROWS = 1024
+# The most bytes of a row's texts and binary values, and so many rows: a megabyte in a batch as rows mostly are, 256 MiB
+# where each row is as wide as may be. Fewer rows in a batch cost more time than a measured batch does.
+NARROW_BYTES = 64 * 1024
+NARROW_ROWS = 4096
 
 _ROWS, BYTES_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 # The one value for which Spark measures nothing.
@@ -74,7 +74,7 @@ def collect_narrow(
         if _TOO_WIDE not in str(error.__cause__):
             raise
     log(
-        f"a row has more than {NARROW_BYTES // 1024} KiB of text: the query is evaluated once more, in batches of bounded "
-        f"bytes. A spark_conf with {BYTES_SETTING}=64m goes that way at once"
+        f"a row has more than {NARROW_BYTES // 1024} KiB of text: the query is evaluated once more, in batches of "
+        f"bounded bytes. A spark_conf with {BYTES_SETTING}=64m goes that way at once"
     )
     return collect(any_width(), what)
