@@ -6,6 +6,7 @@ The invariant: what a task yields, raises and leaves behind is what it would in 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
@@ -21,6 +22,34 @@ THREADS = 4
 """How many bins are worked on at once without Spark: most of the time a task waits for its store."""
 
 
+class _ThreadsOfArrow:
+    """Gives Arrow back as many threads as it had: a task leaves it one, as a worker of Spark's should.
+
+    The number is the process's, and jobs in threads of one process share it: the first that begins remembers it, and
+    the last that ends restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._before = pa.cpu_count()
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                pa.set_cpu_count(self._before)
+
+
+_threads_of_arrow = _ThreadsOfArrow()
+
+
 def run_here(
     work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = THREADS
 ) -> pa.Table:
@@ -28,17 +57,13 @@ def run_here(
 
     Raises the TxlogError of a task.
     """
-    before = pa.cpu_count()
     try:
-        with ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
+        with _threads_of_arrow, ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
             found = list(pool.map(lambda each: list(each[0](iter([each[1]]))), work))
     except TaskFailed as failed:
         error = error_in(str(failed))
         assert error is not None
         raise of_worker(error, what) from failed
-    finally:
-        # A task takes one thread for itself, as a worker of Spark's should.
-        pa.set_cpu_count(before)
     return pa.Table.from_batches([batch for batches in found for batch in batches], schema)
 
 
