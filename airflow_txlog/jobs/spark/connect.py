@@ -138,9 +138,6 @@ def _opened(url: str, target: ConnectTarget) -> SparkSession:
         left.client.close()
     spark = _session(url, target.session_id)
     spark.client.interrupt_all()
-    # The server keeps what a query meant under the number that its client gave it, and each client counts from the
-    # beginning: of a session that another has used, be it a copy of this very task, it would give that one's rows.
-    spark.conf.set("spark.connect.session.planCache.enabled", "false")
     spark.release_session_on_close = not target.is_pooled
     return spark  # type: ignore[no-any-return]
 

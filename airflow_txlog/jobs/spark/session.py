@@ -53,6 +53,9 @@ _JOB_SETTINGS = {
 # session's zone: an instant in the hour that a clock repeats becomes the one an hour before. Under this setting Spark
 # Connect binds no parameter at all; there `sql.bound` asks back what became of such a value.
 _BOUND_AS_VALUES = {"spark.sql.legacy.parameterSubstitution.constantsOnly": "true"}
+# A Spark Connect server keeps what a query meant under the number that its client gave it, and each client counts from
+# the beginning: of a session that another has used, be it a copy of this very task, it would give that one's rows.
+_PLANNED_ANEW = {"spark.connect.session.planCache.enabled": "false"}
 
 
 # A fact of an error: the job was refused because its Spark is a server's, and one of its own would run it. Nothing was
@@ -129,9 +132,11 @@ def job_settings(spark: SparkSession, time_zone: str, conf: Mapping[str, str] | 
     wanted = {**_JOB_SETTINGS, "spark.sql.session.timeZone": time_zone}
     if is_classic(spark):
         wanted |= _BOUND_AS_VALUES
-    elif conf:
-        _check_static(spark, conf)
-        wanted = {**{name: value for name, value in conf.items() if spark.conf.isModifiable(name)}, **wanted}
+    else:
+        own = dict(conf or {})
+        _check_static(spark, own)
+        wanted = {**{name: value for name, value in own.items() if spark.conf.isModifiable(name)}, **wanted}
+        wanted |= _PLANNED_ANEW
     with session_settings(spark, wanted):
         yield
 

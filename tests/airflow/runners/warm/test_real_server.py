@@ -269,20 +269,24 @@ VIEWED = """
 import sys
 import pyspark.sql.functions as F
 from airflow_txlog.jobs.spark.connect import connect_session
+from airflow_txlog.jobs.spark.session import job_settings
 
 def same(batches):
     yield from batches
 
 spark = connect_session()
-spark.range(int(sys.argv[1])).createOrReplaceTempView("people")
-rows = spark.sql("SELECT id FROM people").withColumn("part", F.spark_partition_id())
-print(len(rows.mapInArrow(same, rows.schema).toArrow()))
+with job_settings(spark, "UTC", {"spark.connect.session.planCache.enabled": "true"}):
+    spark.range(int(sys.argv[1])).createOrReplaceTempView("people")
+    rows = spark.sql("SELECT id FROM people").withColumn("part", F.spark_partition_id())
+    print(len(rows.mapInArrow(same, rows.schema).toArrow()))
 """
 
 
 @pytest.mark.long(LONG)
 def test_a_session_that_is_used_again_reads_its_views_anew(server: Callable[[], Server]) -> None:
-    """Each client counts its frames from the beginning, and the server must not take one for another's."""
+    """Each client counts its frames from the beginning, and the server must not take one for another's, whatever the
+    job's own settings say.
+    """
     found = server()
     target = ConnectTarget(url=f"sc://localhost:{found.port}/;token={found.token}", session_id=str(uuid.uuid4()))
     environment = {**job_environment(), **target.environment()}
