@@ -33,13 +33,18 @@ DEFAULTS: dict[str, Any] = {
 MANUAL: dict[str, Any] = {"schedule": None, "catchup": False, "max_active_runs": 16, "default_args": DEFAULTS}
 
 # Work that shows when it is done twice, as its rows are new each time: on the Spark that tasks share, and with a Spark
-# of its own, where it also writes down its source before it stages anything.
+# of its own, where it also writes down its source before it stages anything. There a value is computed, so that Spark's
+# workers stage the rows: those of the source as they are the job would write itself.
 ROWS = query("SELECT id, CAST(id AS STRING) AS name FROM range(3)")
 with DAG("warm_works", **MANUAL):
     DeltaWriteOperator(task_id="append", source=ROWS, runner="warm")
 with DAG("works", **MANUAL):
     DeltaMergeOperator(
-        task_id="append", source=ROWS, on="t.id = -1 - s.id", clauses=[when_not_matched_insert()], runner="child"
+        task_id="append",
+        source=ROWS,
+        on="t.id = -1 - s.id",
+        clauses=[when_not_matched_insert({"id": "s.id", "name": "upper(s.name)"})],
+        runner="child",
     )
 
 # A merge that a job without Spark races: a person who is gone must stay gone, though it would insert those it misses.
