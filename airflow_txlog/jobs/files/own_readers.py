@@ -163,8 +163,8 @@ class _Read:
             )
         if self._view.format == "orc":
             return as_spark_schema(orc_schema(self._found.store, self._files[0].path, self._argument))
-        first = min(file.path for file in self._files)
-        return as_spark_schema(parquet_schema(self._found.store, first, self._argument))
+        asked = self._found.summary or min(file.path for file in self._files)
+        return as_spark_schema(parquet_schema(self._found.store, asked, self._argument))
 
     def _with_partitions(self, schema: StructType, *, is_given: bool) -> list[tuple[StructField, str | None]]:
         """The columns of the files and those of their folders, in Spark's order; beside these their folders' name."""

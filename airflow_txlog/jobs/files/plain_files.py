@@ -109,7 +109,7 @@ def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFil
         raise NeedsSpark("the source has columns that folders name, or very many files, or files that are named twice")
     context.check_small(list(files.values()))
     try:
-        columns = _columns_of(found.store, min(files))
+        columns = _columns_of(found.store, found.summary or min(files))
     except (TxlogError, NotSpark) as error:
         raise NeedsSpark(_NOT_CERTAIN) from error
     plain = _plain(found.store, dict(sorted(files.items())), columns)

@@ -29,6 +29,8 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 # As Spark's own check of names.
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
+# Files that hold the footers of the files beside them and no rows, the first to be asked first.
+_SUMMARIES = ("_common_metadata", "_metadata")
 
 
 # Options by their names in small letters. Those that look for files are ours, those of the parsers Spark's.
@@ -96,18 +98,24 @@ class SourceFile:
     size_bytes: int
     values: Values
 
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFiles:
     """The files of a source by path, and a store that opens each of them.
 
     `roots`: what was named, globs expanded. `table`: the folder of a Delta table that one of the files lies in.
+    `summary`: the file, none of `files`, by whose columns Spark reads all of them where they are Parquet.
     """
 
     store: Store
     roots: tuple[str, ...]
     files: tuple[SourceFile, ...]
     table: str | None
+    summary: str | None
 
     @property
     def folders(self) -> frozenset[str]:
@@ -210,15 +218,18 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
         for root in each.roots:
             found += _files_of(root, each.sizes, lookup, base, argument)
     # Without partition columns Spark reads no folders below the ones that are named.
-    is_deep = lookup.recurses or any(file.values for file, _ in found)
-    files = [file for file, is_direct in found if is_deep or is_direct]
+    is_deep = lookup.recurses or any(file.values for file, _ in found if file.name not in _SUMMARIES)
+    chosen = [file for file, is_direct in found if is_deep or is_direct]
     if pattern is not None:
-        files = [file for file in files if pattern.fullmatch(file.path.rpartition("/")[2])]
+        chosen = [file for file in chosen if pattern.fullmatch(file.name)]
+    summaries = sorted((_SUMMARIES.index(file.name), file.path) for file in chosen if file.name in _SUMMARIES)
+    files = [file for file in chosen if file.name not in _SUMMARIES]
     return SourceFiles(
         store=listed[0].store,
         roots=tuple(root for each in listed for root in each.roots),
         files=tuple(files),
         table=_table_of(files, listed),
+        summary=summaries[0][1] if summaries else None,
     )
 
 
@@ -265,7 +276,7 @@ def _listed(path: str, access: Access, argument: str) -> _Listed:
 def _files_of(
     root: str, sizes: Mapping[str, int], lookup: Lookup, base: str | None, argument: str
 ) -> Iterator[tuple[SourceFile, bool]]:
-    """The files that a root stands for, each with whether it lies directly in it or is it."""
+    """The files that a root stands for, summaries among them, each with whether it lies directly in it or is it."""
     folder = root.rpartition("/")[0] if root in sizes else root
     if base is not None and not f"{folder}/".startswith(f"{base}/"):
         raise InvalidJobSpec(
@@ -276,7 +287,8 @@ def _files_of(
     paths = [root] if root in sizes else sorted(path for path in sizes if path.startswith(f"{root}/"))
     for path in paths:
         parts = path[len(folder) + 1 :].split("/")
-        if any(_HIDDEN.fullmatch(part) for part in parts):
+        shown = parts[:-1] if parts[-1] in _SUMMARIES else parts
+        if any(_HIDDEN.fullmatch(part) for part in shown):
             continue
         inner = "/".join(filter(None, [above, *parts[:-1]]))
         values = () if lookup.recurses else _values_in(inner)

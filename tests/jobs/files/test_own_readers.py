@@ -389,6 +389,19 @@ def test_files_of_other_columns_are_read_by_name(readers: Readers) -> None:
     assert readers.alike("parquet", "in", schema="b STRING, c DATE") == 3
 
 
+@pytest.mark.parametrize("summaries", [["_metadata"], ["_common_metadata"], ["_common_metadata", "_metadata"]])
+def test_a_summary_of_files_has_their_columns_and_no_rows(readers: Readers, summaries: list[str]) -> None:
+    """Spark takes the columns of a summary, where there is one, for those of all files."""
+    readers.put({"in/a.parquet": parquet(pa.table({"id": [1]})), "in/b.parquet": parquet(pa.table({"late": [2.5]}))})
+    for number, name in enumerate(summaries):
+        columns = {"id": [1], "late": [2.5], f"n{number}": ["a"]}
+        readers.put({f"in/{name}": parquet(pa.table(columns))})
+    assert readers.alike("parquet", "in") == 2
+    assert readers.alike("parquet", "in", {"pathGlobFilter": "*.parquet"}) == 2
+    assert readers.alike("parquet", "in/*") == 2
+    assert readers.alike("parquet", "in", schema="late DOUBLE") == 2
+
+
 def test_files_on_s3_are_read_as_spark_reads_the_same_files(spark: SparkSession, tmp_path: Path) -> None:
     place = s3.new_folder()
     with job_settings(spark, "UTC"):
