@@ -74,5 +74,8 @@ def test_a_person_is_in_no_log_database_xcom_commit_or_temporary_file(airflow: D
     assert "forget_by_keys-after" in dump
     traces = sorted(set(TRACE.findall(dump.encode())))
     written = [path for path in airflow.folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    found = [path for path in written if path not in data and TRACE.search(path.read_bytes())]
+    # Tables of other tests may be partitioned by the address, which their logs then name.
+    others = set((airflow.folder / "lake").iterdir()) - {lake.folder for lake in lakes}
+    ours = [path for path in written if path not in data and not others & set(path.parents)]
+    found = [path for path in ours if TRACE.search(path.read_bytes())]
     assert (traces, [str(path) for path in found]) == ([], [])
