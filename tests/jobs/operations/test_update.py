@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
 from airflow_txlog.jobs.operations import update
 from airflow_txlog.jobs.operations.merge import images, job
@@ -81,6 +82,36 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
         ]
         assert bag(table) == bag(pa.Table.from_pylist(expected, data.schema))
     assert columns == [[], ["id"], ["amount"], ["id"]]
+
+
+@pytest.mark.parametrize(
+    ("limit", "assigned"),
+    [("MOST_COMPUTED", {"amount": "id * 2"}), ("MOST_COMPUTED_TEXTS", {"name": "concat(name, '!')"})],
+)
+def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, assigned: dict[str, str]
+) -> None:
+    here: list[str] = []
+    run_here = stage.run_here
+
+    def recorded(work: Any, schema: Any, what: str, *more: Any) -> pa.Table:
+        here.append(what)
+        return run_here(work, schema, what, *more)
+
+    monkeypatch.setattr(stage, "run_here", recorded)
+    monkeypatch.setattr(stage, limit, 3)
+    for count, expected in ((3, ["write the data files"]), (4, [])):
+        here.clear()
+        table = make_table(tmp_path / str(count), rows(2), rows(4, start=2))
+        committed(run(spark, "update", table, predicate=f"id < {count}", set=assigned))
+        changed = [
+            row | ({"amount": 2.0 * row["id"]} if "amount" in assigned else {"name": f"{row['name']}!"})
+            if row["id"] < count
+            else row
+            for row in rows(6).to_pylist()
+        ]
+        assert bag(table) == bag(pa.Table.from_pylist(changed, rows(6).schema))
+        assert here == expected
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [

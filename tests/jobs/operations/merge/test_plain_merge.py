@@ -10,7 +10,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan, stage
-from airflow_txlog.jobs.operations.merge import pairs
+from airflow_txlog.jobs.operations.merge import pairs, plain_merge
 from airflow_txlog.jobs.spark import batches
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
@@ -26,7 +26,7 @@ SOURCE = (
     "(9L, 'c', NULL, 50) AS s(k, p, v, w)"
 )
 ON = "t.k = s.k AND s.p = t.p"
-FIND = "match source and target"
+FIND, WRITE = "match source and target", "write the data files"
 
 
 @pytest.fixture
@@ -80,6 +80,30 @@ def test_values_that_go_over_as_they_are_are_not_evaluated(
     assert result.metrics["numTargetRowsUpdated"] == 4
     assert result.metrics["numTargetRowsInserted"] == 2
     assert by_spark == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed", "by_spark_beyond"), [("MOST_ROWS", 5, [WRITE]), ("MOST_KEYS", 5, [FIND])]
+)
+def test_a_source_of_more_rows_than_a_task_holds_is_left_to_spark(
+    tmp_path: Path,
+    spark: SparkSession,
+    by_spark: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    allowed: int,
+    by_spark_beyond: list[str],
+) -> None:
+    clauses = [update({"t.v": "s.v"}), insert({"k": "s.k", "p": "s.p", "w": "s.w"})]
+    left = []
+    for most, expected in ((allowed, []), (allowed - 1, by_spark_beyond)):
+        by_spark.clear()
+        monkeypatch.setattr(plain_merge, limit, most)
+        table = target_of(tmp_path / str(most))
+        committed(merge(spark, table, SOURCE, *clauses, on=ON))
+        left.append(bag(table.to_arrow()))
+        assert by_spark == expected
+    assert left[0] == left[1] == bag(rows(*UNTOUCHED, *UPDATED, (None, "a", None, 40), (9, "c", None, 50)))
 
 
 @pytest.mark.parametrize(
