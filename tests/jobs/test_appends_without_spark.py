@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog import credentials
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import plain_files
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
-from tests.helpers import s3
+from tests.helpers import azure, gcs, s3
 from tests.helpers.jobs import KEY, application, by_id, committed, error_of, files_on_disk, ids, random_rows, rows
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
@@ -261,18 +262,38 @@ def test_a_source_in_a_store_of_ours_needs_no_spark_wherever_that_would_run(tmp_
     assert Table.open(str(tmp_path / "t")).to_arrow().num_rows == 2
 
 
-@pytest.mark.slow("an append on a real S3 server")
-def test_an_append_on_s3_needs_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = s3.options()
+def on_s3(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
-    table = Table.create(s3.new_folder(), TABLE, storage_options=options)
-    source = Table.at(s3.new_folder(), table.store.access).store
+    return {"storage_options": s3.plain_options()}
+
+
+def on_gcs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return {"storage_options": gcs.options()}
+
+
+def on_azure(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    held = credentials.Credentials(kind=credentials.AZURE, values=azure.options())
+    monkeypatch.setitem(credentials._sources, "lake", lambda: held)
+    return {"storage_conn_id": "lake"}
+
+
+@pytest.mark.slow("an append and a delete on a real server of each object store")
+@pytest.mark.parametrize(("server", "reached"), [(s3, on_s3), (gcs, on_gcs), (azure, on_azure)])
+def test_an_append_and_a_delete_by_keys_on_an_object_store_need_no_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Any, reached: Callable[[pytest.MonkeyPatch], Any]
+) -> None:
+    """What of a job's description reaches the store is `reached`: it holds no secret."""
+    table = Table.create(server.new_folder(), TABLE, storage_options=server.options())
+    source = Table.at(server.new_folder(), table.store.access).store
     put(tmp_path / "a.parquet", TEXTS)
     source.put("a.parquet", (tmp_path / "a.parquet").read_bytes())
+    access = reached(monkeypatch)
     for _ in range(2):
-        alone(table.uri, source.root, {"storage_options": s3.plain_options()})
-    assert ids(table) == [1, 1, 2, 2]
+        alone(table.uri, source.root, access)
+    keys = {"predicate": None, "keys": {"column": "id", "values": [2]}}
+    committed(run_job(job_spec(operation="delete", table_uri=table.uri, arguments=keys, **access), None))
+    assert ids(table) == [1, 1]
 
 
 # --- where Spark is needed ------------------------------------------------------------------------------------------
