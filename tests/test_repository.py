@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +17,7 @@ import pytest
 from tests.helpers import s3
 from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
+from tests.helpers.submitting import eventually
 
 
 def tool(name: str) -> ModuleType:
@@ -239,13 +239,11 @@ def test_a_demo_that_fails_leaves_no_process_and_says_so(tmp_path: Path, monkeyp
         list(demo.progress_of(["-c", "import sys; print('told'); sys.exit(3)"]))
     assert (tmp_path / "airflow.log").read_text() == "told\n"
     # A grandchild in the same group, as Spark's JVM is one, must go when its parent does.
-    script = "import subprocess, sys; subprocess.Popen(['sleep', '4711']); sys.exit(3)"
+    seconds = f"4711{os.getpid()}"  # that no other test run's is taken for ours
+    script = f"import subprocess, sys; subprocess.Popen(['sleep', '{seconds}']); sys.exit(3)"
     with pytest.raises(demo.DemoFailed):
         list(demo.progress_of(["-c", script]))
-    patience_s = time.monotonic() + 10
-    while running("sleep 4711") and time.monotonic() < patience_s:
-        time.sleep(0.1)
-    assert not running("sleep 4711")
+    eventually(lambda: not running(f"sleep {seconds}"), "the grandchild has ended")
 
 
 def running(command: str) -> bool:

@@ -102,7 +102,7 @@ def event_of(trigger: SubmittedJobTrigger) -> dict[str, Any]:
             return event.payload
         raise AssertionError("it ended without an event")
 
-    return asyncio.run(asyncio.wait_for(first(), 30))
+    return asyncio.run(asyncio.wait_for(first(), 120))
 
 
 @pytest.mark.parametrize("make", [delete, lambda users, **given: optimize(users, **given)], ids=["delete", "optimize"])
@@ -205,7 +205,7 @@ def test_the_event_loop_goes_on_while_the_cluster_answers_slowly(cluster: Played
     class Slow(PlayedCluster):
         def look(self, name: str) -> Any:
             asked.set()
-            assert answer.wait(30)
+            assert answer.wait(120)
             return super().look(name)
 
     cluster.__class__ = Slow
@@ -217,7 +217,7 @@ def test_the_event_loop_goes_on_while_the_cluster_answers_slowly(cluster: Played
         answer.set()
         await waiting
 
-    asyncio.run(asyncio.wait_for(both(), 30))
+    asyncio.run(asyncio.wait_for(both(), 120))
 
 
 @pytest.mark.parametrize("runner", ["child", "warm", "connect", "in_process"])

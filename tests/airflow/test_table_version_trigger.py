@@ -26,10 +26,12 @@ from airflow_txlog.storage import Access
 from airflow_txlog.triggers import table_version
 from airflow_txlog.triggers.table_version import TableVersionTrigger
 from tests.helpers.counting import CountingStore
+from tests.helpers.submitting import eventually
 
 pytestmark = pytest.mark.airflow
 
 LOOKS: list[None] = []
+PATIENCE_S = 120
 SCHEMA = pa.schema([("id", pa.int64())])
 STEP_S = 0.02  # how often a trigger looks here
 
@@ -116,7 +118,7 @@ class Triggerer:
     async def events(self, count: int = 1) -> list[dict[str, Any]]:
         """The next events, stored."""
         found: list[dict[str, Any]] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(found) < count:
                 await asyncio.sleep(0.01)
                 found += self.store_events()
@@ -160,7 +162,7 @@ async def settle(streams: int = 1) -> None:
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not reached():
             await asyncio.sleep(0.005)
 
@@ -239,7 +241,7 @@ def test_a_task_that_waits_is_resumed_once_by_the_version_it_waits_for(table: Ta
             grow(table)
             (event,) = await one.events()
             assert (event["from_version"], event["version"], event["matched_version"]) == (2, 3, 3)
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, PATIENCE_S)
 
     run(test)
 
@@ -262,6 +264,9 @@ def test_the_looks_at_a_table_are_shared_by_all_that_wait_for_it(table: Table, o
             assert len(await one.events(51)) == 51
             # The last that is there is the watching one; when it is gone too, nothing looks.
             await one.stop()
+            # A look that is under way comes to its end.
+            table_version._threads().shutdown()
+            table_version._threads.cache_clear()
             store.take()
             await asyncio.sleep(5 * STEP_S)
             assert (store.take(), table_version._WAITS) == ([], {})
@@ -277,7 +282,7 @@ def test_a_table_whose_look_takes_long_holds_up_neither_the_loop_nor_another_tab
     class SlowStore(CountingStore):
         def list(self, directory: str, *, start_from: str | None = None) -> Any:
             if self.root.endswith("slow"):
-                assert answered.wait(10)
+                assert answered.wait(PATIENCE_S)
             return super().list(directory, start_from=start_from)
 
     slow = Table.create(f"{memory_uri}-slow", SCHEMA)
@@ -484,8 +489,14 @@ def test_without_shared_streams_each_trigger_looks_by_itself(table: Table, monke
 def test_a_deferred_sensor_returns_what_the_trigger_found(
     dag_of: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TXLOG_TEST_TABLE", str(tmp_path))
-    growing = threading.Timer(2, lambda: grow(Table.create(str(tmp_path), SCHEMA)))
+    monkeypatch.setenv("TXLOG_TEST_TABLE", str(tmp_path / "t"))
+    grow(Table.create(str(tmp_path / "made"), SCHEMA))
+
+    def appear() -> None:
+        eventually(lambda: bool(LOOKS), "the trigger has looked for the table")
+        (tmp_path / "made").rename(tmp_path / "t")
+
+    growing = threading.Thread(target=appear)
     growing.start()
     try:
         dag_run = dag_of("waiting", "waiting").test()

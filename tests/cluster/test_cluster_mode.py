@@ -110,11 +110,11 @@ class Waiting:
         except BaseException as error:
             self.error = error
 
-    def until(self, line: str, seconds: float = 30.0) -> None:
+    def until(self, line: str, seconds: float = 120.0) -> None:
         eventually(lambda: any(line in each for each in self.lines), line, seconds)
 
     def over(self) -> None:
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
 

@@ -132,7 +132,7 @@ def test_a_job_whose_spark_submit_is_killed_is_lost_and_leaves_nothing_that_runs
         runner_of(cluster).run(spec, log=kill_the_jvm)
     assert caught.value.retryable
     assert len(started) > 1
-    eventually(lambda: not any(map(runs, started)), "the driver is gone when run returns", 1.0)
+    eventually(lambda: not any(map(runs, started)), "the driver goes with its JVM")
     assert users.latest_version() == 2
     eventually(lambda: not cluster.state()["activeapps"], "the application goes with its driver")
 

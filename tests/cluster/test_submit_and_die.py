@@ -71,8 +71,8 @@ def test_a_worker_that_dies_leaves_nothing_that_runs_and_its_retry_commits_once(
     assert worker.wait() == -signal.SIGKILL
     worker.stdout.close()
     assert started
-    eventually(lambda: not any(map(runs, started)), "driver and JVM end with the worker", 15)
-    eventually(lambda: not cluster.state()["activeapps"], "and so does the application", 60)
+    eventually(lambda: not any(map(runs, started)), "driver and JVM end with the worker")
+    eventually(lambda: not cluster.state()["activeapps"], "and so does the application")
 
     result = runner_of(cluster).run(spec_of(table), log=print)
     assert result.status in ("committed", "already_done")

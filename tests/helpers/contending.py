@@ -14,7 +14,7 @@ def _contend(reference: StoreReference, keys: list[str], number: int, barrier: A
     store = reference.open()
     won = []
     for key in keys:
-        barrier.wait(60)
+        barrier.wait(300)
         if store.put_if_absent(key, b"%d" % number):
             won.append(key)
     wins.put((number, won))
@@ -31,9 +31,9 @@ def winners(reference: StoreReference, keys: list[str]) -> dict[str, list[int]]:
         each.start()
     found: dict[str, list[int]] = {key: [] for key in keys}
     for _ in processes:
-        number, won = wins.get(timeout=120)
+        number, won = wins.get(timeout=400)
         for key in won:
             found[key].append(number)
     for each in processes:
-        each.join(60)
+        each.join(300)
     return found

@@ -60,7 +60,7 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def eventually(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what

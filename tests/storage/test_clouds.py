@@ -239,7 +239,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_ends(object_store: Store) -> None:
     reference = pickle.dumps(StoreReference.of(object_store))
-    done = subprocess.run([sys.executable, "-c", FORK_THAT_ENDS], input=reference, capture_output=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", FORK_THAT_ENDS], input=reference, capture_output=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -159,7 +159,7 @@ def endpoint() -> Iterator[CredentialsEndpoint]:
 def ask(endpoint: CredentialsEndpoint, path: str, token: str, method: str = "GET") -> tuple[int, bytes]:
     place = urlsplit(endpoint.url)
     assert place.hostname == "127.0.0.1"
-    client = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
+    client = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
     client.request(method, path, headers={"Authorization": token})
     answer = client.getresponse()
     return answer.status, answer.read()

@@ -61,7 +61,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until_ended(pid: int, deadline_s: float = 10.0) -> None:
+def wait_until_ended(pid: int, deadline_s: float = 120.0) -> None:
     end = time.monotonic() + deadline_s
     while is_running(pid):
         assert time.monotonic() < end, f"process {pid} is still running"
@@ -198,13 +198,13 @@ def test_the_child_is_in_the_process_group_of_the_task(tmp_path: Path, spec: Job
 
 
 @pytest.mark.parametrize(
-    ("code", "least_s", "most_s"),
+    ("code", "grace_s", "ended_by"),
     [
-        ("print(os.getpid(), flush=True); time.sleep(60)", 0.0, 4.0),
+        ("print(os.getpid(), flush=True); time.sleep(600)", 300.0, signal.SIGTERM),
         (
             "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True)\nwhile True: time.sleep(60)",
-            0.9,
-            4.0,
+            1.0,
+            signal.SIGKILL,
         ),
     ],
     ids=["ends on SIGTERM", "ignores SIGTERM"],
@@ -214,25 +214,23 @@ def test_kill_stops_the_child_and_leaves_no_commit(
     spec: JobSpec,
     table: Table,
     code: str,
-    least_s: float,
-    most_s: float,
+    grace_s: float,
+    ended_by: signal.Signals,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_process, "TERMINATION_GRACE_S", 1.0)
+    monkeypatch.setattr(child_process, "TERMINATION_GRACE_S", grace_s)
     child = runner(tmp_path, code)
     pids: list[int] = []
-    killed_s: list[float] = []
 
     def kill_when_it_runs(line: str) -> None:
         pids.append(int(line))
-        began = time.monotonic()
-        threading.Thread(target=lambda: (child.kill(), killed_s.append(time.monotonic() - began))).start()
+        threading.Thread(target=child.kill).start()
 
-    with pytest.raises(JobLost, match="was stopped"):
+    with pytest.raises(JobLost, match="was stopped") as caught:
         child.run(spec, log=kill_when_it_runs)
     wait_until_ended(pids[0])
+    assert caught.value.exit_code == -ended_by  # type: ignore[attr-defined]
     assert table.snapshot().version == 0
-    assert killed_s == [] or least_s <= killed_s[0] <= most_s
 
 
 def test_kill_works_from_a_signal_handler_above_the_wait(tmp_path: Path, spec: JobSpec) -> None:
@@ -343,5 +341,5 @@ open(sys.argv[1], "w").write("went on")
     )
     assert process.stdout is not None
     process.stdout.close()
-    process.communicate("go\n", timeout=30)
+    process.communicate("go\n", timeout=120)
     assert after.read_text() == "went on"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.airflow.racing import PLANNED
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
+from tests.helpers.submitting import eventually, runs
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("each child starts a Spark of its own")]
 
@@ -25,14 +25,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow("each chi
 def users(tmp_path: Path) -> Table:
     """A hundred users in one file, made without Spark, at version 1."""
     return make_table(tmp_path / "users", pa.table({"user_id": pa.array(range(100), pa.int64())}))
-
-
-def runs(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie that nobody has reaped does not."""
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.long("a second child with a Spark of its own; test_child_process has the errors of children without one")
@@ -60,10 +52,7 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_and_no_pro
     assert "java" in started.values()
     assert "starting Spark: local[*], 2g of heap" in lines
     assert not [line for line in lines if "WARN" in line or "log4j" in line or "incubator" in line]
-    deadline = time.monotonic() + 15
-    while left := [name for process, name in started.items() if runs(process)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    eventually(lambda: not any(map(runs, started)), f"all of {sorted(started.values())} have ended")
     assert users.snapshot().version == 1
     assert users.to_arrow().num_rows == 100
 

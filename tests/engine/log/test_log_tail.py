@@ -63,7 +63,7 @@ class FarStore(MemoryStore):
 
     def read(self, path: str) -> bytes:
         if self.together > 1:
-            self.barrier.wait(20)
+            self.barrier.wait(120)
         return super().read(path)
 
     def wait_for(self, together: int) -> None:
@@ -116,7 +116,7 @@ def test_a_read_that_is_interrupted_does_not_wait_for_the_others() -> None:
         def read(self, path: str) -> bytes:
             if path == "0":
                 raise KeyboardInterrupt
-            answered.wait(20)
+            answered.wait(120)
             return b""
 
     files = [FileInfo(path=str(number), size_bytes=1, modified_ms=0) for number in range(30)]

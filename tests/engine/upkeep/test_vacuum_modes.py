@@ -329,7 +329,7 @@ def test_deletes_run_at_once_but_no_more_than_asked(monkeypatch: pytest.MonkeyPa
             running += 1
             most = max(most, running)
         # As many as asked for must be under way before the first of them may end.
-        together.wait(timeout=30)
+        together.wait(timeout=120)
         real(path)
         with lock:
             running -= 1

@@ -21,6 +21,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.errors import JobError, JobLost
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.errors import collect, failure_of, translate
+from tests.helpers.signals import hold_still
 from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.spark
@@ -54,8 +55,7 @@ def test_whatever_is_asked_of_a_jvm_that_was_killed_the_job_is_lost(monkeypatch:
         known.noSuchMethod()
     assert type(translate(wrong.value, "read the rows")) is JobError
     # It dies with the call unread, which resets the connection.
-    gateway.proc.send_signal(signal.SIGSTOP)
-    assert os.WIFSTOPPED(os.waitpid(gateway.proc.pid, os.WUNTRACED)[1])  # A signal that was sent has yet to stop it.
+    hold_still(gateway.proc.pid)
     threading.Timer(0.5, gateway.proc.kill).start()
     calls = [known.size, known.size, lambda: view.java.util.Date(), lambda: len(known)]
     for call in calls:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,26 +17,41 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-
-def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        time.sleep(0.4)
-        yield batch
+WAIT_S = 120
 
 
-def test_tasks_are_told_while_they_run_and_not_after(spark: SparkSession) -> None:
+def until_there(file: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task that ends once the file is there."""
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_s = time.monotonic() + WAIT_S
+        while not file.exists() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        yield from batches
+
+    return wait
+
+
+def test_tasks_are_told_while_they_run_and_not_after(spark: SparkSession, tmp_path: Path) -> None:
     lines: list[str] = []
-    with watched(spark, "find", lines.append, every_s=0.1):
-        spark.range(0, 6, 1, 6).mapInArrow(slowly, "id long").count()
+
+    def log(line: str) -> None:
+        lines.append(line)
+        (tmp_path / "told").touch()
+
+    with watched(spark, "find", log, every_s=0.1):
+        spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "told"), "id long").count()
     assert any(line.startswith("find: ") and line.endswith(" of 6 tasks done") for line in lines), lines
     told = len(lines)
     time.sleep(0.3)
     assert len(lines) == told
 
 
-def test_a_broken_log_breaks_no_job(spark: SparkSession) -> None:
+def test_a_broken_log_breaks_no_job(spark: SparkSession, tmp_path: Path) -> None:
     def log(line: str) -> None:
+        (tmp_path / "told").touch()
         raise OSError("no space left")
 
     with watched(spark, "find", log, every_s=0.05):
-        assert spark.range(0, 6, 1, 6).mapInArrow(slowly, "id long").count() == 6
+        assert spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "told"), "id long").count() == 6
+    assert (tmp_path / "told").exists()

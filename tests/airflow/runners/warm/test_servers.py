@@ -77,7 +77,7 @@ def lease(**spark_conf: str) -> Lease:
     return lease_session(spark_conf, print)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
@@ -95,7 +95,7 @@ def test_two_tasks_find_one_server_and_two_sessions_and_the_third_waits() -> Non
     assert wait_until(lambda: bool(waits))
     assert "waits for one of the 2 sessions" in waits[0]
     first.end(is_well=True)
-    third.join(timeout=15)
+    third.join(timeout=120)
     assert found[0].slot.session_id == first.slot.session_id
     assert found[0].abandoned == ()
 
@@ -128,7 +128,7 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
     # The one that waits for the other first.
     for runner, task in zip(reversed(runners), reversed(tasks), strict=True):
         runner.kill()
-        task.join(timeout=5)
+        task.join(timeout=120)
         assert not task.is_alive()
     assert len(errors) == len(tasks)
     (tmp_path / "go").touch()
@@ -141,7 +141,7 @@ def test_tasks_that_start_at_once_start_one_server(tmp_path: Path) -> None:
         "print(lease.server.java.pid, lease.slot.session_id)"
     )
     tasks = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    pids = {task.communicate(timeout=60)[0].split()[0] for task in tasks}
+    pids = {task.communicate(timeout=120)[0].split()[0] for task in tasks}
     assert len(pids) == 1
 
 
@@ -283,7 +283,7 @@ def test_a_server_that_died_is_replaced_and_its_folder_deleted() -> None:
     first = lease()
     os.kill(first.server.java.pid, signal.SIGKILL)
     assert wait_until(lambda: not Path(first.server.folder).exists())
-    assert first.server.keeper.ended_within(15)
+    assert first.server.keeper.ended_within(120)
     assert lease().server.java.pid != first.server.java.pid
 
 
@@ -345,14 +345,15 @@ def test_a_worn_server_takes_no_new_job_and_ends_after_the_last(monkeypatch: pyt
 def test_a_task_that_is_killed_while_its_server_starts_leaves_one_that_the_next_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark_submit(tmp_path, monkeypatch, UP.replace("echo", "sleep 2; echo"))
+    going = tmp_path / "going"
+    spark_submit(tmp_path, monkeypatch, UP.replace("echo", f"touch {going}; sleep 2; echo"))
     code = (
         "from airflow_txlog.runners.warm.server import lease_session\nlease_session({}, lambda line: print(1, flush=1))"
     )
     task = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert task.stdout is not None
     task.stdout.readline()
-    time.sleep(0.3)
+    assert wait_until(going.exists)
     task.kill()
     task.wait()
     task.stdout.close()
