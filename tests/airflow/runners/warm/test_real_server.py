@@ -345,10 +345,13 @@ def test_a_server_that_is_killed_under_a_job_is_a_lost_job_and_the_next_try_star
 def test_a_server_that_hangs_is_replaced_before_anything_has_begun(
     tmp_path: Path, server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TXLOG_CONNECT_OPEN_S", "3")
+    # The first answer of the server that replaces it takes seconds too.
+    monkeypatch.setenv("TXLOG_CONNECT_OPEN_S", "40")
+    lines: list[str] = []
     table, first = numbers(tmp_path / "t"), server()
     hold_still(first.java.pid)
-    assert WarmRunner().run(delete(table, 7), log=print).version == 4
+    assert WarmRunner().run(delete(table, 7), log=lines.append).version == 4
+    assert [line for line in lines if "does not answer" in line and "Another one is started" in line], lines
     assert server().java.pid != first.java.pid
 
 
