@@ -45,7 +45,7 @@ def _batches(spark: SparkSession, rows: DataFrame) -> tuple[list[int], list[str]
 def test_narrow_rows_come_in_batches_of_bounded_numbers(spark: SparkSession) -> None:
     before = [spark.conf.get(name) for name in _SETTINGS]
     rows = spark.sql("SELECT id, CAST(id AS STRING) AS text FROM range(0, 10000, 1, 1)")
-    assert _batches(spark, rows) == ([NARROW_ROWS] * 9 + [10_000 - 9 * NARROW_ROWS], [])
+    assert _batches(spark, rows) == ([NARROW_ROWS, NARROW_ROWS, 10_000 - 2 * NARROW_ROWS], [])
     assert [spark.conf.get(name) for name in _SETTINGS] == before
 
 

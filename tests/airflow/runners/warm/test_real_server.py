@@ -31,6 +31,7 @@ from airflow_txlog.runners.warm.folders import Server, slots_of
 from airflow_txlog.runners.warm.runner import WarmRunner
 from airflow_txlog.runners.warm.server import lease_session, stop_all
 from tests.airflow.racing import PLANNED
+from tests.helpers import s3
 from tests.helpers.connected import run_connected
 from tests.helpers.depth import by_hand
 from tests.helpers.jobs import DAY, SCHEMA, rows, run, update
@@ -108,8 +109,9 @@ def commands(process: psutil.Process) -> list[str]:
         return []
 
 
-def made(folder: Path, properties: dict[str, str]) -> Table:
-    table = Table.create(str(folder), SCHEMA, ["day"], properties)
+def made(folder: Path | str, properties: dict[str, str]) -> Table:
+    options = s3.options() if str(folder).startswith("s3://") else {}
+    table = Table.create(str(folder), SCHEMA, ["day"], properties, storage_options=options)
     append(table, rows(10))
     append(table, rows(10, start=10, day=None))
     return table
@@ -142,27 +144,36 @@ def runner_of(name: str, server: Callable[[], Server]) -> WarmRunner | ConnectRu
 
 @pytest.mark.long(LONG)
 @pytest.mark.parametrize(
-    ("properties", "jobs"),
+    ("properties", "jobs", "store"),
     [
-        pytest.param({}, JOBS, id="plain", marks=by_hand("the jobs of the other case, on another table")),
-        pytest.param(VECTORS, JOBS, id="vectors"),
+        pytest.param({}, JOBS, "disk", id="plain", marks=by_hand("the jobs of the other case, on another table")),
+        pytest.param(VECTORS, JOBS, "disk", id="vectors"),
+        pytest.param(VECTORS, JOBS, "s3", id="vectors on s3", marks=by_hand("the same in a bucket, by another server")),
     ],
 )
 def test_jobs_over_connect_leave_what_they_leave_in_a_classic_session(
     properties: dict[str, str],
     jobs: list[tuple[str, dict[str, Any]]],
+    store: str,
     tmp_path: Path,
     spark: SparkSession,
     server: Callable[[], Server],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    remote, local = made(tmp_path / "remote", properties), made(tmp_path / "local", properties)
     given: dict[str, Any] = {"unrestricted": ("query",)}
+    if store == "s3":
+        given["storage_options"] = s3.plain_options()
+        # Whose keys are others has a server of its own.
+        for name, value in s3.environment().items():
+            monkeypatch.setenv(name, value)
+    remote = made(s3.new_folder() if store == "s3" else tmp_path / "remote", properties)
+    local = made(tmp_path / "local", properties)
     specs = [job_spec(operation=name, table_uri=remote.uri, arguments=on_wire(each), **given) for name, each in jobs]
     found = server()
     url = f"sc://localhost:{found.port}/;token={found.token}"
     results = run_connected(ConnectTarget(url=url, session_id=str(uuid.uuid4())), specs)
     for (name, arguments), result in zip(jobs, results, strict=True):
-        expected = run(spark, name, local, **given, **arguments)
+        expected = run(spark, name, local, unrestricted=given["unrestricted"], **arguments)
         assert (result.status, result.version, result.error) == (expected.status, expected.version, expected.error), (
             name
         )
