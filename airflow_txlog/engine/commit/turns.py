@@ -1,7 +1,7 @@
 """Turns among the writers of one machine: a few try to commit to a table on an object store at a time.
 
-A lost race costs a writer there four requests and brings no writer further, so eight that all try commit less than three
-of them do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who
+A lost race costs a writer there four requests and brings no writer further, so eight that all try commit less than
+three of them do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who
 commits, writers on other machines know nothing of turns, and who gets none in time goes on without.
 """
 

@@ -30,7 +30,7 @@ class FarStore(MemoryStore):
 
 
 class Waiting(SystemClock):
-    """While somebody waits, something happens."""
+    """While a writer waits, something happens."""
 
     def __init__(self, happens: Callable[[], object] = lambda: None) -> None:
         self.waited_s = 0.0
