@@ -155,8 +155,9 @@ def _z_order_task(
     z_of: list[list[int]] = [[] for _ in bins]
     for value, address in zip(z.to_pylist(), index, strict=True):
         z_of[work.numbers[address >> POSITION_BITS]].append(value)
+    tasks = context.parallelism // len(bins)
     splits = [
-        cuts(pa.array(values, pa.int64()), max(1, round(each.live_bytes / target_bytes)))
+        cuts(pa.array(values, pa.int64()), _sorted_file_count(each, target_bytes, tasks))
         for values, each in zip(z_of, bins, strict=True)
     ]
     first = [0]
@@ -173,6 +174,11 @@ def _z_order_task(
         bases=None if work.ids is None else base.combine_chunks(),
         versions=None if work.ids is None else version.combine_chunks(),
     )
+
+
+def _sorted_file_count(source: Bin, target_bytes: int, tasks: int) -> int:
+    """How many files a bin becomes: of the target size, or down to half of it where tasks would else be idle."""
+    return max(1, round(source.live_bytes / target_bytes), min(tasks, 2 * source.live_bytes // target_bytes))
 
 
 def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> pa.Table:
