@@ -1,7 +1,7 @@
 """Turns among the writers of one machine: a few try to commit to a table on an object store at a time.
 
 A lost race costs a writer there four requests and brings no writer further, so eight that all try commit less than
-three of them do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who
+two of them do, and the lucky ones commit most. A turn is a courtesy and no lock: put-if-absent alone decides who
 commits, writers on other machines know nothing of turns, and who gets none in time goes on without.
 """
 
@@ -19,8 +19,8 @@ from airflow_txlog.clock import Clock
 from airflow_txlog.own_folder import make_own_folder
 from airflow_txlog.storage.base import Store
 
-# So many try at a time: one alone leaves the store idle while it thinks, four lose too many races.
-_PLACES = 3
+# So many try at a time: one alone leaves the store idle while it thinks, three lose more races than they gain by it.
+_PLACES = 2
 # Tables that share the files of their places wait for each other, which is harmless; the files stay few.
 _TABLES = 256
 _LONGEST_WAIT_S = 5.0

@@ -22,7 +22,7 @@ from airflow_txlog.errors import ConcurrentDeleteRead, TableReplaced
 from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
-PLACES = 3
+PLACES = 2
 
 
 class FarStore(MemoryStore):
@@ -53,7 +53,7 @@ def store() -> FarStore:
     return FarStore(f"memory://turns-{uuid.uuid4().hex}")
 
 
-def test_three_try_at_a_time_and_the_next_waits_until_one_has_left(store: FarStore) -> None:
+def test_two_try_at_a_time_and_the_next_waits_until_one_has_left(store: FarStore) -> None:
     with ExitStack() as first, ExitStack() as others:
         clock = Waiting(first.close)
         assert not first.enter_context(commit_turn(store, clock))
