@@ -4,24 +4,33 @@ Arrow reads a footer as a whole and checks a column chunk only when it is asked 
 (`RowGroupMetaData.column`, and `compression` or `statistics` of what it gives) is a C++ call whose exceptions nothing
 catches: a histogram of the wrong length or an unknown codec ends the process, with all that runs in it. A footer is
 another writer's input, so what these calls check is checked here first. The invariant: of a file that passed, every
-chunk can be asked for anything. Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate.
+chunk can be asked for anything. So it must never read a footer in another way than Arrow does: Thrift goes by its own
+type for the items of a list, and keeps 16 bits of a field's number. Where that would make a difference, the footer is
+refused. Source: parquet.thrift; Arrow, ColumnChunkMetaData and SizeStatistics::Validate; Thrift, TCompactProtocol.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 
 # Types of the compact protocol of Thrift.
-_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_TRUE, _FALSE, _BYTE, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12
 _NUMBERS = (4, 5, 6)
 _MOST_NESTED = 32
+_MOST_FIELDS = 0x7FFF
 # Numbers of fields in parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
 _TYPE, _ENCODINGS, _CODEC, _SIZE_STATISTICS = 1, 2, 4, 16
+# Every other list, by the number of its field, or of the struct around it, and what its items are.
+_Lists: TypeAlias = "Mapping[int, int | _Lists]"
+_OF_FILE: _Lists = {2: _STRUCT, 5: _STRUCT, 7: _STRUCT}
+_OF_ROW_GROUP: _Lists = {4: _STRUCT}
+_OF_CHUNK: _Lists = {8: {2: {1: _BINARY}}}
+_OF_META_DATA: _Lists = {3: _BINARY, 8: _STRUCT, 13: _STRUCT, 17: {2: _I32}}
 _PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _CODECS, _KNOWN_ENCODINGS = range(8), range(10)
 
@@ -41,10 +50,10 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
     try:
         for number, kind in footer.fields():
             if number == _ROW_GROUPS:
-                for _ in footer.items(kind):
+                for _ in footer.items(kind, _STRUCT):
                     _check_row_group(footer, leaves)
             else:
-                footer.skip(kind)
+                _skip(footer, kind, _OF_FILE.get(number))
     except IndexError as error:
         raise ValueError("its footer ends within a field") from error
 
@@ -52,10 +61,10 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
 def _check_row_group(footer: Compact, leaves: list[Any]) -> None:
     for number, kind in footer.fields():
         if number != _COLUMNS:
-            footer.skip(kind)
+            _skip(footer, kind, _OF_ROW_GROUP.get(number))
             continue
         count = 0
-        for count, _ in enumerate(footer.items(kind), 1):
+        for count, _ in enumerate(footer.items(kind, _STRUCT), 1):
             if count > len(leaves):
                 break
             _check_chunk(footer, leaves[count - 1])
@@ -70,19 +79,21 @@ def _check_chunk(footer: Compact, leaf: Any) -> None:
             has_metadata = True
             _check_metadata(footer, leaf)
         else:
-            footer.skip(kind)
+            _skip(footer, kind, _OF_CHUNK.get(number))
     if not has_metadata:
         raise ValueError("a column chunk has no metadata in the footer")
 
 
 def _check_metadata(footer: Compact, leaf: Any) -> None:
     for number, kind in footer.fields():
+        if number in (_TYPE, _CODEC) and kind != _I32:
+            raise _of_another_type()
         if number == _TYPE:
             found = footer.signed()
             if not 0 <= found < len(_PHYSICAL_TYPES) or _PHYSICAL_TYPES[found] != leaf.physical_type:
                 raise ValueError("a column chunk is of another physical type than its column")
         elif number == _ENCODINGS:
-            if any(footer.signed() not in _KNOWN_ENCODINGS for _ in footer.items(kind)):
+            if any(footer.signed() not in _KNOWN_ENCODINGS for _ in footer.items(kind, _I32)):
                 raise ValueError("a column chunk has an encoding that Parquet does not know")
         elif number == _CODEC:
             if footer.signed() not in _CODECS:
@@ -90,20 +101,36 @@ def _check_metadata(footer: Compact, leaf: Any) -> None:
         elif number == _SIZE_STATISTICS and kind == _STRUCT:
             _check_size_statistics(footer, leaf)
         else:
-            footer.skip(kind)
+            _skip(footer, kind, _OF_META_DATA.get(number))
 
 
 def _check_size_statistics(footer: Compact, leaf: Any) -> None:
     levels = {2: leaf.max_repetition_level, 3: leaf.max_definition_level}
     for number, kind in footer.fields():
         if number in levels:
-            count = sum(1 for _ in footer.each_skipped(kind))
+            count = sum(1 for _ in footer.each_skipped(kind, _I64))
             if count not in (0, levels[number] + 1):
                 raise ValueError("a histogram of levels in the footer has another length than its column has levels")
         elif number == 1 and leaf.physical_type != "BYTE_ARRAY":
             raise ValueError("the footer counts bytes of a column that has none")
         else:
             footer.skip(kind)
+
+
+def _skip(footer: Compact, kind: int, lists: int | _Lists | None) -> None:
+    """Pass over a field: a list of such items, or a struct with such lists."""
+    if isinstance(lists, int):
+        for _ in footer.each_skipped(kind, lists):
+            pass
+    elif lists is not None and kind == _STRUCT:
+        for number, inner in footer.fields():
+            _skip(footer, inner, lists.get(number))
+    else:
+        footer.skip(kind)
+
+
+def _of_another_type() -> ValueError:
+    return ValueError("its footer has a field of another type than Parquet says")
 
 
 class Compact:
@@ -119,21 +146,28 @@ class Compact:
         while (head := self._data[self._at]) & 0x0F:
             self._at += 1
             number = number + (head >> 4) if head >> 4 else self.signed()
+            if not 0 < number <= _MOST_FIELDS:
+                raise ValueError("its footer has a field whose number is none")
             yield number, head & 0x0F
         self._at += 1
 
-    def items(self, kind: int) -> Iterator[int]:
-        """The type of each item of a list; the caller reads or skips it before the next."""
-        if kind not in (_LIST, _SET):
-            raise ValueError("its footer has a field of another type than Parquet says")
+    def items(self, kind: int, expected: int | None = None) -> Iterator[int]:
+        """The type of each item of a list, or of one of expected items; the caller reads or skips it before the next.
+
+        Raises ValueError where it is none.
+        """
+        if kind != _LIST and (kind != _SET or expected is not None):
+            raise _of_another_type()
         head = self._byte()
         count = head >> 4 if head >> 4 < 15 else self._unsigned()
+        if count and expected not in (None, head & 0x0F):
+            raise _of_another_type()
         for _ in range(count):
             yield head & 0x0F
 
-    def each_skipped(self, kind: int) -> Iterator[int]:
-        """The type of each item of a list, which is skipped."""
-        for item in self.items(kind):
+    def each_skipped(self, kind: int, expected: int) -> Iterator[int]:
+        """As `items`, each of which is skipped."""
+        for item in self.items(kind, expected):
             self._skip_item(item, 0)
             yield item
 
