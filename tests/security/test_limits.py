@@ -69,7 +69,40 @@ def _lists_alike(text: str, count: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), _alike(text, count))
 
 
+def _number(value: int, width: int | None = None) -> bytes:
+    """As Thrift's compact protocol writes it, and in so many bytes."""
+    rest, found = value << 1, b""
+    while rest > 0x7F or len(found) + 1 < (width or 1):
+        found, rest = found + bytes([rest & 0x7F | 0x80]), rest >> 7
+    return found + bytes([rest])
+
+
+def _without_places(path: Path) -> int:
+    """Have the footer lack where dictionaries are: data begins with them, as some old writers say; the file's bytes."""
+    data, metadata = path.read_bytes(), pq.read_metadata(path)
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            if chunk.has_dictionary_page:
+                place = _number(chunk.dictionary_page_offset)
+                of_data = _number(chunk.data_page_offset)
+                # The field becomes the one before it, and so do those after it, which nothing needs.
+                found = b"\x26" + of_data + b"\x26" + place
+                assert data.count(found) == 1
+                at_dictionary = _number(chunk.dictionary_page_offset, len(of_data))
+                data = data.replace(found, b"\x26" + at_dictionary + b"\x16" + place)
+    path.write_bytes(data)
+    assert not pq.read_metadata(path).row_group(1).column(0).has_dictionary_page
+    return len(data)
+
+
+def _grow_without_places(table: Table) -> int:
+    _grow(table, "add", 2000, path=_alike("x" * 10_000, 2000), size=pa.array([1] * 2000))
+    return _without_places(_path(table, checkpoint_name(1)))
+
+
 BOMBS: dict[str, Any] = {
+    "a dictionary that the footer does not name": _grow_without_places,
     "statistics in a dictionary": lambda table: _grow(
         table, "add", 2000, path=_alike("p", 2000), size=pa.array([1] * 2000), stats=_alike("x" * 10_000, 2000)
     ),

@@ -20,8 +20,10 @@ from airflow_txlog.datafiles.parquet.footers import Compact
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
 # Pages so near to each other are one read.
 _NEAR_BYTES = 512 * 1024
-# A page that is larger, or says that it will be, is not looked at.
+# A page that is larger, or says that it will be, is not looked at; and no read goes far beyond it.
 _MOST_BYTES = 16 * 1024 * 1024
+# So many texts are looked at, of all pages: any number of chunks may say that the same page of empty texts is theirs.
+_MOST_TEXTS = 4_000_000
 # Numbers of fields and values in parquet.thrift, and of the 32-bit integer in the compact protocol.
 _KIND, _SIZE, _COMPRESSED_SIZE, _DICTIONARY = 1, 2, 3, 7
 _COUNT, _ENCODING = 1, 2
@@ -34,16 +36,18 @@ _LENGTH = struct.Struct("<i")
 def longest_texts(source: Any, chunks: Sequence[Any]) -> list[int | None]:
     """Of each chunk (`ColumnChunkMetaData` of texts) the bytes of the longest text in its dictionary; None: not known.
 
-    `source` is the seekable binary file object that holds the chunks.
+    `source` is the seekable binary file object that holds the chunks. A footer may lack the place of a dictionary.
     """
     found: list[int | None] = [None] * len(chunks)
-    places = sorted((chunk.dictionary_page_offset, chunk.data_page_offset, i) for i, chunk in enumerate(chunks))
+    places = sorted((chunk.dictionary_page_offset or 0, chunk.data_page_offset, i) for i, chunk in enumerate(chunks))
+    left = _MOST_TEXTS
     for start, end, near in _together(places):
         source.seek(start)
         data = source.read(end - start)
         for page_start, page_end, index in near:
             page = memoryview(data)[page_start - start : page_end - start]
-            found[index] = _longest(page, chunks[index].compression)
+            found[index], count = _longest(page, chunks[index].compression, left)
+            left -= count
     source.seek(0)
     return found
 
@@ -57,7 +61,7 @@ def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]
     for place in places:
         if not 0 < place[0] < place[1] <= place[0] + _MOST_BYTES:
             continue
-        if near and place[0] > near[-1][1] + _NEAR_BYTES:
+        if near and (place[0] > near[-1][1] + _NEAR_BYTES or place[1] > near[0][0] + _MOST_BYTES):
             yield near[0][0], max(end for _, end, _ in near), near
             near = []
         near.append(place)
@@ -65,19 +69,24 @@ def _together(places: Sequence[_Place]) -> Iterator[tuple[int, int, list[_Place]
         yield near[0][0], max(end for _, end, _ in near), near
 
 
-def _longest(page: memoryview, compression: str) -> int | None:
+def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int | None, int]:
+    """The longest text, if it can be known by looking at no more than so many, and how many were looked at."""
+    count = 0
     try:
         header = _Header(page)
-        if not header.is_plain_dictionary or not 0 <= header.size_bytes <= _MOST_BYTES:
-            return None
+        is_usual = header.is_plain_dictionary and 0 <= header.size_bytes <= _MOST_BYTES
+        # Each takes four bytes at least.
+        if not is_usual or header.count > min(most_texts, header.size_bytes // 4):
+            return None, 0
+        count = header.count
         body = page[header.length : header.length + header.compressed_bytes]
         if compression == "UNCOMPRESSED":
-            return _longest_of(body, header.count)
+            return _longest_of(body, count), count
         codec = pa.Codec(_CODECS[compression])
-        return _longest_of(codec.decompress(pa.py_buffer(body), header.size_bytes, asbytes=True), header.count)
+        return _longest_of(codec.decompress(pa.py_buffer(body), header.size_bytes, asbytes=True), count), count
     # Not what it says it is. What is wrong with it is found when it is decoded.
     except (ValueError, LookupError, struct.error, OSError, pa.ArrowException):
-        return None
+        return None, count
 
 
 def _longest_of(texts: bytes | memoryview, count: int) -> int | None:

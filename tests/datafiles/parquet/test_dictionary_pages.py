@@ -54,6 +54,30 @@ def test_a_dictionary_that_is_too_large_is_not_looked_at() -> None:
     assert longest_texts(file, _chunks(file)) == [None]
 
 
+def test_chunks_that_share_a_page_are_looked_at_so_many_times_only() -> None:
+    """Else a page of a few bytes, decoded for each of ten thousand chunks, takes hours."""
+    file = _written([f"{number:05}" for number in range(100_000)], dictionary_pagesize_limit=1 << 30)
+    (chunk,) = _chunks(file)
+    found = longest_texts(file, [chunk] * 41)
+    assert found.count(5) == 40
+    assert found.count(None) == 1
+
+
+def test_pages_near_to_each_other_are_not_read_all_at_once() -> None:
+    texts = [f"{number:0100000}" for number in range(400)]
+    file = _Reads(_written([*texts], compression="none", row_group_size=4).getvalue())
+    assert longest_texts(file, _chunks(file)) == [100_000] * 100
+    assert file.longest <= 16 << 20
+
+
+class _Reads(io.BytesIO):
+    longest = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.longest = max(self.longest, size or 0)
+        return super().read(size)
+
+
 def test_a_damaged_page_never_has_a_shorter_text_than_arrow_reads() -> None:
     sound = _written([f"text {number}" * (number % 9) for number in range(50)], compression="none").getvalue()
     (chunk,) = _chunks(io.BytesIO(sound))

@@ -25,6 +25,7 @@ _BATCH_ROWS = 32_768
 # However few its bytes are, an action takes so much once it is read.
 _LEAST_ROW_BYTES = 64
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 4}
+_DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 # As nanoseconds, INT96 would wrap around after the year 2262, in silence. Page checksums (ours have them, and those of
 # delta-spark) distinguish a path or a size with a flipped bit from a true one.
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
@@ -159,10 +160,15 @@ def _texts_in_dictionaries(file: pq.ParquetFile, columns: Sequence[str]) -> list
         group = file.metadata.row_group(number)
         for index in range(group.num_columns):
             chunk = group.column(index)
-            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page and wanted(chunk.path_in_schema):
+            if chunk.physical_type == "BYTE_ARRAY" and _has_dictionary(chunk) and wanted(chunk.path_in_schema):
                 is_repeated = file.schema.column(index).max_repetition_level > 0
                 found.append(_Text(chunk, group.num_rows, is_repeated))
     return found
+
+
+def _has_dictionary(chunk: Any) -> bool:
+    # Arrow reads a dictionary whose place the footer lacks, as that of some old writers does.
+    return chunk.has_dictionary_page or not _DICTIONARIES.isdisjoint(chunk.encodings)
 
 
 def _wanted(columns: Sequence[str]) -> Callable[[str], bool]:
