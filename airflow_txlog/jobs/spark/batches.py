@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # where each row is as wide as may be. Fewer rows in a batch cost more time than a measured batch does.
 NARROW_BYTES = 64 * 1024
 NARROW_ROWS = 4096
+# The sum over more columns than this is an expression so deep that Spark's analyzer runs out of stack near a thousand.
+MOST_TEXTS = 100
 
 _ROWS, BYTES_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 # The one value for which Spark measures nothing.
@@ -40,7 +42,8 @@ OF_FIXED_WIDTH = frozenset(
 
 
 def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame | None:
-    """The same rows, whose evaluation fails at one that is wider than NARROW_BYTES; None where the types do not say.
+    """The same rows, whose evaluation fails at one that is wider than NARROW_BYTES; None where the types do not say,
+    or where there are very many texts.
 
     `types` are those of their columns, whose names need no quotes.
     """
@@ -55,6 +58,8 @@ def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame 
             return None
     if not texts:
         return rows
+    if len(texts) > MOST_TEXTS:
+        return None
     widths = (F.coalesce(F.octet_length(name), F.lit(0)).cast("long") for name in texts)
     is_narrow = reduce(lambda one, other: one + other, widths) <= NARROW_BYTES
     return rows.withColumn(texts[-1], F.when(is_narrow, F.col(texts[-1])).otherwise(F.raise_error(F.lit(_TOO_WIDE))))

@@ -66,6 +66,13 @@ def test_a_width_that_spark_would_have_to_measure_is_left_to_its_bound(spark: Sp
     assert of_narrow_rows(rows, {field.name: field.dataType for field in rows.schema}) is None
 
 
+def test_very_many_texts_are_left_to_sparks_bound(spark: SparkSession, tmp_path: Path) -> None:
+    """Their sum is an expression on which Spark's analyzer runs out of stack."""
+    columns = ", ".join(f"CAST(id AS STRING) AS t{number}" for number in range(1000))
+    result = run(spark, "write", tmp_path / "t", source={"sql": f"SELECT {columns} FROM range(3)", "views": {}})
+    assert result.status == "committed", result.error
+
+
 def test_another_error_is_the_querys_own(spark: SparkSession) -> None:
     with pytest.raises(InvalidInput):
         _batches(spark, spark.sql("SELECT CAST(concat('x', id) AS INT) AS number, 'a' AS text FROM range(10)"))
