@@ -11,8 +11,8 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from airflow_txlog.clock import Clock
@@ -32,19 +32,23 @@ def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
     """Wait for a place among those that try to commit to the store's table, and leave it at the end.
 
     Gives whether it waited: others have probably committed meanwhile. It waits some five seconds at most, and not at
-    all where commits cost no request, or where no folder for temporary files is this user's.
+    all where commits cost no request, or where no folder for temporary files is this user's or has file locks.
     """
     with ExitStack() as stack:
         try:
             files = _files(store) if store.is_remote else []
-            places = [stack.enter_context(path.open("ab")) for path in files]
+            places = [stack.enter_context(path.open("ab")).fileno() for path in files]
+            is_waiting = bool(places) and not _take_one(places, stack)
         except OSError:
-            places = []
+            # Also a file system without such locks: what is refused always is not worth the wait.
+            is_waiting = False
         waited_s = 0.0
-        while places and not any(_take(place.fileno(), stack) for place in places) and waited_s < _LONGEST_WAIT_S:
+        while is_waiting and waited_s < _LONGEST_WAIT_S:
             pause_s = _LOOK_EVERY_S * (1 + clock.random()) / 2
             clock.sleep(pause_s)
             waited_s += pause_s
+            with suppress(OSError):
+                is_waiting = not _take_one(places, stack)
         yield waited_s > 0
 
 
@@ -57,11 +61,12 @@ def _files(store: Store) -> list[Path]:
     return [folder / f"{table}.{place}" for place in range(_PLACES)]
 
 
-def _take(file: int, stack: ExitStack) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    # By name, for a child that was forked meanwhile holds the file open.
-    stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
-    return True
+def _take_one(places: Sequence[int], stack: ExitStack) -> bool:
+    """Whether one of these was free; the stack leaves it. Raises OSError where places cannot be locked."""
+    for place in places:
+        with suppress(BlockingIOError):
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # By name, for a child that was forked meanwhile holds the file open.
+            stack.callback(fcntl.flock, place, fcntl.LOCK_UN)
+            return True
+    return False

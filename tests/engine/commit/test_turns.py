@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import signal
 import subprocess
 import sys
@@ -69,6 +71,18 @@ def test_who_gets_no_turn_in_time_goes_on_without(store: FarStore) -> None:
     with ExitStack() as stack:
         assert [stack.enter_context(commit_turn(store, clock)) for _ in range(PLACES + 1)] == [False] * PLACES + [True]
     assert 5 <= clock.waited_s < 5.1
+
+
+def test_no_commit_waits_where_files_cannot_be_locked(store: FarStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems."""
+
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    clock = Waiting()
+    with commit_turn(store, clock) as waited:
+        assert (waited, clock.waited_s) == (False, 0)
 
 
 def test_a_process_that_is_killed_leaves_its_turn(store: FarStore, folder: Path) -> None:
