@@ -47,7 +47,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here
 from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected, over_bins, union_of, work_of
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
-from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, collect_narrow, of_narrow_rows
+from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, ROWS_SETTING, collect_narrow, of_narrow_rows
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.storage import Store, StoreReference
 
@@ -238,7 +238,8 @@ def collect_records(
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
     over = [over_bins(context, task, RECORD_SCHEMA) for task in tasks]
-    narrow = [] if BYTES_SETTING in context.spec.spark_conf else [frame.narrow_records() for frame in frames]
+    has_own_bound = {ROWS_SETTING, BYTES_SETTING} & context.spec.spark_conf.keys()
+    narrow = [] if has_own_bound else [frame.narrow_records() for frame in frames]
 
     def of_any_width() -> DataFrame:
         return union_of([*over, *(frame.records() for frame in frames)])

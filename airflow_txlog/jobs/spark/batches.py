@@ -30,7 +30,10 @@ NARROW_ROWS = 4096
 # The sum over more columns than this is an expression so deep that Spark's analyzer runs out of stack near a thousand.
 MOST_TEXTS = 100
 
-_ROWS, BYTES_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
+ROWS_SETTING, BYTES_SETTING = (
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+)
 # The one value for which Spark measures nothing.
 _UNBOUNDED = str(2**31 - 1)
 _TOO_WIDE = "airflow_txlog: a row is too wide for batches without a bound on their bytes"
@@ -73,7 +76,7 @@ def collect_narrow(
     Raises as `collect` does.
     """
     try:
-        with session_settings(spark, {_ROWS: str(NARROW_ROWS), BYTES_SETTING: _UNBOUNDED}):
+        with session_settings(spark, {ROWS_SETTING: str(NARROW_ROWS), BYTES_SETTING: _UNBOUNDED}):
             return collect(narrow, what)
     except TxlogError as error:
         if _TOO_WIDE not in str(error.__cause__):

@@ -11,7 +11,14 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.jobs.spark.batches import BYTES_SETTING, NARROW_BYTES, NARROW_ROWS, collect_narrow, of_narrow_rows
+from airflow_txlog.jobs.spark.batches import (
+    BYTES_SETTING,
+    NARROW_BYTES,
+    NARROW_ROWS,
+    ROWS_SETTING,
+    collect_narrow,
+    of_narrow_rows,
+)
 from tests.helpers.jobs import run
 
 if TYPE_CHECKING:
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-_SETTINGS = ("spark.sql.execution.arrow.maxRecordsPerBatch", BYTES_SETTING)
+_SETTINGS = (ROWS_SETTING, BYTES_SETTING)
 # One text of the ten is as long as `{size}`.
 _ONE_LONG = "SELECT id, repeat('x', IF(id = 7, {size}, 1)) AS text, CAST(NULL AS BINARY) AS data FROM range(10)"
 
@@ -78,7 +85,7 @@ def test_another_error_is_the_querys_own(spark: SparkSession) -> None:
         _batches(spark, spark.sql("SELECT CAST(concat('x', id) AS INT) AS number, 'a' AS text FROM range(10)"))
 
 
-@pytest.mark.parametrize("spark_conf", [{}, {BYTES_SETTING: "1m"}])
+@pytest.mark.parametrize("spark_conf", [{}, {BYTES_SETTING: "1m"}, {ROWS_SETTING: "10"}])
 def test_a_query_with_a_wide_row_is_written_once(
     spark: SparkSession, tmp_path: Path, spark_conf: dict[str, str]
 ) -> None:
