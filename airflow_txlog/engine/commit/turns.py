@@ -11,8 +11,9 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from airflow_txlog.clock import Clock
@@ -36,8 +37,7 @@ def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
     """
     with ExitStack() as stack:
         try:
-            files = _files(store) if store.is_remote else []
-            places = [stack.enter_context(path.open("ab")).fileno() for path in files]
+            places = [_opened(path, stack) for path in (_files(store) if store.is_remote else [])]
             is_waiting = bool(places) and not _take_one(places, stack)
         except OSError:
             # Also a file system without such locks: what is refused always is not worth the wait.
@@ -61,12 +61,24 @@ def _files(store: Store) -> list[Path]:
     return [folder / f"{table}.{place}" for place in range(_PLACES)]
 
 
+def _opened(path: Path, stack: ExitStack) -> int:
+    file = path.open("ab", buffering=0)
+    stack.callback(_leave, file.close)
+    return file.fileno()
+
+
 def _take_one(places: Sequence[int], stack: ExitStack) -> bool:
     """Whether one of these was free; the stack leaves it. Raises OSError where places cannot be locked."""
     for place in places:
         with suppress(BlockingIOError):
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # By name, for a child that was forked meanwhile holds the file open.
-            stack.callback(fcntl.flock, place, fcntl.LOCK_UN)
+            stack.callback(_leave, partial(fcntl.flock, place, fcntl.LOCK_UN))
             return True
     return False
+
+
+def _leave(release: Callable[[], object]) -> None:
+    # The commit may have landed: no error of a courtesy may say that it failed.
+    with suppress(OSError):
+        release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -136,6 +137,14 @@ def test_a_folder_that_is_not_this_users_alone_is_not_used(store: FarStore, fold
     clock = Waiting()
     with ExitStack() as stack:
         assert not any(stack.enter_context(commit_turn(store, clock)) for _ in range(PLACES + 1))
+
+
+def test_a_turn_that_cannot_be_left_is_no_error_of_the_commit(store: FarStore, folder: Path) -> None:
+    """By then the commit may be in the log, and any error but CommitStateUnknown would deny it."""
+    with commit_turn(store, Waiting()):
+        for held in Path("/proc/self/fd").iterdir():
+            if held.is_symlink() and str(held.readlink()).startswith(str(folder)):
+                os.close(int(held.name))
 
 
 # --- a commit that has waited ----------------------------------------------------------------------------------------

@@ -37,10 +37,10 @@ def test_tasks_are_told_while_they_run_and_not_after(spark: SparkSession, tmp_pa
 
     def log(line: str) -> None:
         lines.append(line)
-        (tmp_path / "told").touch()
+        (tmp_path / "logged").touch()
 
     with watched(spark, "find", log, every_s=0.1):
-        spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "told"), "id long").count()
+        spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "logged"), "id long").count()
     assert any(line.startswith("find: ") and line.endswith(" of 6 tasks done") for line in lines), lines
     told = len(lines)
     time.sleep(0.3)
@@ -49,9 +49,9 @@ def test_tasks_are_told_while_they_run_and_not_after(spark: SparkSession, tmp_pa
 
 def test_a_broken_log_breaks_no_job(spark: SparkSession, tmp_path: Path) -> None:
     def log(line: str) -> None:
-        (tmp_path / "told").touch()
+        (tmp_path / "logged").touch()
         raise OSError("no space left")
 
     with watched(spark, "find", log, every_s=0.05):
-        assert spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "told"), "id long").count() == 6
-    assert (tmp_path / "told").exists()
+        assert spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "logged"), "id long").count() == 6
+    assert (tmp_path / "logged").exists()
