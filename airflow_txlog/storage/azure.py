@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -38,6 +38,7 @@ from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
     READ_S,
+    Check,
     Connection,
     Content,
     FoundObject,
@@ -245,24 +246,28 @@ class AzureBucket:
         self._name = place.container
         self._connection = connection
 
-    def get(
-        self, key: str, start: int = 0, end: int | None = None, *, check: Callable[[int], None] | None = None
-    ) -> Content:
+    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
         of_all = (start, end) == (0, None)
         asked = {} if of_all else {"offset": start, "length": None if end is None else end - start}
-
-        async def read() -> Content:
-            # The SDK reads up to 32 MiB by the first request, and the rest of the same content by further ones.
-            stream = await self._blob(key).download_blob(**asked, max_concurrency=_PARTS_READ_AT_ONCE, **_CALL)
-            where = f"{self.uri}/{key}"
-            whole = int(_given(stream.properties, "content_range", where).rpartition("/")[2])
-            if check is not None:
-                check(whole)
-            etag = bare_etag(_given(stream.properties, "etag", where))
-            return Content(data=await stream.readall(), size_bytes=whole, etag=etag)
-
-        content: Content = self._request("GET", key, read)
+        content: Content = self._request("GET", key, functools.partial(self._read, key, asked))
         return content
+
+    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
+        answers = self._connection.run_all([functools.partial(self._read, key, {}, check) for key in keys])
+        return [
+            self._meant(answer, "GET", key) if isinstance(answer, Exception) else answer
+            for key, answer in zip(keys, answers, strict=True)
+        ]
+
+    async def _read(self, key: str, asked: Mapping[str, Any], check: Check | None = None) -> Content:
+        # The SDK reads up to 32 MiB by the first request, and the rest of the same content by further ones.
+        stream = await self._blob(key).download_blob(**asked, max_concurrency=_PARTS_READ_AT_ONCE, **_CALL)
+        where = f"{self.uri}/{key}"
+        whole = int(_given(stream.properties, "content_range", where).rpartition("/")[2])
+        if check is not None:
+            check(key, whole)
+        etag = bare_etag(_given(stream.properties, "etag", where))
+        return Content(data=await stream.readall(), size_bytes=whole, etag=etag)
 
     def get_tail(self, key: str, length: int) -> Content:
         # The service knows no range from the end.
@@ -378,8 +383,11 @@ class AzureBucket:
         try:
             return self._connection.run(answer)
         except Exception as error:
-            meant = _as_os_error(error, method, f"{self.uri}/{key}", is_conditional)
-            raise_as(self._connection.error(meant, error, _RIGHTS.get(method, "")), error)
+            raise_as(self._meant(error, method, key, is_conditional), error)
+
+    def _meant(self, error: Exception, method: str, key: str, is_conditional: bool = False) -> Exception:
+        meant = _as_os_error(error, method, f"{self.uri}/{key}", is_conditional)
+        return self._connection.error(meant, error, _RIGHTS.get(method, ""))
 
 
 def _found(key: str, properties: Any, where: str) -> FoundObject:

@@ -58,6 +58,12 @@ class Store(Protocol):
         the way.
         """
 
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        """What files of the log hold, in their order, asked for at once where each is a request.
+
+        Raises as `read`, in the place of the file that it is raised for.
+        """
+
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         """The files directly inside `directory`, by name ascending, from the name `start_from` on (inclusive).
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
-from fsspec.asyn import sync
-
 from airflow_txlog.credentials import KeptCredentials
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage.local_files import temporary_path
@@ -78,6 +76,10 @@ class UnfinishedUpload:
     started_ms: int
 
 
+Check = Callable[[str, int], None]
+"""Is called with an object's key and its size in bytes. It raises where that is too many."""
+
+
 class Bucket(Protocol):
     """Requests to one bucket, one a call, from any thread, also after a fork.
 
@@ -94,10 +96,11 @@ class Bucket(Protocol):
     page_keys: int
     """How many objects a page of a listing has at most."""
 
-    def get(
-        self, key: str, start: int = 0, end: int | None = None, *, check: Callable[[int], None] | None = None
-    ) -> Content:
-        """Bytes `start` to `end`; `check` is called with the object's size first. Raises FileNotFoundError."""
+    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
+        """Bytes `start` to `end`. Raises FileNotFoundError."""
+
+    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
+        """Whole objects, asked for at once, or what `get` raises and `check`, which is called before bytes are read."""
 
     def get_tail(self, key: str, length: int) -> Content:
         """The last bytes, all where the object has fewer. Raises FileNotFoundError."""
@@ -209,7 +212,21 @@ class Connection:
 
     def run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
         """What a request returns that is made on the client's event loop; for any thread but that loop's own."""
-        return sync(self.filesystem().loop, _within_limit, request, *arguments)
+        loop = self.filesystem().loop
+        return asyncio.run_coroutine_threadsafe(_within_limit(request, *arguments), loop).result()
+
+    def run_all(self, requests: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> Sequence[Any]:
+        """What each request returns or raises. They are under way at the same time, and handed over together: that
+        takes half the CPU time of a thread for each."""
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(*(request() for request in requests), return_exceptions=True)
+
+        try:
+            answers: list[Any] = self.run(together)
+        except Exception as error:
+            return [error] * len(requests)
+        return answers
 
     def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:
         """An error of a request, with what mends it: whose credentials they were, the right it needs, the server."""
@@ -253,8 +270,11 @@ _NO_TLS = (
 
 async def _within_limit(request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
     try:
-        return await asyncio.wait_for(request(*arguments), LONGEST_S)
+        async with asyncio.timeout(LONGEST_S) as limit:
+            return await request(*arguments)
     except TimeoutError as error:
+        if not limit.expired():
+            raise
         raise NotAnswered(errno.EAGAIN, f"a request took more than {LONGEST_S} seconds") from error
 
 

@@ -36,6 +36,7 @@ from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
     READ_S,
+    Check,
     Connection,
     Content,
     EmptyRange,
@@ -143,17 +144,22 @@ class GcsBucket:
         self._connection = connection
         self._options = options
 
-    def get(
-        self, key: str, start: int = 0, end: int | None = None, *, check: Callable[[int], None] | None = None
-    ) -> Content:
+    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
         byte_range = f"bytes={start}-{'' if end is None else end - 1}"
-        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range}, check)
+        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range})
+
+    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
+        try:
+            requests = [functools.partial(self._read, *self._asked(key, {}), check) for key in keys]
+        except Exception as error:
+            return [error] * len(keys)
+        return self._connection.run_all(requests)
 
     def get_tail(self, key: str, length: int) -> Content:
         try:
-            return self._get(key, {"Range": f"bytes=-{length}"}, None)
+            return self._get(key, {"Range": f"bytes=-{length}"})
         except EmptyRange:
-            return self._get(key, {}, None)
+            return self._get(key, {})
 
     def head(self, key: str) -> FoundObject | None:
         try:
@@ -264,14 +270,22 @@ class GcsBucket:
         except Exception as error:
             self._raise(error, "connect", self.uri)
 
-    def _get(self, key: str, headers: dict[str, str], check: Callable[[int], None] | None) -> Content:
+    def _get(self, key: str, headers: dict[str, str]) -> Content:
+        content: Content = self._connection.run(self._read, *self._asked(key, headers))
+        return content
+
+    def _asked(self, key: str, headers: dict[str, str]) -> tuple[str, str, dict[str, str]]:
+        url = self._server() + self._object(key) + self._query({"alt": "media"})
+        return key, url, self._headers("GET", key, headers)
+
+    async def _read(self, key: str, url: str, sent: dict[str, str], check: Check | None = None) -> Content:
         where = f"{self.uri}/{key}"
 
         def check_size(found: Mapping[str, str]) -> None:
             if check is not None:
-                check(_whole_size(found, where))
+                check(key, _whole_size(found, where))
 
-        answer = self._request("GET", self._object(key), {"alt": "media"}, key=key, headers=headers, check=check_size)
+        answer = await self._answer("GET", url, sent, None, key, check=check_size)
         etag = needed(answer.headers, "x-goog-generation", where)
         return Content(data=answer.body, size_bytes=_whole_size(answer.headers, where), etag=etag)
 
@@ -294,18 +308,37 @@ class GcsBucket:
         data: bytes | None = None,
         accepted: Collection[int] = (),
         needs_bucket: bool = False,
-        check: Callable[[Mapping[str, str]], None] | None = None,
     ) -> _Answer:
-        """One request, by a path of the server and a query, or by a whole URL without one.
-
-        `accepted` are statuses beside those of success. Not found is no bucket where `needs_bucket`, or without a key.
-        """
-        where = f"{self.uri}/{key}"
+        """One request, by a path of the server and a query, or by a whole URL without one."""
         url = path if query is None else self._server() + path + self._query(query)
+        sent = self._headers(method, key, headers or {})
+        answer: _Answer = self._connection.run(self._answer, method, url, sent, data, key, accepted, needs_bucket)
+        return answer
+
+    def _headers(self, method: str, key: str, given: Mapping[str, str]) -> dict[str, str]:
         try:
             # Credentials that are to be renewed are renewed in this thread: the loop is for the requests of all.
-            sent = self._connection.filesystem()._get_headers(headers or {})
-            answer: _Answer = self._connection.run(self._send, method, url, sent, data, check)
+            sent: dict[str, str] = self._connection.filesystem()._get_headers(given)
+        except Exception as error:
+            self._raise(error, method, f"{self.uri}/{key}")
+        return sent
+
+    async def _answer(
+        self,
+        method: str,
+        url: str,
+        sent: Mapping[str, str],
+        data: bytes | None,
+        key: str,
+        accepted: Collection[int] = (),
+        needs_bucket: bool = False,
+        check: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> _Answer:
+        """`accepted` are statuses beside those of success. Not found is no bucket where `needs_bucket`, or without a
+        key."""
+        where = f"{self.uri}/{key}"
+        try:
+            answer = await self._send(method, url, sent, data, check)
         except Exception as error:
             self._raise(error, method, where)
         if answer.status < 300 or answer.status in accepted:

@@ -63,6 +63,9 @@ class LocalStore:
             LOG_FILE.check(os.fstat(file.fileno()).st_size, path, self._root, path)
             return file.read()
 
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        return map(self.read, paths)
+
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         prefix = f"{directory}/" if directory else ""
         try:

@@ -67,6 +67,9 @@ class MemoryStore:
         data: bytes = file.getvalue()
         return data
 
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        return map(self.read, paths)
+
     def list(self, directory: str, *, start_from: str | None = None) -> list[FileInfo]:
         prefix = f"{self._key(directory)}/" if directory else self._prefix
         found = []

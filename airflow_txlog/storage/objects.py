@@ -26,7 +26,15 @@ from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.access import Access
 from airflow_txlog.storage.base import FileInfo, NothingSent
-from airflow_txlog.storage.bucket import Bucket, FoundObject, Listed, NameTaken, NotAnswered, check_conditions
+from airflow_txlog.storage.bucket import (
+    Bucket,
+    Content,
+    FoundObject,
+    Listed,
+    NameTaken,
+    NotAnswered,
+    check_conditions,
+)
 from airflow_txlog.storage.confine import check_may_read
 from airflow_txlog.storage.local_files import inner_parts
 from airflow_txlog.storage.object_files import RangeFile, Upload
@@ -98,11 +106,24 @@ class ObjectStore:
         return self._bucket.deletes_at_once
 
     def read(self, path: str) -> bytes:
-        def check(size_bytes: int) -> None:
+        return next(self.read_all([path]))
+
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        def check(key: str, size_bytes: int) -> None:
+            path = key.removeprefix(self._prefix)
             LOG_FILE.check(size_bytes, path, self._root, path)
 
-        key = self._key(path)
-        return self._repeated(lambda: self._bucket.get(key, check=check)).data
+        keys = [self._key(path) for path in paths]
+        for key, answer in zip(keys, self._bucket.get_all(keys, check), strict=True):
+            first = [answer]
+
+            def answered(key: str = key, first: builtins.list[Content | BaseException] = first) -> Content:
+                found = first.pop() if first else self._bucket.get_all([key], check)[0]
+                if isinstance(found, BaseException):
+                    raise found
+                return found
+
+            yield self._repeated(answered).data
 
     def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
         prefix = self._prefix + ("/".join(inner_parts(directory)) + "/" if directory else "")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -48,6 +48,7 @@ from airflow_txlog.storage.base import Store
 from airflow_txlog.storage.bucket import (
     CONNECT_S,
     READ_S,
+    Check,
     Connection,
     Content,
     EmptyRange,
@@ -198,17 +199,18 @@ class S3Bucket:
         self._connection = connection
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
 
-    def get(
-        self, key: str, start: int = 0, end: int | None = None, *, check: Callable[[int], None] | None = None
-    ) -> Content:
+    def get(self, key: str, start: int = 0, end: int | None = None) -> Content:
         byte_range = f"bytes={start}-{'' if end is None else end - 1}"
-        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range}, check)
+        return self._get(key, {} if (start, end) == (0, None) else {"Range": byte_range})
+
+    def get_all(self, keys: Sequence[str], check: Check) -> Sequence[Content | BaseException]:
+        return self._connection.run_all([functools.partial(self._read, key, {}, check) for key in keys])
 
     def get_tail(self, key: str, length: int) -> Content:
         try:
-            return self._get(key, {"Range": f"bytes=-{length}"}, None)
+            return self._get(key, {"Range": f"bytes=-{length}"})
         except EmptyRange:
-            return self._get(key, {}, None)
+            return self._get(key, {})
 
     def head(self, key: str) -> FoundObject | None:
         try:
@@ -309,21 +311,21 @@ class S3Bucket:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _get(self, key: str, arguments: dict[str, Any], check: Callable[[int], None] | None) -> Content:
-        async def read() -> Content:
-            answer, where = await self._answer("get_object", {"Key": key, **arguments}), f"{self.uri}/{key}"
-            async with answer["Body"] as body:
-                whole = answer.get("ContentRange", "").rpartition("/")[2] or needed(answer, "ContentLength", where)
-                if check is not None:
-                    check(int(whole))
-                try:
-                    data = await body.read()
-                except Exception as error:
-                    self._raise(error, "get_object", where)
-            return Content(data=data, size_bytes=int(whole), etag=bare_etag(needed(answer, "ETag", where)))
-
-        content: Content = self._connection.run(read)
+    def _get(self, key: str, arguments: dict[str, Any]) -> Content:
+        content: Content = self._connection.run(self._read, key, arguments)
         return content
+
+    async def _read(self, key: str, arguments: dict[str, Any], check: Check | None = None) -> Content:
+        answer, where = await self._answer("get_object", {"Key": key, **arguments}), f"{self.uri}/{key}"
+        async with answer["Body"] as body:
+            whole = answer.get("ContentRange", "").rpartition("/")[2] or needed(answer, "ContentLength", where)
+            if check is not None:
+                check(key, int(whole))
+            try:
+                data = await body.read()
+            except Exception as error:
+                self._raise(error, "get_object", where)
+        return Content(data=data, size_bytes=int(whole), etag=bare_etag(needed(answer, "ETag", where)))
 
     def _request(self, method: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._connection.run(self._answer, method, arguments)

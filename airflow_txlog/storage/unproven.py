@@ -85,6 +85,9 @@ class UnprovenStore:
         data: bytes = fs.cat_file(name)
         return data
 
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        return map(self.read, paths)
+
     def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
         fs, folder = self._at(directory)
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import aiohttp
@@ -62,6 +64,42 @@ def test_a_batch_of_deletes_has_the_checksums_that_old_and_new_servers_want(
         store._bucket.delete(["t/a", "t/b"])
     assert {"content-md5", "x-amz-checksum-crc32", "content-length"} <= sent[0].keys()
     assert not {"transfer-encoding", "content-encoding", "x-amz-trailer"} & sent[0].keys()
+
+
+class _Gets(BaseHTTPRequestHandler):
+    """A server that answers the first requests when eight of them have come, and one of them as a busy server does."""
+
+    together: threading.Barrier
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self.asked.append(name)
+        if len(self.asked) <= self.together.parties:
+            self.together.wait(60)
+        is_busy = name == "3" and self.asked.count(name) == 1
+        self.send_response(503 if is_busy else 200)
+        self.send_header("ETag", f'"{name}"')
+        self.send_header("Content-Length", "0" if is_busy else "1")
+        self.end_headers()
+        self.wfile.write(b"" if is_busy else name.encode())
+
+    def log_message(self, *message: object) -> None:
+        """Nothing."""
+
+
+def test_files_are_asked_for_at_once_and_again_where_the_server_was_busy() -> None:
+    handler = type("_Handler", (_Gets,), {"together": threading.Barrier(8), "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            endpoint = {"endpoint_url": f"http://127.0.0.1:{server.server_port}", "addressing_style": "path"}
+            store = open_store("s3://bucket/t", Access(storage_options={**OPTIONS, **endpoint}))
+            names = [str(number) for number in range(8)]
+            assert list(store.read_all(names)) == [name.encode() for name in names]
+        finally:
+            server.shutdown()
+    assert sorted(handler.asked) == sorted([*names, "3"])  # type: ignore[attr-defined]
 
 
 def test_what_the_client_refuses_before_it_asks_is_an_error_of_ours(sent: list[dict[str, str]]) -> None:

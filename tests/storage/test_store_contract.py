@@ -42,6 +42,21 @@ def test_what_is_put_is_read(store: Store) -> None:
         assert file.read() == b"ne"
 
 
+def test_files_that_are_asked_for_at_once_come_in_their_order(store: Store) -> None:
+    for number in range(9):
+        store.put(f"log/{number}", b"x" * number)
+    assert list(store.read_all([f"log/{number}" for number in range(8, -1, -1)])) == [
+        b"x" * number for number in range(8, -1, -1)
+    ]
+    assert list(store.read_all([])) == []
+    found = store.read_all(["log/3", "log/none", "log/4"])
+    assert next(found) == b"xxx"
+    with pytest.raises(FileNotFoundError):
+        next(found)
+    with pytest.raises(ValueError, match="inside the table"):
+        list(store.read_all(["log/1", "../1"]))
+
+
 def test_put_if_absent_never_replaces(store: Store) -> None:
     assert store.put_if_absent(COMMIT, b"first") is True
     assert store.put_if_absent(COMMIT, b"second") is False

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
@@ -96,16 +95,8 @@ def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
 
     Raises what the store raises, in the place of the file that it raises it for.
     """
-    if not store.is_remote or len(files) < 2:
-        yield from (store.read(info.path) for info in files)
-        return
-    pool = ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="txlog-read")
-    try:
-        for batch in _batches(files):
-            yield from pool.map(store.read, [info.path for info in batch])
-    finally:
-        # A task that is interrupted does not wait for answers that it no longer wants.
-        pool.shutdown(wait=False, cancel_futures=True)
+    for batch in _batches(files):
+        yield from store.read_all([info.path for info in batch])
 
 
 def _batches(files: Sequence[FileInfo]) -> Iterator[list[FileInfo]]:

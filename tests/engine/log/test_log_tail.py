@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -55,19 +55,16 @@ def test_a_gap_is_believed_when_it_is_seen_twice() -> None:
 # --- files that are read together -----------------------------------------------------------------------------------
 
 
-class FarStore(MemoryStore):
-    """Each read waits until as many are under way as the barrier wants, as those of a store over a network may be."""
+class AskedStore(MemoryStore):
+    """How many files are asked for at once."""
 
-    is_remote = True
-    together = 1
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.asked: list[int] = []
 
-    def read(self, path: str) -> bytes:
-        if self.together > 1:
-            self.barrier.wait(120)
-        return super().read(path)
-
-    def wait_for(self, together: int) -> None:
-        self.together, self.barrier = together, threading.Barrier(together)
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
+        self.asked.append(len(paths))
+        return super().read_all(paths)
 
 
 def files_of(store: Store, count: int) -> list[FileInfo]:
@@ -76,15 +73,18 @@ def files_of(store: Store, count: int) -> list[FileInfo]:
     return [info for number in range(count) if (info := store.stat(f"{number:02d}")) is not None]
 
 
-def test_files_of_a_far_store_are_read_together_and_come_in_their_order() -> None:
-    store = FarStore("memory://far")
-    files = files_of(store, 16)
-    store.wait_for(8)
-    assert list(read_files(store, files[::-1])) == [b"x" * number for number in range(15, -1, -1)]
+def test_files_are_asked_for_a_few_at_a_time_and_come_in_their_order() -> None:
+    store = AskedStore("memory://far")
+    files = files_of(store, 20)
+    assert list(read_files(store, files[::-1])) == [b"x" * number for number in range(19, -1, -1)]
+    assert store.asked == [8, 8, 4]
+    store.asked.clear()
+    assert list(read_files(store, [])) == []
+    assert sum(store.asked) == 0
 
 
 def test_large_files_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FarStore("memory://far")
+    store = AskedStore("memory://far")
     files = files_of(store, 6)
     monkeypatch.setattr("airflow_txlog.engine.log.tail._READ_BYTES", 1)
     held = read_files(store, files)
@@ -97,33 +97,10 @@ def test_large_files_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_file_that_is_gone_is_an_error_in_its_place() -> None:
-    store = FarStore("memory://far")
+    store = AskedStore("memory://far")
     files = files_of(store, 10)
     store.delete("04")
     held = read_files(store, files)
     assert [next(held) for _ in range(4)] == [b"x" * number for number in range(4)]
     with pytest.raises(FileNotFoundError):
         next(held)
-
-
-def test_a_read_that_is_interrupted_does_not_wait_for_the_others() -> None:
-    """As by Airflow's timeout of a task: an answer that is not wanted any more is not waited for."""
-    answered = threading.Event()
-
-    class Slow(MemoryStore):
-        is_remote = True
-
-        def read(self, path: str) -> bytes:
-            if path == "0":
-                raise KeyboardInterrupt
-            answered.wait(120)
-            return b""
-
-    files = [FileInfo(path=str(number), size_bytes=1, modified_ms=0) for number in range(30)]
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            list(read_files(Slow("memory://slow/t"), files))
-        assert not answered.is_set()
-        assert any(thread.name.startswith("txlog-read") for thread in threading.enumerate())
-    finally:
-        answered.set()
