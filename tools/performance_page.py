@@ -1,4 +1,5 @@
-"""Puts the figures of a run of `make bench` into docs/performance.md, as a table, and draws docs/performance.svg.
+"""Puts the figures of a run of `make bench` into docs/performance.md, as tables, and draws docs/performance.svg and,
+of `CASES=growth`, docs/growth.svg.
 
 `python tools/performance_page.py [FILE ...]`, build/bench.json by default: a line of JSON for each case and peer. Of a
 case that several files have, the last counts.
@@ -18,8 +19,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, CHART = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.svg"
-TABLE = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
+PAGE, CHART, GROWTH = (ROOT / "docs" / name for name in ("performance.md", "performance.svg", "growth.svg"))
 COLOURS = {"pyspark": "#4878a8", "pyspark-antijoin": "#86aed4", "deltalake": "#d98841", "delta-spark": "#6a9f58"}
 PEERS = tuple(COLOURS)
 # The chart's width, its left margin, the height of a bar, and the ratios at its edges.
@@ -78,6 +78,63 @@ def chart(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
 
 
+def growth(lines: list[dict[str, Any]]) -> dict[str, dict[float, dict[str, Any]]]:
+    """Of each kind of work, the line of each size of the table, in millions of rows."""
+    cases: dict[str, dict[float, dict[str, Any]]] = {}
+    for line in lines:
+        if "million_rows" in line:
+            cases.setdefault(str(line["case"]).removeprefix("growth-"), {})[float(line["million_rows"])] = line
+    return cases
+
+
+def growth_table(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
+    """A row for each size: seconds, and nanoseconds for each byte of the table's files."""
+    names = [f"{case}, {unit}" for case in cases for unit in ("s", "ns/byte")]
+    rows = [f"| million rows | MB | {' | '.join(names)} |", "|---|" + "---|" * (len(names) + 1)]
+    for size in sorted({size for lines in cases.values() for size in lines}):
+        lines = [lines[size] for lines in cases.values()]
+        figures = [f"{line['ours_s']:.3g} | {line['ns_per_byte']:.3g}" for line in lines]
+        rows.append(f"| {size:.3g} | {lines[0]['mb']:.0f} | {' | '.join(figures)} |")
+    return "\n".join(rows)
+
+
+def growth_chart(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
+    """A line for each kind of work: nanoseconds for each byte over the table's size, which is on a scale of powers."""
+    sizes = sorted({size for lines in cases.values() for size in lines})
+    most = max(line["ns_per_byte"] for lines in cases.values() for line in lines.values()) * 1.1
+    left, top, wide, high = 60, 20, 520, 240
+
+    def at(size: float, cost: float) -> tuple[float, float]:
+        share = (math.log2(size) - math.log2(sizes[0])) / max(math.log2(sizes[-1]) - math.log2(sizes[0]), 1e-9)
+        return left + share * wide, top + high * (1 - cost / most)
+
+    parts = []
+    for size in sizes:
+        x, y = at(size, 0.0)
+        parts.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">{size:.3g} M rows</text>')
+    step = 10 ** math.floor(math.log10(most))
+    for number in range(int(most / step) + 1):
+        x, y = at(sizes[0], number * step)
+        parts.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + wide:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>')
+    for (case, lines), colour in zip(cases.items(), COLOURS.values(), strict=False):
+        points = [at(size, line["ns_per_byte"]) for size, line in sorted(lines.items())]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        x, y = points[-1]
+        parts.append(f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(case)}</text>')
+    parts.append(f'<text x="{left - 40}" y="12">ns for each byte of the table</text>')
+    head = '<svg xmlns="http://www.w3.org/2000/svg" width="660" height="290" font-family="sans-serif" font-size="11">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
+
+
+def put(name: str, figures: str) -> None:
+    """Put figures between the marks of this name on the page."""
+    marks = re.compile(rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", re.DOTALL)
+    PAGE.write_text(marks.sub(lambda match: f"{match[1]}{figures}\n{match[2]}", PAGE.read_text()))
+
+
 def machine() -> str:
     """Where the figures were taken, in one line."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -89,11 +146,17 @@ def machine() -> str:
 
 def main(files: list[Path]) -> None:
     cases: dict[str, dict[str, dict[str, Any]]] = {}
+    grown: dict[str, dict[float, dict[str, Any]]] = {}
     for file in files:
-        cases |= compared([json.loads(line) for line in file.read_text().splitlines()])
-    figures = f"{machine()}\n\n{table(cases)}\n"
-    PAGE.write_text(TABLE.sub(lambda match: f"{match[1]}{figures}{match[2]}", PAGE.read_text()))
-    CHART.write_text(chart(cases))
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        cases |= compared(lines)
+        grown |= growth(lines)
+    if cases:
+        put("figures", f"{machine()}\n\n{table(cases)}")
+        CHART.write_text(chart(cases))
+    if grown:
+        put("growth", growth_table(grown))
+        GROWTH.write_text(growth_chart(grown))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ CASES = (
     "delete-masking",
     "update-masking",
     "merge-masking",
+    "append-large",
     "delete-large",
     "merge-large",
     "merge-partition",
@@ -62,8 +63,10 @@ CASES = (
     "s3-merge",
 )
 # Run where they are asked for, each alone or all as "heavy": they take minutes.
-HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-half", "heavy-merge")
+HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-all", "heavy-merge")
 HEAVY = "heavy"
+# Ours alone, on tables of growing size; run where it is asked for.
+GROWTH = "growth"
 OPEN_FILES = 300_000
 CHECKPOINT_FILES = 1_000_000
 MOST_FILES = 10_000_000
@@ -138,6 +141,10 @@ class Bench:
             from tests.benchmarks.heavy_cases import measure_heavy
 
             return measure_heavy(case, self.folder, rounds=min(self.rounds, 3), scale=self.scale)
+        if case == GROWTH:
+            from tests.benchmarks.growth_cases import measure_growth
+
+            return list(measure_growth(self.folder, self.spark, rounds=min(self.rounds, 3), scale=self.scale))
         if case == "task":
             from tests.benchmarks.task_cases import measure_task
 
@@ -160,6 +167,7 @@ class Bench:
             "append": lambda: self.append("append"),
             "append-query": lambda: self.append("append-query"),
             "append-partitioned": lambda: self.append("append-partitioned"),
+            "append-large": lambda: self.append("append", files=80),
             "delete": lambda: self.copying("delete"),
             "update": lambda: self.copying("update"),
             "merge": lambda: self.copying("merge"),
@@ -214,12 +222,15 @@ class Bench:
 
         return self._measure("merge-partition", sides, check)
 
-    def append(self, kind: str) -> list[Line]:
+    def append(self, kind: str, *, files: int | None = None) -> list[Line]:
         from tests.benchmarks.append_cases import append_sides
+        from tests.benchmarks.events import Events
 
-        events = self._events()
-        sides = append_sides(kind, events, self.folder / kind, self.spark, self.delta_spark)
-        return self._measure(kind, sides, equal_tables(events.rows))
+        case = kind if files is None else f"{kind}-large"
+        events = self._events() if files is None else Events(self.folder / f"large-{self.scale}", self.scale, files)
+        events.make()
+        sides = append_sides(kind, events, self.folder / case, self.spark, self.delta_spark)
+        return self._measure(case, sides, equal_tables(events.rows))
 
     def optimize(self, case: str) -> list[Line]:
         from tests.benchmarks.optimize_cases import Z_ORDER, optimize_sides
@@ -460,7 +471,7 @@ def equal_tables(expected: Any) -> Callable[[str, Any], None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES], default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES, GROWTH], default=list(CASES))
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up; 0 for it alone")
     parser.add_argument("--workers", type=int, default=0, help="of a Spark cluster on loopback, a core each; 0: none")

@@ -1,5 +1,5 @@
-"""Append of four million rows: our job and plain PySpark in the same session, deltalake and delta-spark, from the same
-files: as they are, through a query, and into 365 partitions.
+"""Append of four million rows, or of twenty: our job and plain PySpark in the same session, deltalake and delta-spark,
+from the same files: as they are, through a query, and into 365 partitions.
 
 The plain form is `read.parquet(...).write.parquet(...)`; it keeps no statistics and commits nothing.
 """
@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
-from tests.benchmarks.events import SCHEMA, Events, in_order, read_parquet_files
+from tests.benchmarks.events import SCHEMA, Events
 from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide
 from tests.helpers.specs import job_spec
 
@@ -77,7 +77,7 @@ class AppendSide(RowSide):
         return folder
 
     def result(self) -> pa.Table:
-        return in_order(Table.open(self.uri, self.options).to_arrow(columns=SCHEMA.names))
+        return self.events.in_order(Table.open(self.uri, self.options).to_arrow(columns=self.events.compared))
 
 
 @dataclass(kw_only=True)
@@ -114,9 +114,6 @@ class PlainAppend(PlainSpark):
             frame.createOrReplaceTempView("rows")
             frame = self.spark.sql(self.rows.select)
         frame.write.partitionBy(*self.rows.partition_by).parquet(str(self.output))
-
-    def result(self) -> pa.Table:
-        return in_order(read_parquet_files([str(path) for path in self.files()]))
 
 
 class DeltaLakeAppend(AppendSide, DeltaLakeSide):
