@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -86,7 +87,13 @@ class UnprovenStore:
         return data
 
     def read_all(self, paths: Sequence[str]) -> Iterator[bytes]:
-        return map(self.read, paths)
+        # fsspec's own loop knows no such call for all of its file systems.
+        pool = ThreadPoolExecutor(max(len(paths), 1), thread_name_prefix="txlog-read")
+        try:
+            yield from pool.map(self.read, paths)
+        finally:
+            # A task that is interrupted does not wait for answers that it no longer wants.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def list(self, directory: str, *, start_from: str | None = None) -> builtins.list[FileInfo]:
         fs, folder = self._at(directory)

@@ -32,7 +32,7 @@ from airflow_txlog.jobs.files.inputs import input_layout, input_scan, read_input
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
 from airflow_txlog.jobs.files.plain_files import plain_files
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame, sent_bins
-from airflow_txlog.jobs.files.source_files import check_no_table, reads_table
+from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
 from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, load, records_of
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
@@ -245,6 +245,7 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
         frame = reader.load(list(view.paths))
         check_types(frame, argument)
         _ = frame.schema
+        check_view(context.spark, frame, view.paths, context.root, argument)
     except PySparkException as error:
         refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
         raise refusal(

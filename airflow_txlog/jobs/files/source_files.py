@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 # The package of delta-spark, whose relations read the files that a version of the table names.
 _DELTA = "org.apache.spark.sql.delta."
+# What its relations are called in the text of a plan, which is all that Connect gives.
+_DELTA_INDEXES = ("DeltaFileIndex", "TahoeLogFileIndex", "TahoeBatchFileIndex")
 # Folders of another store that are asked for a log at the same time.
 _PARALLELISM = 16
 
@@ -50,10 +52,24 @@ def reads_table(spark: SparkSession, frame: DataFrame, target: str, argument: st
     Raises InvalidJobSpec (`argument`) where it reads the files of a Delta table, this or another, as raw files.
     """
     reads = list(files_read(spark, frame))
-    table = _raw_table(spark, [read for read in reads if not read.by_log], target)
-    if table is not None:
+    raw = [read for read in reads if not read.by_log]
+    table = _raw_table(spark, raw, target)
+    if table is not None and (table == target or not _is_read_by_delta(spark, frame)):
         raise _is_raw(table, argument)
     return any(_lies_in(place_of(root), canonical(target)) for read in reads for root in read.roots)
+
+
+def check_view(spark: SparkSession, frame: DataFrame, paths: Sequence[str], target: str, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for a view of files, as Spark reads them, that are those of a Delta table.
+
+    On Connect, where a query's files show neither by which relation it reads them nor those of its subqueries;
+    elsewhere the plan of the whole source shows both, and is asked once.
+    """
+    if not is_classic(spark):
+        read = FilesRead(roots=frozenset(map(resolved, paths)), folders=_folders(frame.inputFiles()))
+        table = _raw_table(spark, [read], target)
+        if table is not None:
+            raise _is_raw(table, argument)
 
 
 def check_no_table(found: SourceFiles, target: str, argument: str) -> None:
@@ -89,6 +105,15 @@ def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
     for each in (plan, *_items(plan.subqueriesAll())):
         for leaf in _items(each.collectLeaves()):
             yield from _read_by(spark, leaf)
+
+
+def _is_read_by_delta(spark: SparkSession, frame: DataFrame) -> bool:
+    """Whether a query on Connect has a relation of delta-spark's, which may be what reads a table's files."""
+    if is_classic(spark):
+        return False
+    connected: Any = frame
+    plan = connected._explain_string()
+    return any(each in plan for each in _DELTA_INDEXES)
 
 
 def _lies_in(path: str, folder: str) -> bool:
@@ -138,13 +163,11 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
         return target
     paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
     folders = sorted({folder for path in paths for folder in _and_above(path)})
-    if not is_classic(spark):
-        return None
     # A source may have tens of thousands of folders. Those of this machine are asked without the JVM, where each
     # question takes most of a millisecond.
     here = next(filter(_has_log, folders), None)
     elsewhere = [folder for folder in folders if not folder.startswith("/")]
-    if here is not None or not elsewhere:
+    if here is not None or not elsewhere or not is_classic(spark):
         return here
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with Spark
 

@@ -184,6 +184,76 @@ def test_jobs_over_connect_leave_what_they_leave_in_a_classic_session(
 
 
 @pytest.mark.long(LONG)
+def test_a2_raw_files_of_a_delta_table_are_refused_over_connect(tmp_path: Path, server: Callable[[], Server]) -> None:
+    lake = tmp_path / "the lake"
+    target, other = numbers(lake / "t"), numbers(lake / "other")
+    (lake / "plain").mkdir()
+    pq.write_table(pa.table({"id": pa.array([7], pa.int64())}), lake / "plain" / "f.parquet")
+    sources: list[tuple[dict[str, Any], str]] = [
+        ({"format": "parquet", "path": other.uri}, "other"),
+        ({"format": "parquet", "path": f"{lake}/ot*"}, "other"),
+        ({"format": "parquet", "path": f"{lake}/*", "options": {"recursiveFileLookup": "true"}}, "t"),
+        ({"format": "parquet", "path": f"{lake}/t/part-*"}, "t"),
+        # Spark lists no files of a subquery over Connect.
+        (
+            {
+                "sql": "SELECT id FROM p WHERE id IN (SELECT id FROM o)",
+                "views": {
+                    "p": {"format": "parquet", "path": f"{lake}/plain"},
+                    "o": {"format": "parquet", "path": f"{lake}/other"},
+                },
+            },
+            "other",
+        ),
+        ({"sql": f"SELECT id FROM parquet.`{lake}/other`"}, "other"),
+    ]
+    given: dict[str, Any] = {"table_uri": target.uri, "unrestricted": ("query",)}
+    specs = [job_spec(operation="write", arguments={"source": source}, **given) for source, _ in sources]
+    plain = {"format": "parquet", "path": f"{lake}/plain"}
+    specs.append(job_spec(operation="write", arguments={"source": plain}, **given))
+    found = server()
+    url = f"sc://localhost:{found.port}/;token={found.token}"
+    *refused, written = run_connected(ConnectTarget(url=url, session_id=str(uuid.uuid4())), specs)
+    for (source, held), result in zip(sources, refused, strict=True):
+        assert result.error is not None, source
+        assert result.error["type"] == "InvalidJobSpec", source
+        assert f'{lake}/{held}")' in result.error["message"], (source, result.error["message"])
+    assert (written.status, target.to_arrow().num_rows) == ("committed", 301)
+
+
+@pytest.mark.long("a Spark Connect server of its own")
+def test_files_in_a_bucket_are_sources_over_connect(
+    tmp_path: Path, server: Callable[[], Server], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Spark's own meaning, by readers of ours: the server has no connector for the store."""
+    options = s3.plain_options()
+    # Whose keys are others has a server of its own.
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    local, bucket = tmp_path / "in", s3.new_folder().removesuffix("/t")
+    frame = spark.createDataFrame(rows(3).to_pandas(), "id BIGINT, day DATE, name STRING, amount DOUBLE").coalesce(1)
+    ddl = "id BIGINT, day DATE, name STRING, amount DOUBLE"
+    sources = []
+    for kind, given in (("parquet", {}), ("orc", {}), ("json", {}), ("csv", {"header": "true"})):
+        frame.write.options(**given).format(kind).save(str(local / kind))
+        (file,) = (local / kind).glob(f"part-*.{kind}*")
+        key = f"{bucket}/{kind}/{file.name}".removeprefix(f"s3://{s3.BUCKET}/")
+        s3.client().put_object(Bucket=s3.BUCKET, Key=key, Body=file.read_bytes())
+        source = {"format": kind, "path": f"{bucket}/{kind}", "options": given}
+        sources.append(source if kind in ("parquet", "orc") else source | {"schema": ddl})
+    table = Table.create(f"{bucket}/t", SCHEMA, ["day"], VECTORS, storage_options=s3.options())
+    specs = [
+        job_spec(operation="write", table_uri=table.uri, arguments={"source": source}, storage_options=options)
+        for source in sources
+    ]
+    found = server()
+    url = f"sc://localhost:{found.port}/;token={found.token}"
+    results = run_connected(ConnectTarget(url=url, session_id=str(uuid.uuid4())), specs)
+    assert [(result.status, result.error) for result in results] == [("committed", None)] * 4
+    assert bag(table.to_arrow()) == bag(pa.concat_tables([rows(3)] * 4))
+
+
+@pytest.mark.long(LONG)
 def test_a_job_on_the_warm_spark_has_no_jvm_of_its_own_and_its_secrets_are_in_no_command_line(
     tmp_path: Path, server: Callable[[], Server]
 ) -> None:
