@@ -51,6 +51,9 @@ class Store(Protocol):
     def deletes_at_once(self) -> int:
         """How many files `delete_many` deletes in one request; 1 where each is a call of its own."""
 
+    def at_once(self) -> Store:
+        """The same store, whose requests are made once: for a caller that repeats them within a deadline of its own."""
+
     def read(self, path: str) -> bytes:
         """The whole content of a file of the log.
 

@@ -58,6 +58,9 @@ class LocalStore:
     def access(self) -> Access:
         return self._access
 
+    def at_once(self) -> LocalStore:
+        return self
+
     def read(self, path: str) -> bytes:
         with open(local_files.open_to_read(self._directory, path), "rb", buffering=0) as file:
             LOG_FILE.check(os.fstat(file.fileno()).st_size, path, self._root, path)

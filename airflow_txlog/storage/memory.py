@@ -59,6 +59,9 @@ class MemoryStore:
     def access(self) -> Access:
         return self._access
 
+    def at_once(self) -> MemoryStore:
+        return self
+
     def read(self, path: str) -> bytes:
         file = self._files.get(self._key(path))
         if file is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ from airflow_txlog.errors import (
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo, NothingSent, Store
 
+log = logging.getLogger(__name__)
+
 # How much of the commits that were checked against is kept for the next look at the log.
 _KEPT_BYTES = 4 * 1024 * 1024
 
@@ -60,8 +63,9 @@ class CommitPolicy:
     first_backoff_s: float = 0.01
     max_backoff_s: float = 1.0
     """Bounds of the growing wait before a put that was not answered is repeated."""
-    unknown_deadline_s: float = 30.0
-    """How long an unanswered put is read back before CommitStateUnknown is raised."""
+    unknown_deadline_s: float = 60.0
+    """For how long an unanswered put is read back and put again before CommitStateUnknown is raised. Each of these
+    requests is made once; those that are under way at the end are waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +323,7 @@ def put_commit(
     is_taken = False
     is_refused = True
     is_same_log: bool | None = True
+    once = store.at_once()
     while True:
         tries += 1
         try:
@@ -332,9 +337,11 @@ def put_commit(
             if isinstance(error, OutsideTable | CredentialsUnavailable | NothingSent) and is_refused:
                 raise  # before anything was made
             failure = error
+            if tries == 1:
+                log.warning("%s: the put of %s was not answered; it is read back", attempt.table, path)
             # One put that was not answered may land later, whatever the next one returns.
             is_refused = is_refused and _is_refusal(error)
-        outcome, found = _read_back(store, path, data)
+        outcome, found = _read_back(once, path, data)
         if outcome is _Put.OURS:
             return None
         if outcome is _Put.ANOTHERS:
@@ -343,7 +350,7 @@ def put_commit(
             raise _vanished(attempt, path)
         if outcome is _Put.ABSENT and failure is not None and is_refused:
             raise failure
-        is_same_log = _is_there(store, anchor)
+        is_same_log = _is_there(once, anchor)
         # What was refused is refused again, and what may not be read now proves nothing: waiting would not help.
         is_hopeless = is_same_log is False or (failure is not None and is_refused)
         if clock.now_ms() >= deadline_ms or is_hopeless:

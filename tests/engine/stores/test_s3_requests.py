@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,11 @@ import pytest
 
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.errors import CommitStateUnknown
 from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage.objects import ObjectStore
+from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.rows import append
@@ -58,6 +63,50 @@ def test_requests_of_a_table_on_s3(proxy: FaultProxy) -> None:
     tx.commit("WRITE")
     # One listing, which proves by its etag that the last commit is still ours; is it the same log; and the put.
     assert dict(proxy.take()) == {"LIST": 1, "HEAD commit": 1, "PUT commit": 1}
+
+
+class Waits(SystemClock):
+    """A clock that waits are added to, and nothing else."""
+
+    def __init__(self) -> None:
+        self.began_ms, self.waited_s = super().now_ms(), 0.0
+
+    def monotonic_s(self) -> float:
+        return self.waited_s
+
+    def now_ms(self) -> int:
+        return self.began_ms + int(1000 * self.waited_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.waited_s += seconds
+
+
+def test_a_server_that_is_gone_from_a_put_on_is_waited_for_within_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gone = Waits(), False
+    uri, nowhere = s3.new_folder(), {**s3.options(), "endpoint_url": "http://127.0.0.1:1"}
+    store, dead = (open_store(uri, Access(storage_options=each)) for each in (s3.options(), nowhere))
+    assert isinstance(store, ObjectStore)
+    assert isinstance(dead, ObjectStore)
+    client, put = S3Bucket._client, S3Bucket.put
+
+    async def client_then(bucket: S3Bucket) -> Any:
+        return await client(dead._bucket if gone else bucket)
+
+    def put_then(bucket: S3Bucket, key: str, data: bytes, *, if_absent: bool) -> None:
+        nonlocal gone
+        gone = gone or key.endswith(f"{1:020d}.json")
+        put(bucket, key, data, if_absent=if_absent)
+
+    Table.create(uri, SCHEMA, storage_options=s3.options())
+    monkeypatch.setattr(S3Bucket, "_client", client_then)
+    monkeypatch.setattr(S3Bucket, "put", put_then)
+    store._clock = clock
+    tx = Table(store, clock=clock).begin()
+    tx.add(path="x", size=1)
+    with pytest.raises(CommitStateUnknown):
+        tx.commit("WRITE")
+    deadline_s = CommitPolicy().unknown_deadline_s
+    assert deadline_s - 1 < clock.waited_s < deadline_s + 5
 
 
 @pytest.mark.parametrize(("kept_bytes", "reads"), [(1_000_000, {}), (1, {"GET commit": 4})])
