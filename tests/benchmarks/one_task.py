@@ -30,7 +30,10 @@ def main(runner: str) -> None:
         spec = spec.replace(spark_conf=here, unrestricted=("query", "spark_conf"))
     if runner == "child-spark":
         os.environ[SMALL_JOB.setting] = "1"
-    make_runner(runner.removesuffix("-spark"), cluster).run(spec, log=print)
+    result = make_runner(runner.removesuffix("-spark"), cluster).run(
+        spec, log=lambda line: print(line, file=sys.stderr)
+    )
+    print(sum(step["seconds"] for step in result.steps))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `append` an append of a Parquet file of
 10,000 rows, `checkpoint` a CHECKPOINT: they start no Spark; `child-spark` is the child process that is made to.
+`rewrite` is a DELETE of one customer in a thousand from the four million rows of `make bench CASES=delete`: what the
+Python tasks take over Connect beside a classic session, in `job_s`, which is the job without its Spark's start.
 `start_s` is what a runner needs once for all tasks of a machine: a warm server's start with its first job. `at-once` is
 so many one-row DELETEs of different tables that start together: the seconds until the last has ended, and the sum of
 what each held at most. Memory is the most that the processes of the task held at one look, in all; a server that other
@@ -41,6 +43,7 @@ RUNNERS = ("child", "warm", "connect", "submit")
 WORKS = {
     "delete": RUNNERS,
     "merge": RUNNERS,
+    "rewrite": RUNNERS,
     "keys": ("child", "child-spark", "warm", "submit"),
     "append": ("child", "child-spark"),
     "checkpoint": ("child",),
@@ -63,28 +66,33 @@ def measure_task(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
 
 def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
     runners = WORKS[work]
-    tables = {runner: _table(folder / f"{work}-{runner}") for runner in runners}
+    make = _events if work == "rewrite" else _table
+    tables = {runner: make(folder / f"{work}-{runner}") for runner in runners}
+    made_before = {runner: table.latest_version() for runner, table in tables.items()}
     seconds: dict[str, list[float]] = {runner: [] for runner in runners}
+    job_seconds: dict[str, list[float]] = {runner: [] for runner in runners}
     peaks: dict[str, int] = dict.fromkeys(runners, 0)
     first_s: dict[str, float] = {}
     for number in range(rounds + 1):
         for runner, table in tables.items():
-            took, peak = _run(runner, _spec(work, table, number))
+            took, peak, job_s = _run(runner, _spec(work, table, number))
             label = f"round {number}/{rounds}" if number else "warm-up"
             print(f"  task: {work}: {label}: {runner} {took:.3g} s, {peak} MB", file=sys.stderr, flush=True)
             if number:
                 seconds[runner].append(took)
+                job_seconds[runner].append(job_s)
                 peaks[runner] = max(peaks[runner], peak)
             else:
                 first_s[runner] = took
     for runner, table in tables.items():
         made = 0 if work == "checkpoint" else rounds + 1
-        assert table.latest_version() == _FILES + made, f"{runner} left another version"
+        assert table.latest_version() == made_before[runner] + made, f"{runner} left another version"
         yield {
             "case": f"task-{work}",
             "runner": runner,
             "wall_s": round(statistics.median(seconds[runner]), 3),
             "min_s": round(min(seconds[runner]), 3),
+            "job_s": round(statistics.median(job_seconds[runner]), 3),
             "peak_mb": peaks[runner],
             **({"first_s": round(first_s[runner], 2), "server_mb": server()} if runner in ("warm", "connect") else {}),
             "rounds": rounds,
@@ -106,7 +114,7 @@ def _measure_at_once(work: str, folder: Path, rounds: int, server: Any) -> Itera
                 with ThreadPoolExecutor(num_tasks) as pool:
                     found = list(pool.map(lambda spec, runner=runner: _run(runner, spec), specs))
                 walls.append(time.perf_counter() - began)
-                peaks.append(sum(peak for _, peak in found))
+                peaks.append(sum(peak for _, peak, _ in found))
                 print(f"  task: {num_tasks} x {work}, {runner}: {walls[-1]:.3g} s", file=sys.stderr, flush=True)
             yield {
                 "case": f"task-{work}-at-once",
@@ -146,6 +154,15 @@ def _table(folder: Path) -> Table:
     return make_table(folder, *(pa.table({"id": pa.array(each, pa.int64()), "n": list(each)}) for each in ids))
 
 
+def _events(folder: Path) -> Table:
+    from tests.benchmarks.events import Events
+
+    events = Events(folder.parent / "rows-1.0", 1.0)
+    events.make()
+    events.link_table(folder)
+    return Table.open(str(folder))
+
+
 def _input(table: Path) -> Path:
     """A folder beside the table's with the file that is appended to it."""
     folder = table.parent / f"{table.name}-input"
@@ -174,6 +191,8 @@ def _spec(work: str, table: Table, number: int) -> JobSpec:
             arguments={"predicate": None, "keys": {"column": "id", "values": [number]}},
             application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
         )
+    if work == "rewrite":
+        work, arguments = "delete", {"predicate": "customer_id = :id", "parameters": {"id": number}}
     if work == "merge":
         arguments = {
             "source": {"sql": f"SELECT id + {number * 10} AS id, -1L AS n FROM range(10)"},
@@ -189,15 +208,15 @@ def _spec(work: str, table: Table, number: int) -> JobSpec:
     )
 
 
-def _run(runner: str, spec: JobSpec) -> tuple[float, int]:
-    """Seconds, and the most megabytes that the task and its children held at one look."""
+def _run(runner: str, spec: JobSpec) -> tuple[float, int, float]:
+    """Seconds, the most megabytes that the task and its children held at one look, and seconds of the job's steps."""
     began = time.perf_counter()
     task = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.one_task", runner],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
     )
     peak, is_over = 0, threading.Event()
 
@@ -213,10 +232,10 @@ def _run(runner: str, spec: JobSpec) -> tuple[float, int]:
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    _, said = task.communicate(spec.to_json(with_key=True).encode())
+    answer, said = task.communicate(spec.to_json(with_key=True).encode())
     took = time.perf_counter() - began
     is_over.set()
     watcher.join()
     if task.returncode:
         raise RuntimeError(f"{runner} failed:\n{said.decode()[-3000:]}")
-    return took, peak
+    return took, peak, float(answer.splitlines()[-1])
