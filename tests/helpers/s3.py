@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import uuid
 from typing import Any
@@ -59,6 +60,19 @@ def new_folder() -> str:
     """The URI of a folder in the tests' bucket that is new."""
     client()
     return f"s3://{BUCKET}/{uuid.uuid4().hex}/t"
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, base: str) -> str:
+    """The name of a `txlog` connection at this base, with the keys of an `aws` one; the environment has none."""
+    given = options()
+    extra = {"endpoint_url": given["endpoint_url"], "region_name": given["region"]}
+    keys = {"conn_type": "aws", "login": given["key"], "password": given["secret"], "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE_KEYS", json.dumps(keys))
+    place = {"conn_type": "txlog", "host": base, "extra": {"storage_conn_id": "lake_keys"}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(place))
+    for name in environment():
+        monkeypatch.delenv(name, raising=False)
+    return "lake"
 
 
 def keys_under(uri: str) -> list[str]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from tests.helpers import s3
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append, sorted_rows
 from tests.helpers.vectors import mask
@@ -257,6 +258,24 @@ def test_a_vacuum_names_what_would_go_and_then_deletes_it(txlog: Any, folder: Pa
     done = txlog(*arguments, "--json").document
     assert (done["dry_run"], done["num_files"], done["deleted_files"]) == (False, 1, 1)
     assert txlog("vacuum", folder).out == "0 files (0 B) to delete, 0 deleted\n"
+
+
+def test_the_commands_tend_a_table_in_a_bucket(txlog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = s3.new_folder()
+    table = Table.create(uri, SCHEMA, ["day"], storage_options=s3.options())
+    append(table, [{"day": "1", "id": 1}, {"day": "2", "id": 2}])
+    tx = table.begin()
+    tx.remove(tx.read("day = '1'"))
+    tx.commit("DELETE", {"predicate": "[]"})
+    lake = ("--conn-id", s3.connection(monkeypatch, uri.removesuffix("/t")))
+    assert [each["version"] for each in txlog("history", "t", *lake, "--json").document["commits"]] == [2, 1, 0]
+    assert txlog("files", "t", *lake, "--json").document["num_files"] == 1
+    assert txlog("checkpoint", "t", *lake, "--json").document["version"] == 2
+    retention = ("--retention-hours", 0, "--no-check-retention")
+    assert txlog("vacuum", "t", *lake, *retention, "--json").document["deleted_files"] == 1
+    assert [key for key in s3.keys_under(uri) if "day=" in key] == [
+        key for key in s3.keys_under(uri) if key.startswith("day=2/")
+    ]
 
 
 def test_a_vacuum_goes_by_the_log_or_by_an_inventory(txlog: Any, folder: Path, tmp_path: Path) -> None:
