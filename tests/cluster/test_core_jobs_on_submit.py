@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from airflow_txlog.contract import JobResult
 from tests.airflow.racing import PLANNED
 from tests.helpers import s3
 from tests.helpers.depth import WHOLE, by_hand
-from tests.helpers.jobs import by_id, committed, live_files, run
+from tests.helpers.jobs import by_id, committed, delete, insert, live_files, run, update
 from tests.helpers.rows import bag
 from tests.helpers.submitting import executors_of, runner_of, submitted_spec
 from tests.jobs.rows.test_change_feed import changes
@@ -66,8 +67,9 @@ def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_
     cluster: StandaloneCluster, spark: SparkSession, tmp_path: Path, connection: str
 ) -> None:
     """Without Hadoop's connectors. The workers of the cluster have keys in their environment; the driver has none."""
-    there, here = made(s3.new_folder(), {}), made(str(tmp_path / "here"), {})
-    for operation, arguments in (CORE[0], CORE[1], CORE[4]) if WHOLE else (CORE[4],):
+    properties = VECTORS if WHOLE else {}
+    there, here = made(s3.new_folder(), properties), made(str(tmp_path / "here"), properties)
+    for operation, arguments in CORE if WHOLE else (CORE[4],):
         submitted(
             cluster,
             operation,
@@ -78,24 +80,56 @@ def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_
         )
         committed(run(spark, operation, here, **arguments))
         assert bag(there) == bag(here), operation
+    if WHOLE:
+        assert bag(there.changes(1), "id", "_change_type") == bag(here.changes(1), "id", "_change_type")
 
 
-@pytest.mark.parametrize("when", [pytest.param("find", marks=by_hand("another moment")), "rewrite"])
+MOMENTS = {"source": "the source has", "find": PLANNED, "rewrite": "to delete in", "commit": "staged "}
+"""What a merge says before it matches, while it does, before it rewrites, and before it commits."""
+
+
+@pytest.mark.parametrize(
+    ("when", "after_s"),
+    [
+        *(pytest.param(when, 0.0, marks=by_hand("another moment")) for when in ("source", "find", "commit")),
+        pytest.param("find", 0.5, marks=by_hand("another moment")),
+        ("rewrite", 0.0),
+    ],
+)
 def test_an_executor_that_is_killed_costs_no_row_and_leaves_no_orphan_in_the_log(
-    cluster: StandaloneCluster, tmp_path: Path, when: str
+    cluster: StandaloneCluster, tmp_path: Path, when: str, after_s: float
 ) -> None:
     table = made(str(tmp_path / "t"), {})
     killed: list[int] = []
 
     def kill_executors(line: str) -> None:
-        if not killed and (PLANNED if when == "find" else "to delete in") in line:
+        if not killed and MOMENTS[when] in line:
+            time.sleep(after_s)
             for process in executors_of(cluster):
                 process.kill()
                 killed.append(process.pid)
 
-    spec = submitted_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "id % 5 = 3"})
+    arguments = {
+        # A condition that Spark joins by, with a shuffle, and new values that it computes.
+        "source": {"sql": "SELECT id * 2 AS id, concat('s', id) AS name FROM range(12)"},
+        "on": "t.id = s.id AND t.name <> s.name",
+        "clauses": [
+            delete(condition="t.id % 4 = 0"),
+            update({"name": "concat(s.name, '!')"}),
+            insert({"id": "s.id", "name": "s.name"}),
+        ],
+    }
+    spec = submitted_spec(
+        operation="merge",
+        table_uri=table.uri,
+        arguments=arguments,
+        spark_conf={"spark.sql.autoBroadcastJoinThreshold": "-1"},
+    )
     result = runner_of(cluster).run(spec, log=kill_executors)
     assert killed
     assert result.status == "committed"
-    assert sorted(by_id(table)) == [number for number in range(20) if number % 5 != 3]
+    kept = {number: f"n{number}" for number in range(20) if number % 2}
+    changed = {number: f"s{number // 2}!" for number in range(2, 20, 4)}
+    assert by_id(table) == kept | changed | {20: "s10", 22: "s11"}
     assert all((tmp_path / "t" / path).is_file() for path in live_files(table))
+    assert table.latest_version() == 3
