@@ -26,11 +26,11 @@ PEERS = tuple(COLOURS)
 WIDTH, LEFT, BAR, LOW, HIGH = 860, 190, 11, 1 / 16, 4.0
 
 
-def compared(lines: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each case the line of each peer that the page shows, in the order of the run."""
+def compared(lines: list[dict[str, Any]], workers: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each case the line of each peer that the page shows, in the order of the run; `workers` of a cluster."""
     cases: dict[str, dict[str, dict[str, Any]]] = {}
     for line in lines:
-        if line.get("peer") in PEERS and line.get("ratio_by_round"):
+        if line.get("peer") in PEERS and line.get("ratio_by_round") and line.get("workers", 0) == workers:
             cases.setdefault(str(line["case"]), {})[str(line["peer"])] = line
     return cases
 
@@ -146,14 +146,20 @@ def machine() -> str:
 
 def main(files: list[Path]) -> None:
     cases: dict[str, dict[str, dict[str, Any]]] = {}
+    on_cluster: dict[int, dict[str, dict[str, dict[str, Any]]]] = {1: {}, 2: {}}
     grown: dict[str, dict[float, dict[str, Any]]] = {}
     for file in files:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         cases |= compared(lines)
+        for workers, found in on_cluster.items():
+            found |= compared(lines, workers)
         grown |= growth(lines)
     if cases:
         put("figures", f"{machine()}\n\n{table(cases)}")
         CHART.write_text(chart(cases))
+    for workers, found in on_cluster.items():
+        if found:
+            put(f"workers-{workers}", table(found))
     if grown:
         put("growth", growth_table(grown))
         GROWTH.write_text(growth_chart(grown))
