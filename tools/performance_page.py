@@ -113,17 +113,22 @@ def growth_chart(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
         x, y = at(size, 0.0)
         parts.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">{size:.3g} M rows</text>')
-    step = 10 ** math.floor(math.log10(most))
+    step = 10 ** math.floor(math.log10(most)) / 5
     for number in range(int(most / step) + 1):
         x, y = at(sizes[0], number * step)
         parts.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + wide:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{x - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>')
+    ends: list[tuple[float, str, str]] = []
     for (case, lines), colour in zip(cases.items(), COLOURS.values(), strict=False):
         points = [at(size, line["ns_per_byte"]) for size, line in sorted(lines.items())]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        x, y = points[-1]
-        parts.append(f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(case)}</text>')
+        ends.append((points[-1][1], case, colour))
+    names_y = 0.0
+    for end_y, case, colour in sorted(ends):
+        # Names of lines that end close together stand below each other.
+        names_y = max(end_y + 4, names_y + 12)
+        parts.append(f'<text x="{left + wide + 8}" y="{names_y:.1f}" fill="{colour}">{escape(case)}</text>')
     parts.append(f'<text x="{left - 40}" y="12">ns for each byte of the table</text>')
     head = '<svg xmlns="http://www.w3.org/2000/svg" width="660" height="290" font-family="sans-serif" font-size="11">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
