@@ -149,25 +149,54 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, Python {python}; {versions}."
 
 
+def plain_table(lines: list[dict[str, Any]], columns: dict[str, str]) -> str:
+    """A row for each line; `columns` gives the title of each key, and a key `a.b` is the member `b` of `a`."""
+    rows = [f"| {' | '.join(columns.values())} |", "|" + "---|" * len(columns)]
+    for line in lines:
+        cells = []
+        for key in columns:
+            found: Any = line
+            for part in key.split("."):
+                found = (found or {}).get(part)
+            cells.append("" if found is None else f"{found:.3g}" if isinstance(found, float) else str(found))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+HEAVY = {
+    "case": "case",
+    "ours_s": "ours, s",
+    "ratio": "of pyspark",
+    "ours_peak_mb.driver": "driver, MB",
+    "ours_peak_mb.worker": "largest Python worker, MB",
+    "ours_peak_mb.jvm": "JVM, MB",
+}
+MEMORY = {"case": "case", "ours_mb": "ours, MB", "peer_mb": "deltalake, MB", "ratio": "of deltalake"}
+TASK = {
+    "case": "case",
+    "runner": "runner",
+    "wall_s": "whole process, s",
+    "job_s": "the job in it, s",
+    "peak_mb": "MB",
+    "server_mb": "server, MB",
+}
+
+
 def main(files: list[Path]) -> None:
-    cases: dict[str, dict[str, dict[str, Any]]] = {}
-    on_cluster: dict[int, dict[str, dict[str, dict[str, Any]]]] = {1: {}, 2: {}}
-    grown: dict[str, dict[float, dict[str, Any]]] = {}
-    for file in files:
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        cases |= compared(lines)
-        for workers, found in on_cluster.items():
-            found |= compared(lines, workers)
-        grown |= growth(lines)
-    if cases:
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    if cases := compared(lines):
         put("figures", f"{machine()}\n\n{table(cases)}")
         CHART.write_text(chart(cases))
-    for workers, found in on_cluster.items():
-        if found:
+    for workers in (1, 2):
+        if found := compared(lines, workers):
             put(f"workers-{workers}", table(found))
-    if grown:
+    if grown := growth(lines):
         put("growth", growth_table(grown))
         GROWTH.write_text(growth_chart(grown))
+    for name, columns in (("heavy", HEAVY), ("memory", MEMORY), ("task", TASK)):
+        # Tasks that start together have a page of their own.
+        if chosen := [line for line in lines if line["case"].startswith(f"{name}-") and "tasks" not in line]:
+            put(name, plain_table(chosen, columns))
 
 
 if __name__ == "__main__":
