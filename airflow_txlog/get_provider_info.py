@@ -54,7 +54,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_txlog.hooks.txlog"],
             }
         ],
-        "extra-links": ["airflow_txlog.links.commit.CommitLink"],
+        "extra-links": ["airflow_txlog.links.pages.CommitLink", "airflow_txlog.links.pages.TableLink"],
         "connection-types": [_connection_type()],
         "cli": ["airflow_txlog.cli.definition.get_cli_commands"],
         "config": {"txlog": _config_section()},
@@ -115,6 +115,11 @@ def _connection_fields() -> dict[str, Any]:
             "Empty: that of [txlog] history_url.",
             "schema": {"type": ["string", "null"]},
         },
+        "table_url": {
+            "label": "Page of a table",
+            "description": "An address with {table} in it, which each task links to. Empty: that of [txlog] table_url.",
+            "schema": {"type": ["string", "null"]},
+        },
         "strict_writers": {
             "label": "Strict writers",
             "description": "Refuse, and not only warn about, a table that was lately written by an engine whose "
@@ -166,6 +171,15 @@ def _config_section() -> dict[str, Any]:
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "https://lake.example.com/history?table={table}&version={version}",
+                "default": "",
+            },
+            "table_url": {
+                "description": "The page of a table in a catalog or a browser of tables, which each task links to in "
+                "Airflow's UI: an http or https address in which {table} stands for the table's URI. Without it there "
+                "is no link.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "https://lake.example.com/table?uri={table}",
                 "default": "",
             },
             "cores": {

@@ -3,9 +3,9 @@
 A connection is optional. What it may hold: in `host` the base (a folder or URI) that relative table names are joined
 to, and in `extra` `spark_conf` (settings of every job), `storage_options` (how stores are opened: references, no
 secrets), `storage_conn_id` (the connection whose credentials open them, see docs/credentials.md), `runner`,
-`spark_conn_id` (the connection of its cluster), `history_url` (the page of a commit), `strict_writers` (see
-docs/writers.md) and `allow_absolute_paths`. It holds no secret. Invariant: nothing is read, neither a connection nor a
-table, before a method is called.
+`spark_conn_id` (the connection of its cluster), `history_url` and `table_url` (the pages of a commit and of a table),
+`strict_writers` (see docs/writers.md) and `allow_absolute_paths`. It holds no secret. Invariant: nothing is read,
+neither a connection nor a table, before a method is called.
 A hook keeps the tables that it opened, so that looking at one again is one small request.
 """
 
@@ -168,6 +168,11 @@ class TxlogHook(BaseHook):
     def history_url(self) -> str | None:
         """The page of a commit, with `{table}` and `{version}` in it: the connection's, else `[txlog] history_url`."""
         return self._extra.get("history_url") or conf.get("txlog", "history_url", fallback="") or None
+
+    @property
+    def table_url(self) -> str | None:
+        """The page of a table, with `{table}` in it: the connection's, else `[txlog] table_url`."""
+        return self._extra.get("table_url") or conf.get("txlog", "table_url", fallback="") or None
 
     @property
     def strict_writers(self) -> bool:

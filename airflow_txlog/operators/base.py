@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
-from airflow_txlog.links.commit import CommitLink
+from airflow_txlog.links.pages import CommitLink, TableLink
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
@@ -86,7 +86,7 @@ class TxlogOperator(RenderedOperator):
     operation: ClassVar[type[Operation]]
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
-    operator_extra_links = (CommitLink(),)
+    operator_extra_links = (CommitLink(), TableLink())
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.links.commit import commit_url
+from airflow_txlog.links.pages import page_url
 from airflow_txlog.operators import CheckpointOperator, DeltaTruncateOperator
 from tests.helpers.rows import make_table
 
@@ -37,10 +37,11 @@ def test_the_configuration_and_before_it_the_connection_name_the_page(monkeypatc
 
 
 def test_a_link_has_the_table_and_the_version_and_leads_nowhere_but_to_the_page() -> None:
-    found = commit_url(PAGE, "file:///lake/a b?x=1&y", 7)
+    found = page_url(PAGE, "file:///lake/a b?x=1&y", 7)
     assert found == "https://lake.example.com/history?table=file%3A%2F%2F%2Flake%2Fa%20b%3Fx%3D1%26y&version=7"
-    assert commit_url(None, "file:///t", 7) == ""
-    assert commit_url("javascript:alert({version})", "file:///t", 7) == ""
+    assert page_url("https://lake/{table}", "s3://b/t") == "https://lake/s3%3A%2F%2Fb%2Ft"
+    assert page_url(None, "file:///t", 7) == ""
+    assert page_url("javascript:alert({version})", "file:///t", 7) == ""
 
 
 @pytest.mark.parametrize("page", [PAGE, ""])
@@ -48,14 +49,19 @@ def test_a_task_that_committed_links_to_its_commit_and_one_that_did_not_has_no_l
     dag_of: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TXLOG__HISTORY_URL", page)
+    monkeypatch.setenv("AIRFLOW__TXLOG__TABLE_URL", page)
     table = make_table(tmp_path / "t", pa.table({"id": pa.array([1, 2], pa.int64())}))
     monkeypatch.setenv("TXLOG_TEST_TABLE", table.uri)
     dag_run = dag_of("links", "linked").test()
     assert dag_run.state == "success"
-    links = {
-        ti.task_id: ti.xcom_pull(task_ids=ti.task_id, key="_link_CommitLink") for ti in dag_run.get_task_instances()
-    }
-    assert links == {"empty": commit_url(page, table.uri, 2), "empty_again": ""}
+
+    def links(kind: str) -> dict[str, str]:
+        return {
+            ti.task_id: ti.xcom_pull(task_ids=ti.task_id, key=f"_link_{kind}") for ti in dag_run.get_task_instances()
+        }
+
+    assert links("CommitLink") == {"empty": page_url(page, table.uri, 2), "empty_again": ""}
+    assert links("TableLink") == dict.fromkeys(("empty", "empty_again"), page_url(page, table.uri))
 
 
 def test_what_airflow_keeps_of_a_task_can_be_read_and_has_its_link() -> None:
@@ -68,7 +74,7 @@ def test_what_airflow_keeps_of_a_task_can_be_read_and_has_its_link() -> None:
         )
     ((task,),) = (DagSerialization.to_dict(dag)["dag"]["tasks"],)
     kept = task["__var"]
-    assert kept["_operator_extra_links"] == {"Commit": "_link_CommitLink"}
+    assert kept["_operator_extra_links"] == {"Commit": "_link_CommitLink", "Table": "_link_TableLink"}
     assert kept["table_uri"] == "/lake/{{ ds }}"
     assert kept["spark_conf"] == {"spark.sql.shuffle.partitions": 2}
     assert kept["template_fields_renderers"] == {"spark_conf": "json"}
@@ -116,7 +122,8 @@ def test_a_base_that_is_a_table_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_task_without_a_result_has_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TXLOG__HISTORY_URL", PAGE)
+    monkeypatch.setenv("AIRFLOW__TXLOG__TABLE_URL", PAGE)
     operator = CheckpointOperator(task_id="x", table_uri="/t")
-    (link,) = operator.operator_extra_links
-    get_link: Callable[..., str] = link.get_link
-    assert get_link(operator, ti_key=None) == ""
+    for link in operator.operator_extra_links:
+        get_link: Callable[..., str] = link.get_link
+        assert get_link(operator, ti_key=None) == ""
