@@ -6,7 +6,7 @@ import base64
 import errno
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -64,6 +64,24 @@ def test_a_batch_of_deletes_has_the_checksums_that_old_and_new_servers_want(
         store._bucket.delete(["t/a", "t/b"])
     assert {"content-md5", "x-amz-checksum-crc32", "content-length"} <= sent[0].keys()
     assert not {"transfer-encoding", "content-encoding", "x-amz-trailer"} & sent[0].keys()
+
+
+def test_who_pays_is_said_at_each_request(sent: list[dict[str, str]]) -> None:
+    endpoint = {"endpoint_url": "http://127.0.0.1:1", "requester_pays": True}
+    store = open_store("s3://bucket/t", Access(storage_options={**OPTIONS, **endpoint}))
+    assert isinstance(store, ObjectStore)
+    bucket = store._bucket
+    requests: list[Callable[[], object]] = [
+        lambda: bucket.get("t/x"),
+        lambda: bucket.head("t/x"),
+        lambda: bucket.list_page("t/", start_from=None, token=None, is_deep=False),
+        lambda: bucket.put("t/x", b"", if_absent=True),
+        lambda: bucket.delete(["t/x"]),
+    ]
+    for request in requests:
+        with pytest.raises(NotAnswered):
+            request()
+    assert [headers.get("x-amz-request-payer") for headers in sent] == ["requester"] * len(requests)
 
 
 class _Gets(BaseHTTPRequestHandler):
