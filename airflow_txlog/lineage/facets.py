@@ -14,12 +14,14 @@ from airflow.providers.openlineage.extractors import OperatorLineage
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
     DatasetFacet,
+    InputDatasetFacet,
     JobFacet,
     OutputDatasetFacet,
     RunFacet,
     column_lineage_dataset,
     dataset_version_dataset,
     datasource_dataset,
+    input_statistics_input_dataset,
     lifecycle_state_change_dataset,
     output_statistics_output_dataset,
     schema_dataset,
@@ -56,7 +58,10 @@ def lineage_of(
             output_facets = _statistics(result)
         outputs.append(OutputDataset(*name, facets=facets, outputFacets=output_facets))
     return OperatorLineage(
-        inputs=[InputDataset(*name, facets=_version(version)) for name, version in read.items()],
+        inputs=[
+            InputDataset(*name, facets=_version(version), inputFacets=_rows_read(operation, result, len(read)))
+            for name, version in read.items()
+        ],
         outputs=outputs,
         run_facets={} if result is None else {"txlog": _run_facet(result)},
         job_facets={} if operation is None or table_uri is None else _sql(operation, dataset_name(table_uri)),
@@ -99,6 +104,23 @@ def _version(version: str | None) -> dict[str, DatasetFacet]:
     if version is None:
         return {}
     return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)}
+
+
+def _rows_read(operation: Operation | None, result: JobResult | None, num_inputs: int) -> dict[str, InputDatasetFacet]:
+    """The rows of the only input, where all of them were the operation's source; of a query only Spark knows them."""
+    match operation:
+        case SourceOperation(source=QuerySource()):
+            return {}
+        case Write():
+            counted = "numOutputRows"
+        case SourceOperation():
+            counted = "numSourceRows"
+        case _:
+            return {}
+    if result is None or result.status != "committed" or num_inputs != 1 or counted not in result.metrics:
+        return {}
+    statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=result.metrics[counted])
+    return {"inputStatistics": statistics}
 
 
 def _lifecycle(operation: Operation, result: JobResult) -> str | None:

@@ -15,8 +15,8 @@ import pytest
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
-from airflow_txlog.operators.sources import files
-from airflow_txlog.records import Delete, Operation, Update, Write
+from airflow_txlog.operators.sources import files, query, table
+from airflow_txlog.records import Delete, Operation, Update, Upsert, Write
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append
 
@@ -84,6 +84,7 @@ def test_the_listener_sends_what_tasks_read_and_wrote_and_nothing_of_a_person_or
     load = events["load", "COMPLETE"]
     ((read,), (written,)) = load["inputs"], load["outputs"]
     assert (read["namespace"], read["name"]) == ("file", f"{tmp_path}/in")
+    assert facets(read, "inputStatistics") == [{"rowCount": 2}]
     assert (written["namespace"], written["name"]) == ("file", people)
     size = sum(path.stat().st_size for path in Path(people).glob("*.parquet") if path.stat().st_mtime)
     version, change, layer = facets(written, "version", "lifecycleStateChange", "storage")
@@ -233,3 +234,25 @@ def test_a_task_needs_nothing_of_openlineage(tmp_path: Path, airflow_home: Path)
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-2:] == ["committed", "absent"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "status", "rows"),
+    [
+        (Write(source=files("/in")), "committed", 10),
+        (Upsert(source=table("/in"), keys=("id",)), "committed", 4),
+        (Upsert(source=table("/in"), keys=("id",)), "already_done", None),
+        (Write(source=query("SELECT * FROM v WHERE id > 1", v=files("/in"))), "committed", None),
+        (Write(source=files(["/in/a", "/in/b"])), "committed", None),
+        (Delete(predicate=None, keys={"column": "id", "source": table("/in")}), "committed", None),
+    ],
+)
+def test_rows_that_were_read_are_counted_where_all_of_one_input_were(
+    operation: Operation, status: str, rows: int | None
+) -> None:
+    from airflow_txlog.lineage.facets import lineage_of
+
+    metrics = {"numOutputRows": 10} if isinstance(operation, Write) else {"numOutputRows": 12, "numSourceRows": 4}
+    result = JobResult(status=status, operation="any", table_uri="/t", version=7, metrics=metrics)
+    counts = [found.inputFacets.get("inputStatistics") for found in lineage_of(operation, "/t", result).inputs]
+    assert {None if count is None else count.rowCount for count in counts} == {rows}
