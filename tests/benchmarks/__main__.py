@@ -33,9 +33,9 @@ CASES = (
     "append",
     "append-query",
     "append-partitioned",
-    "delete-masking",
-    "update-masking",
-    "merge-masking",
+    "delete-vectors",
+    "update-vectors",
+    "merge-vectors",
     "append-large",
     "delete-large",
     "merge-large",
@@ -63,7 +63,7 @@ CASES = (
     "s3-merge",
 )
 # Run where they are asked for, each alone or all as "heavy": they take minutes.
-HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-masking", "heavy-update-all", "heavy-merge")
+HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-vectors", "heavy-update-all", "heavy-merge")
 HEAVY = "heavy"
 # Ours alone, on tables of growing size; run where it is asked for.
 GROWTH = "growth"
@@ -171,9 +171,9 @@ class Bench:
             "delete": lambda: self.copying("delete"),
             "update": lambda: self.copying("update"),
             "merge": lambda: self.copying("merge"),
-            "delete-masking": lambda: self.masking("delete"),
-            "update-masking": lambda: self.masking("update"),
-            "merge-masking": lambda: self.masking("merge"),
+            "delete-vectors": lambda: self.masking("delete"),
+            "update-vectors": lambda: self.masking("update"),
+            "merge-vectors": lambda: self.masking("merge"),
             "delete-large": lambda: self.copying("delete", partitioned=True),
             "merge-large": lambda: self.copying("merge", partitioned=True),
             "merge-partition": self.merge_partition,
@@ -206,7 +206,7 @@ class Bench:
     def masking(self, kind: str) -> list[Line]:
         from tests.benchmarks.delta_spark_cases import masking_sides
 
-        case, events = f"{kind}-masking", self._events()
+        case, events = f"{kind}-vectors", self._events()
         sides = masking_sides(kind, events, self.folder / case, self.spark, self.delta_spark)
         return self._measure(case, sides, equal_tables(getattr(events, f"rows_after_{kind}")))
 

@@ -87,7 +87,7 @@ def masking_sides(
     if child is not None:
         statement = STATEMENTS[kind]
         one = DeltaSparkSide(events=events, folder=folder / "delta-spark", child=child, statement=statement)
-        masking = replace(one, name="delta-spark, masking", folder=folder / "delta-spark-masking", masking=True)
+        masking = replace(one, name="delta-spark, vectors", folder=folder / "delta-spark-vectors", masking=True)
         sides += [one, masking]
     return sides
 

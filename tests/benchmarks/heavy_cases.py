@@ -136,7 +136,7 @@ def _changed(rows: pa.Table, events: Events) -> pa.Table:
 CASES = {
     "heavy-delete-all": HeavyCase(sides=_deletes(EVERY_ROW), expected=_none),
     "heavy-delete-half": HeavyCase(sides=_deletes(HALF), expected=_without_half),
-    "heavy-delete-half-masking": HeavyCase(sides=_deletes(HALF, masking=True), expected=_without_half),
+    "heavy-delete-half-vectors": HeavyCase(sides=_deletes(HALF, masking=True), expected=_without_half),
     "heavy-update-all": HeavyCase(sides=_updates(EVERY_ROW), expected=_changed),
     "heavy-merge": HeavyCase(sides=_merges, expected=_merged, events=MatchingEvents),
 }
