@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_txlog import limits
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema import features
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import UnsupportedFeature
+from airflow_txlog.get_provider_info import get_provider_info
 from tests.helpers.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -134,6 +136,53 @@ def test_the_dag_of_the_readme_forgets_a_user(tmp_path: Path, airflow_database: 
     table = Table.open(str(lake / "users"))
     assert sorted(table.to_arrow()["user_id"].to_pylist()) == [41, 43]
     assert table.history(1)[0]["operation"] == "DELETE"
+
+
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.long("two real DAG runs, one of them with a Spark of its own")
+def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor(
+    tmp_path: Path, airflow_database: Path
+) -> None:
+    """The page as it stands, its file included; only the folders of the files and of the table are others."""
+    from airflow_txlog.engine import Table
+
+    page = (ROOT / "docs" / "first-table.md").read_text()
+    (name,) = re.findall(r"^`/in/(.*)`:$", page, re.MULTILINE)
+    (rows,) = re.findall(r"^```csv\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_text(rows)
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    for number, block in enumerate(dag_blocks(ROOT / "docs" / "first-table.md")):
+        moved = block.replace('"/in/', f'"{tmp_path}/in/').replace('"/lake/', f'"{tmp_path}/lake/')
+        (dags / f"page_{number}.py").write_text(moved)
+    shutil.copy(airflow_database, tmp_path / "airflow.db")
+    commands = [line.split()[1:] for line in page.splitlines() if line.startswith("airflow dags test ")]
+    assert len(commands) == 2
+    for command in commands:
+        printed = run_airflow(tmp_path, dags, *command)
+    (returned,) = re.findall(r"`sales` returns `(.*)`", page)
+    assert returned in printed
+    table = Table.open(str(tmp_path / "lake" / "orders"))
+    assert (table.to_arrow().num_rows, table.snapshot().partition_columns) == (3, ["day"])
+
+
+# The variables by which processes of ours find each other.
+INTERNAL = {"TXLOG_CONNECT", "TXLOG_CREDENTIALS_FOLDER", "TXLOG_CREDENTIALS_TOKEN", "TXLOG_CREDENTIALS_URL"}
+
+
+def test_the_settings_page_has_every_option_field_and_variable() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    listed = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)]
+    described = get_provider_info()
+    options, fields = described["config"]["txlog"]["options"], described["connection-types"][0]["conn-fields"]
+    modules = [path.read_text() for path in (ROOT / "airflow_txlog").rglob("*.py")]
+    variables = {name for text in modules for name in re.findall(r'"(TXLOG_[A-Z_]+)"', text)} - INTERNAL
+    assert sorted(name for row in listed for name in row) == sorted([*options, *fields, *variables])
+    for limit in vars(limits).values():
+        if isinstance(limit, limits.Limit):
+            assert f"| `{limit.setting}` | {limit.default} (" in page
 
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
