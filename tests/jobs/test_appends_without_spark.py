@@ -22,7 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import plain_files
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
-from tests.helpers import azure, gcs, s3
+from tests.helpers import azure, gcs, layouts, s3
 from tests.helpers.jobs import KEY, application, by_id, committed, error_of, files_on_disk, ids, random_rows, rows
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
@@ -105,6 +105,17 @@ def test_it_leaves_the_table_that_spark_leaves(
     alone(tmp_path / "ours", tmp_path / "in")
     for _ in range(2):
         committed(run_job(spec_of(tmp_path / "theirs", tmp_path / "in"), spark))
+    assert left(tmp_path / "ours") == left(tmp_path / "theirs")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", layouts.ALIKE)
+def test_it_leaves_the_table_that_spark_leaves_of_layouts_of_other_writers(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    layouts.write_layout(spark, tmp_path / "in" / "a.parquet", *layouts.ALIKE[name])
+    alone(tmp_path / "ours", tmp_path / "in")
+    committed(run_job(spec_of(tmp_path / "theirs", tmp_path / "in"), spark))
     assert left(tmp_path / "ours") == left(tmp_path / "theirs")
 
 
@@ -398,6 +409,15 @@ def test_a_disk_or_settings_that_are_spark_s_own_are_left_to_it(
     (tmp_path / "spark-defaults.conf").touch()
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert "settings of its own" in needs(spec)
+
+
+@pytest.mark.parametrize("name", ["datetimeRebaseModeInRead", "int96RebaseModeInRead", "int96TimestampConversion"])
+def test_a_setting_that_changes_old_times_is_left_to_spark(tmp_path: Path, name: str) -> None:
+    _plain(tmp_path / "in")
+    value = "true" if name == "int96TimestampConversion" else "LEGACY"
+    assert "option" in needs(
+        spec_of(tmp_path / "t", tmp_path / "in", {"spark_conf": {f"spark.sql.parquet.{name}": value}})
+    )
 
 
 def test_a_folder_of_very_many_names_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,15 @@ def _list(array: pa.Array, wanted: pa.ListType, column: str, source: ValueSource
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise ColumnMismatch(column, kind, wanted, "it is no list")
-    if not pa.types.is_list(kind):
+    if pa.types.is_fixed_size_list(kind) and array.null_count:
+        # Values lie under a null too, and offsets alone would give them to the list before it.
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        ends = pc.cumulative_sum(lengths).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+        valid = pa.concat_arrays([array.is_valid(), pa.array([True])])
+        offsets = pc.if_else(valid, offsets, pa.scalar(None, pa.int32()))
+        array = pa.ListArray.from_arrays(offsets, array.flatten())
+    elif not pa.types.is_list(kind):
         array = array.cast(pa.list_(kind.value_field))
     values = convert_array(array.values, wanted.value_type, f"{column}.element", source)
     return pa.ListArray.from_arrays(_offsets(array), values, type=wanted)

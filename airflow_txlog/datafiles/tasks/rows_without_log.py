@@ -16,7 +16,7 @@ import pyarrow.orc
 
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.calendars import FIRST_SAFE_DAY
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
+from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import find_name
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask, task_numbers, use_one_thread, without_values
@@ -111,7 +111,20 @@ class ParquetSourceTask(ScanTask):
             found = find_name(batch.schema.names, field.name)
             if found is not None and _takes_instant_for_wall(batch.schema.field(found).type, field.type):
                 raise ColumnMismatch(field.name, batch.schema.field(found).type, field.type, "an instant has a zone")
+            if found is not None:
+                _check_decimals(field, batch.column(found))
         return super()._output(planned, batch, numbers, chosen, keep)
+
+
+def _check_decimals(field: pa.Field, column: pa.Array) -> None:
+    """Raises ColumnMismatch for a value of more digits than its type has: Arrow reads it, and would write it cut."""
+    for leaf in leaves(column):
+        if not pa.types.is_decimal128(leaf.type):
+            continue
+        bounds = pc.min_max(leaf.cast(pa.decimal256(76, leaf.type.scale)))
+        for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
+            if bound is not None and len(bound.as_tuple().digits) > leaf.type.precision:
+                raise ColumnMismatch(field.name, leaf.type, field.type, "a value has more digits")
 
 
 def _takes_instant_for_wall(found: pa.DataType, wanted: pa.DataType) -> bool:

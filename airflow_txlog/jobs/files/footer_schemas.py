@@ -1,12 +1,13 @@
 """The columns of a Parquet or ORC file with the types that Spark gives them, from its footer, without asking Spark.
 
-Spark's own files say their types; those of others are taken from the file's. The invariant: a type that Spark reads in
-another way than Arrow, or not at all, is refused by name.
+Spark's own files state their types; those of others are taken from the file's. The invariant: a type that Spark reads
+in another way than Arrow, or not at all, is refused by name.
 Source: Spark, ParquetToSparkSchemaConverter and OrcUtils.toCatalystSchema.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -56,8 +57,12 @@ _SIMPLE_NAMES = {
     Primitive.INTEGER: "int",
     Primitive.LONG: "bigint",
 }
-# What Arrow shows as plain bytes or another number, and Spark as something else or not at all.
-_OTHER_LOGICAL_TYPES = frozenset({"ENUM", "BSON", "UUID", "INTERVAL", "FLOAT16", "TIME", "VARIANT", "GEOMETRY"})
+# Of any other, known or to come, Arrow may show plain bytes or a number, and Spark something else or nothing.
+_FIELD = re.compile(
+    r"(?P<indent> *)(?P<repetition>required|optional|repeated) (?:(?P<group>group)|\w+(?:\(\d+\))?) field_id=-?\d+ .*?"
+    r"(?: \((?P<kind>\w+).*\))?(?: \{|;)"
+)
+_KNOWN_LOGICAL_TYPES = frozenset({"NONE", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP", "JSON"})
 
 
 class NotSpark(Exception):
@@ -87,15 +92,80 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
 
 def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
     """The columns of an open Parquet file. Raises NotSpark."""
-    written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
-    if written is not None:
-        return _written_by_spark(written)
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
-        if leaf.logical_type.type in _OTHER_LOGICAL_TYPES:
-            raise NotSpark(f"column {leaf.path!r} of the type {leaf.logical_type.type}")
+        kind = leaf.logical_type.type
+        if kind not in _KNOWN_LOGICAL_TYPES:
+            raise NotSpark(f"column {leaf.path!r} of the type {kind}")
+        # Spark reads the longer ones, and Arrow does not; of a small one in bytes of any length, the other way about.
+        is_small = leaf.physical_type == "BYTE_ARRAY" and leaf.precision <= 18
+        if kind == "DECIMAL" and (is_small or leaf.length > 16):
+            raise NotSpark(f"column {leaf.path!r}, a decimal as {leaf.physical_type}")
+    _check_groups(str(parquet.schema))
     int96 = calendar_of(parquet).int96_columns
-    return _struct(_column(field, is_int96=field.name in int96, is_orc=False) for field in parquet.schema_arrow)
+    # By a leaf's path alone, column `a.b` may be a member of column `a`.
+    if int96 and any("." in name for name in parquet.schema_arrow.names):
+        raise NotSpark("INT96 beside a column with a dot in its name")
+    written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
+    if written is None:
+        return _struct(_column(field, is_int96=field.name in int96, is_orc=False) for field in parquet.schema_arrow)
+    stated = _written_by_spark(written)
+    held = _struct(StructField(field.name, _type(field, is_orc=False)) for field in parquet.schema_arrow)
+    for field in stated:
+        other = held.find(field.name)
+        if other is not None and not _is_held(field.type, other.type, has_int96=other.name in int96):
+            raise NotSpark(f"column {field.name!r} in another type than the one that Spark noted for it")
+    return stated
+
+
+def _check_groups(text: str) -> None:
+    """Raises NotSpark for groups that Spark and Arrow take for other types.
+
+    Arrow shows what groups are annotated with in the text of a schema alone: a line a field, two spaces a level.
+    Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
+    """
+    above: list[tuple[str, bool, list[bool]]] = []
+    for line in text.splitlines():
+        found = _FIELD.fullmatch(line)
+        if found is None:
+            continue
+        depth, is_repeated = len(found["indent"]) // 2, found["repetition"] == "repeated"
+        _check_closed(above[depth:], above)
+        del above[depth:]
+        if above:
+            above[-1][2].append(is_repeated)
+        kind = (found["kind"] or "") if found["group"] else ""
+        if kind not in ("", "List", "Map"):
+            raise NotSpark(f"a group of the type {kind}")
+        above.append((kind, is_repeated, []))
+    _check_closed(above, above)
+
+
+def _check_closed(closed: list[tuple[str, bool, list[bool]]], above: list[tuple[str, bool, list[bool]]]) -> None:
+    first = len(above) - len(closed)
+    for number, (_, is_repeated, members) in enumerate(closed, first):
+        around = above[number - 1][0] if number else ""
+        if around == "List" and is_repeated and members == [True]:
+            raise NotSpark("a list whose elements are lists or maps without a group of their own")
+        if around == "Map" and is_repeated and members != [False, False]:
+            raise NotSpark("a map whose entries are no key and value")
+
+
+def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
+    """Whether a file holds what Spark's schema states, or less: its columns may be those of a later writer, who copied
+    the schema from a file of Spark's. What the file lacks is null to Spark and to Arrow.
+    """
+    if isinstance(stated, StructType) and isinstance(held, StructType):
+        pairs = ((field.type, held.find(field.name)) for field in stated)
+        return all(other is None or _is_held(kind, other.type, has_int96=has_int96) for kind, other in pairs)
+    if isinstance(stated, ArrayType) and isinstance(held, ArrayType):
+        return _is_held(stated.element, held.element, has_int96=has_int96)
+    if isinstance(stated, MapType) and isinstance(held, MapType):
+        is_key_held = _is_held(stated.key, held.key, has_int96=has_int96)
+        return is_key_held and _is_held(stated.value, held.value, has_int96=has_int96)
+    # INT96 is an instant to Spark; Arrow shows it as a time without a zone.
+    is_int96 = has_int96 and stated is Primitive.TIMESTAMP and held is Primitive.TIMESTAMP_NTZ
+    return is_int96 or stated == held
 
 
 def _written_by_spark(text: bytes) -> StructType:

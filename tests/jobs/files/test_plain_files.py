@@ -17,13 +17,15 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.plain_files import plain_files
+from airflow_txlog.jobs.files.plain_files import plain_files, plain_source
 from airflow_txlog.jobs.files.scan import over_bins
 from airflow_txlog.jobs.run import begin_job, run_job
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN
+from tests.helpers import layouts
 from tests.helpers.jobs import random_rows, spark_bag
 from tests.helpers.specs import job_spec
 from tests.jobs.files.test_own_readers import ROWS
@@ -86,6 +88,46 @@ def test_the_rows_are_those_that_spark_reads(context: JobContext, tmp_path: Path
     )
     context.spark.sql(written).write.parquet(str(tmp_path / "spark"))
     assert check_alike(context, tmp_path / "spark") == 1
+
+
+@pytest.mark.parametrize("name", layouts.ALIKE)
+def test_layouts_of_other_writers_are_read_as_spark_reads_them(context: JobContext, tmp_path: Path, name: str) -> None:
+    columns, rows = layouts.ALIKE[name]
+    layouts.write_layout(context.spark, tmp_path / "in" / "a.parquet", columns, rows)
+    assert check_alike(context, tmp_path / "in") == len(rows)
+
+
+@pytest.mark.parametrize("name", layouts.SPARK_ALONE)
+def test_layouts_that_spark_reads_in_its_own_way_are_left_to_it(context: JobContext, tmp_path: Path, name: str) -> None:
+    layouts.write_layout(context.spark, tmp_path / "in" / "a.parquet", layouts.SPARK_ALONE[name], [])
+    view = FileView(format="parquet", path=str(tmp_path / "in"))
+    with pytest.raises(NeedsSpark, match="not certain"):
+        plain_source(context, view, "source")
+    if name != "a map of keys alone":
+        assert both(context, tmp_path / "in")[1] is None
+
+
+def test_nulls_in_a_list_of_fixed_size_are_none_of_its_neighbour_s(context: JobContext, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.parquet", pa.table({"c": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2))}))
+    assert check_alike(context, tmp_path / "in") == 3
+
+
+def test_a_schema_that_spark_noted_for_another_file_is_no_schema_of_this_one(
+    context: JobContext, tmp_path: Path
+) -> None:
+    context.spark.sql("SELECT 'ab' AS c").write.parquet(str(tmp_path / "noted"))
+    [noted] = (tmp_path / "noted").glob("*.parquet")
+    rows = pa.table({"c": pa.array([b"ab"], pa.binary(2))})
+    put(tmp_path / "in" / "a.parquet", rows.replace_schema_metadata(pq.read_schema(noted).metadata))
+    assert both(context, tmp_path / "in")[1] is None
+
+
+def test_a_decimal_of_more_digits_than_its_type_is_refused(context: JobContext, tmp_path: Path) -> None:
+    layouts.write_layout(
+        context.spark, tmp_path / "in" / "a.parquet", "optional int32 c (DECIMAL(5,2));", [{"c": 12345678}]
+    )
+    with pytest.raises(InvalidInput, match="more digits"):
+        write(context.spark, tmp_path / "new", tmp_path / "in")
 
 
 def test_paths_options_and_a_schema_name_the_same_rows(context: JobContext, tmp_path: Path) -> None:
