@@ -6,7 +6,9 @@ The invariant: a job has one id, which stands in the name of everything it stage
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -257,6 +259,14 @@ class JobContext(LogContext):
         what a killed job leaves behind. No log names anything in it.
         """
         return self.work_folder or folder_named(self.job_id)
+
+    @functools.cached_property
+    def input_key(self) -> bytes:
+        """What the keys of a DELETE are encrypted with in the inputs folder: 32 bytes.
+
+        A retry, which is to read them, has the same; without saved work no other process has it.
+        """
+        return secrets.token_bytes(32) if self.seal is None else bytes.fromhex(self.seal.sign("encryption", b""))
 
     def view_name(self) -> str:
         """A name for a temporary view that is not in use; dropped by `drop_views`."""

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.application import forget_saved_work
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.errors import JobError
+from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import KEY, application, committed, error_of, rows, run
-from tests.helpers.rows import make_table
+from tests.helpers.racing import killed_before_commit
+from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.engine import Table
+
+
+PERSON = "mary.canary@home.example"
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +108,63 @@ def test_what_a_job_saves_is_for_its_user_alone_and_goes_when_the_task_has_faile
     assert not folder.exists()
     # A task that was cleared begins anew.
     committed(run(spark, operation, table, application=who, **arguments))
+
+
+# Ends itself where everything is staged and nothing is committed.
+_KILLED = """
+import os, signal, sys
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.jobs.run import run_job
+from tests.helpers.racing import before_commit
+with before_commit(lambda tx: os.kill(os.getpid(), signal.SIGKILL)):
+    run_job(JobSpec.from_json(sys.stdin.read()), None)
+"""
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["with saved work", "without"])
+@pytest.mark.parametrize("source", ["values", "files"])
+def test_a_killed_delete_leaves_no_key_in_the_clear(tmp_path: Path, source: str, key: str | None) -> None:
+    """No callback deletes what it has saved: the dag processor's copy of the task does not know the job."""
+    table = make_table(tmp_path / "t", pa.table({"email": ["a", PERSON, "z"]}))
+    pq.write_table(pa.table({"email": [PERSON]}), tmp_path / "in.parquet")
+    files = {"source": {"format": "parquet", "path": str(tmp_path / "in.parquet")}, "source_column": None}
+    keys = {"column": "email", **({"values": [PERSON]} if source == "values" else files)}
+    spec = job_spec(
+        operation="delete",
+        table_uri=table.uri,
+        arguments={"predicate": None, "keys": keys},
+        application=None if key is None else application(),
+        saved_work_key=key,
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED], input=spec.to_json(with_key=True), text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    left = left_in(tmp_path / "t")
+    assert [path.name for path in left if path.name.startswith("part-")], "the keys were written down"
+    assert [path.name for path in left if PERSON.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("most_keys", [0, 10_000], ids=["joined by Spark", "sent along"])
+def test_a_retry_reads_the_keys_that_a_killed_try_has_encrypted(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_keys: int
+) -> None:
+    monkeypatch.setattr(by_keys, "MOST_KEYS", most_keys)
+    table, who = make_table(tmp_path / "t", pa.table({"email": ["a", PERSON, "z"]})), application()
+    given = {"keys": {"column": "email", "source": {"sql": f"SELECT '{PERSON}' AS email"}}, "predicate": None}
+    with killed_before_commit():
+        run(spark, "delete", table, application=who, **given)
+    left = left_in(tmp_path / "t")
+    assert [path.name for path in left if PERSON.encode() in path.read_bytes()] == []
+    # What has come since is looked at with the keys that were saved.
+    append(table, pa.table({"email": [PERSON]}))
+    lines: list[str] = []
+    result = committed(run(spark, "delete", table, application=who, **given, log=lines.append))
+    assert any("resuming an earlier try" in line for line in lines)
+    assert result.metrics["numDeletedRows"] == 2
+
+
+def left_in(root: Path) -> list[Path]:
+    """The files that jobs have left beside the table's data."""
+    return [path for folder in root.glob(f"{PRIVATE_PREFIX}*") for path in folder.iterdir()]

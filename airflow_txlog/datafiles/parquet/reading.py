@@ -9,6 +9,7 @@ believed. Source: soundness A7, A8, A19.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +38,15 @@ _ENCRYPTED_FOOTER = b"PARE"
 class DataFile:
     """A data file as its add action describes it; None where the action does not say.
 
-    `path` is what `store` calls it: relative to its root, or the absolute URI that a shallow clone names.
+    `path` is what `store` calls it: relative to its root, or the absolute URI that a shallow clone names. `key`: of a
+    file that a job has encrypted for itself.
     """
 
     store: Store
     path: str
     size_bytes: int | None = None
     num_records: int | None = None
+    key: bytes | None = dataclasses.field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -75,15 +78,23 @@ def open_data_file(
             raise _corrupt(file, f"its add action says {file.size_bytes} bytes, and it has {size_bytes}")
         if size_bytes >= 4:
             source.seek(size_bytes - 4)
-            if source.read(4) == _ENCRYPTED_FOOTER:
+            is_encrypted = source.read(4) == _ENCRYPTED_FOOTER
+            if is_encrypted and file.key is None:
                 raise _encrypted(file)
+            # Arrow would read such a file all the same.
+            if file.key is not None and not is_encrypted:
+                raise _corrupt(file, "it is not encrypted")
             source.seek(0)
         # A pre-buffer holds the wanted columns of a whole row group, and reads neighbouring ones in one request. On a
         # local disk the pages are read as they are needed.
         options = {**_OPTIONS, "pre_buffer": file.store.is_remote}
+        if file.key is not None:
+            options |= _decrypting(file.key)
         with _reading(file):
             parquet = pq.ParquetFile(source, **options)
-            check_footer(source, parquet)
+            if file.key is None:
+                # An encrypted footer is authenticated: a process that has the key wrote it.
+                check_footer(source, parquet)
             names = [] if dictionaries is None else dictionaries(parquet)
             if names:
                 parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **options)
@@ -176,6 +187,13 @@ def _names_in_file(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
     return [names[index] for index in found if index is not None]
 
 
+def _decrypting(key: bytes) -> dict[str, Any]:
+    # Not every Arrow is built with encryption, and only a job's own files need it.
+    from airflow_txlog.datafiles.parquet.encryption import reading_options  # noqa: PLC0415
+
+    return reading_options(key)
+
+
 @contextlib.contextmanager
 def _reading(file: DataFile) -> Iterator[None]:
     """Turns what pyarrow raises on bad bytes into our errors."""
@@ -186,7 +204,7 @@ def _reading(file: DataFile) -> Iterator[None]:
             raise _missing(file) from error  # an object store opens a file by reading of it
         if not is_about_bytes(error):
             raise
-        if "crypt" in str(error).lower():
+        if file.key is None and "crypt" in str(error).lower():
             raise _encrypted(file) from error
         raise _corrupt(file, f"it cannot be read as Parquet: {error}") from error
 

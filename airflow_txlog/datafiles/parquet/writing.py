@@ -8,6 +8,7 @@ left out of the file. The invariant: every row that came in is in exactly one st
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ class Layout:
     `must_check`: the table has rules that a new row can break, so new rows come with what `violations` looks at.
     `target_bytes`: the size at which a task begins another file; a file is larger by one row group at the most.
     `parquet`: codec and pages of the files. `is_change`: for files of change rows, as `for_changes` makes it.
-    `with_digests`: staged files come with the digest of their bytes.
+    `with_digests`: staged files come with the digest of their bytes. `key`: what files are encrypted with.
     """
 
     store: StoreReference
@@ -76,6 +77,7 @@ class Layout:
     parquet: ParquetFormat = DEFAULT_FORMAT
     is_change: bool = False
     with_digests: bool = False
+    key: bytes | None = dataclasses.field(default=None, repr=False)
 
     def for_changes(self) -> Layout:
         """The same for change rows: with their type as the last column, in `_change_data`, without statistics.
@@ -202,13 +204,22 @@ class PartitionedWriter:
                 self.store,
                 path,
                 self._file_schema,
-                options=self._layout.parquet.options(),
+                options=self._options(),
                 statistics=self._layout.statistics_for(self._file_schema),
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,
                 with_digest=self._layout.with_digests,
             )
         return self._writers[key]
+
+    def _options(self) -> dict[str, Any]:
+        options, key = self._layout.parquet.options(), self._layout.key
+        if key is None:
+            return options
+        # Not every Arrow is built with encryption, and only a job's own files need it.
+        from airflow_txlog.datafiles.parquet.encryption import writing_options  # noqa: PLC0415
+
+        return {**options, **writing_options(key, self._file_schema)}
 
     def _relieve(self) -> None:
         """Write out the largest partitions until the rest fits, and close files above the number of handles."""

@@ -7,8 +7,9 @@ wrong with a table, and no engine could repair one.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,10 +35,13 @@ _WHOLE_ORC_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedTask(ScanTask):
-    """A scan of the files that this job has written its source's rows to."""
+    """A scan of the files that this job has written its source's rows to, encrypted where there is a `key`."""
+
+    key: bytes | None = dataclasses.field(default=None, repr=False)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file. Raises JobError, retryable, for one that is not what the job has written."""
+        planned = replace(planned, file=replace(planned.file, key=self.key))
         try:
             yield from super().rows_of(planned)
         except CorruptDataFile as error:

@@ -1,12 +1,14 @@
 """Files of the job's inputs folder: rows that were evaluated once, written down with a number each, and read back.
 
-The invariant: they are read by the same task wherever it runs, so that a file that is not what the job has written is
-found out.
+Keys of a DELETE are encrypted: a process that is killed deletes nothing, and they may name the persons that the table
+is to forget. Rows of other sources are not, as the data files that they become are not. The invariant: they are read by
+the same task wherever it runs, so that a file that is not what the job has written is found out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -38,25 +40,28 @@ def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
 
 
 def write_input(context: JobContext, rows: pa.Table, what: str) -> tuple[StagedFile, ...]:
-    """Files with rows that this process has, numbered from 0 in their order; none where there is no row."""
+    """Files with keys that this process has, numbered from 0 in their order; none where there is no key."""
     if not rows.num_rows:
         return ()
     schema = rows.schema.append(pa.field(ROW_ID_COLUMN, pa.int64()))
     one_part = rows.append_column(PART_COLUMN, pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     (batch,) = one_part.combine_chunks().to_batches()
-    task = WriteTask(layout=input_layout(context, schema), numbers_rows=True)
+    layout = replace(input_layout(context, schema), key=context.input_key)
+    task = WriteTask(layout=layout, numbers_rows=True)
     return tuple(staged_here(context, task, batch, what))
 
 
-def read_input(context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, what: str) -> pa.Table:
+def read_input(
+    context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, what: str, key: bytes | None = None
+) -> pa.Table:
     """The rows of these files, with these columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
-    _, task = input_scan(context, files, schema.append(pa.field(ROW_ID_COLUMN, pa.int64())))
+    _, task = input_scan(context, files, schema.append(pa.field(ROW_ID_COLUMN, pa.int64())), key)
     return run_here([(task, bin_number(number)) for number in range(len(task.bins))], task.output_schema, what)
 
 
 def input_scan(
-    context: JobContext, files: Sequence[StagedFile], schema: pa.Schema
+    context: JobContext, files: Sequence[StagedFile], schema: pa.Schema, key: bytes | None = None
 ) -> tuple[FilePlan, MaterializedTask]:
-    """What reads these files, and its plan."""
+    """What reads these files, which were encrypted with the key, and its plan."""
     plan = plan_of(context.store, schema, [file.store_path for file in files], [file.size_bytes for file in files])
-    return plan, MaterializedTask(bins=bins_for(context, plan), schema=schema)
+    return plan, MaterializedTask(bins=bins_for(context, plan), schema=schema, key=key)

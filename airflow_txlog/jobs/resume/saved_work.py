@@ -43,7 +43,7 @@ from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.wording import plural
 
-_FORMAT = 5
+_FORMAT = 6
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"

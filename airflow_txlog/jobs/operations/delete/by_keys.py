@@ -1,9 +1,10 @@
 """DELETE by keys: the rows of the subjects that a list, a file, a table or a query names.
 
 The keys are evaluated once, brought to the exact type of their column (`key_values`) and materialized like a merge's
-source: a subject who is added to the list while the job runs is in all of it or in none of it. What is found is, for
-each row, which key it has; so which keys matched nothing follows from the matches in all live files. The invariant: a
-row goes exactly where its column equals a key by value, and every key is accounted for. Source: soundness A2, B7.
+source, but encrypted: a subject who is added to the list while the job runs is in all of it or in none of it. What is
+found is, for each row, which key it has; so which keys matched nothing follows from the matches in all live files. The
+invariant: a row goes exactly where its column equals a key by value, and every key is accounted for. Source: soundness
+A2, B7.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
 
     def _read(self, files: Sequence[StagedFile], columns: StructType) -> pa.Table:
         schema = pa.schema([pa.field(KEY, arrow_type(columns.fields[0].type))])
-        return read_input(self._context, files, schema, "read the keys that were written down")
+        context = self._context
+        return read_input(context, files, schema, "read the keys that were written down", context.input_key)
 
     def _given(self, snapshot: Snapshot) -> tuple[pa.ChunkedArray | list[Any], bool]:
         """The keys as they came, and whether they were read of the target."""
@@ -235,7 +237,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
         row_filter = row_filter_of(prepared.read, {name})
         scan_columns(context, plan, frozenset({name}), row_filter).createOrReplaceTempView(target_view)
-        scan_frame(context, *input_scan(context, source.files, source.rows.schema)).createOrReplaceTempView(source_view)
+        scan = input_scan(context, source.files, source.rows.schema, context.input_key)
+        scan_frame(context, *scan).createOrReplaceTempView(source_view)
         hint = join_hint(hashed_bytes(source.num_rows, 2) + source.rows.nbytes, "s")
         query = (
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "

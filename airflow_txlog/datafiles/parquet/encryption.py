@@ -1,0 +1,58 @@
+"""Parquet files that hold what may not lie in a folder in the clear, and that only the holder of a key can read.
+
+They are encrypted as Parquet says (modular encryption, AES-GCM): Arrow does that wherever it reads Parquet, so that an
+executor needs no other library. Arrow draws keys of its own for each file, and keeps them in the footer, wrapped by a
+client for which it expects a server of keys; here the client has the only key itself. The invariant: no two files share
+an AES key, and no two of these keys are wrapped by the same bytes.
+Source: Parquet format, "Parquet Modular Encryption"; NIST SP 800-38D.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet.encryption as pe
+
+_NAME = "key"
+_NONCE_BYTES = 32
+
+
+class _KeptKey(pe.KmsClient):  # type: ignore[misc]
+    """Wraps keys of at most 32 bytes by the HMAC of a random text under the only key."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self._key = bytes.fromhex(config.custom_kms_conf[_NAME])
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
+        """The text that stands in the footer. Called by Arrow."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return (nonce + self._combined(nonce, key_bytes)).hex()
+
+    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
+        """What was wrapped. Called by Arrow, which finds out another key, or a changed text, by the tag of AES-GCM."""
+        wrapped = bytes.fromhex(wrapped_key)
+        return self._combined(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:])
+
+    def _combined(self, nonce: bytes, data: bytes) -> bytes:
+        pad = hmac.new(self._key, nonce, hashlib.sha256).digest()
+        return bytes(one ^ other for one, other in zip(data, pad, strict=False))
+
+
+def writing_options(key: bytes, schema: pa.Schema) -> dict[str, Any]:
+    """Options of `ParquetWriter` for one file with these columns, none of them nested."""
+    wanted = pe.EncryptionConfiguration(footer_key=_NAME, column_keys={_NAME: schema.names})
+    return {"encryption_properties": pe.CryptoFactory(_KeptKey).file_encryption_properties(_connection(key), wanted)}
+
+
+def reading_options(key: bytes) -> dict[str, Any]:
+    """Options of `ParquetFile` for one file that was written with this key."""
+    return {"decryption_properties": pe.CryptoFactory(_KeptKey).file_decryption_properties(_connection(key))}
+
+
+def _connection(key: bytes) -> Any:
+    return pe.KmsConnectionConfig(custom_kms_conf={_NAME: key.hex()})
