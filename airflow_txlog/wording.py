@@ -13,9 +13,6 @@ from typing import Any
 from airflow_txlog.contract import JobResult
 from airflow_txlog.records import REPLACED, row_counts
 
-_STATUS = {"committed": "", "nothing_to_do": "nothing to do", "already_done": "already done by an earlier try"}
-
-
 APPLICATION = "Spark application "
 """How the line begins that says where a job runs on a cluster."""
 
@@ -36,42 +33,39 @@ def tasks_done(name: str, total: int, done: int, failed: int) -> str:
     return f"{name}: {done} of {total} tasks done{again}"
 
 
-def job_lines(result: JobResult) -> list[str]:
-    """What a job did, in a line, and the time of each step in another: the last lines of the job's own log."""
+def summary_lines(result: JobResult, seconds: float) -> list[str]:
+    """The outcome in one line, the time of each step in another, and the metrics that a commit carries, without zeros.
+
+    Logged once for each result, by the process that reads it last: the task, or a job that no task waits for.
+    `seconds`: how long it took, as that process saw it.
+    """
     if result.error is not None:
         return [f"{result.operation} failed: {result.error['type']}: {result.error['message']}"]
-    files, parts = result.files, []
-    if "considered" in files:
-        parts.append(f"{plural(files['considered'], 'file')} considered")
-        parts += [f"{files[name]} {name}" for name in ("pruned", "rewritten") if name in files]
-        if "deletion_vectors" in files:
-            parts.append(plural(files["deletion_vectors"], "deletion vector"))
     rows = row_counts(result.operation, result.metrics)
-    parts += [f"{plural(count, 'row')} {became}" for became, count in rows.items() if count]
-    version = "" if result.version is None else f" -> version {result.version}"
-    head = "; ".join(filter(None, [_STATUS[result.status], ", ".join(parts)])) or "done"
-    lines = [f"{result.operation}: {head}{version} in {result.seconds:.1f} s"]
+    parts = [
+        _outcome(result),
+        ", ".join(_file_counts(result.files)),
+        ", ".join(f"{plural(count, 'row')} {became}" for became, count in rows.items() if count),
+        f"planned {result.attempts} times because of other commits" if result.attempts > 1 else "",
+        "nothing was done again" if result.status == "already_done" else "",
+        f"{seconds:.1f} s",
+    ]
+    lines = [f"{result.operation} {result.table_uri}: {'; '.join(filter(None, parts))}"]
     if result.steps:
         lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))
+    metrics = ", ".join(f"{name} {count}" for name, count in result.metrics.items() if count)
+    if metrics and result.status == "committed":
+        lines.append(f"metrics: {metrics}")
     return lines
 
 
-def task_lines(result: JobResult) -> list[str]:
-    """The outcome in one line of the task's log, and the metrics that its commit carries in another.
-
-    What the job did on the way (files considered and pruned, time per step) is in the job's own lines.
-    """
-    parts = [_outcome(result)]
-    parts += [f"{count} files {name}" for name, count in result.files.items() if count and name != "pruned"]
-    rows = rows_changed(result)
-    if rows is not None:
-        parts.append(f"{rows} rows")
-    if result.attempts > 1:
-        parts.append(f"planned {result.attempts} times because of other commits")
-    lines = [f"{result.operation} {result.table_uri}: {'; '.join(parts)}"]
-    if result.metrics:
-        lines.append("metrics: " + ", ".join(f"{name} {count}" for name, count in result.metrics.items()))
-    return lines
+def _file_counts(files: Mapping[str, int]) -> list[str]:
+    """`3 files considered`, `1 rewritten`, `1 deletion vector`; without what there was none of."""
+    counts = {name: count for name, count in files.items() if count}
+    vectors = counts.pop("deletion_vectors", 0)
+    # The noun stands with the first.
+    named = [f"{count if at else plural(count, 'file')} {name}" for at, (name, count) in enumerate(counts.items())]
+    return [*named, plural(vectors, "deletion vector")] if vectors else named
 
 
 def _outcome(result: JobResult) -> str:
@@ -80,7 +74,7 @@ def _outcome(result: JobResult) -> str:
         return f"{before} -> version {result.version}"
     if result.status == "already_done":
         where = f"at version {result.version}" if result.version is not None else f"by version {result.at_or_before}"
-        return f"done already {where}, by an earlier try of this task or under the same key; nothing was done again"
+        return f"done already {where}, by an earlier try of this task or under the same key"
     return f"nothing to do at version {result.version if result.version is not None else result.read_version}"
 
 

@@ -28,7 +28,7 @@ from airflow_txlog.records import (
 )
 from airflow_txlog.records.fields import Sees, TableText
 from airflow_txlog.records.reading import kinds_of
-from airflow_txlog.wording import job_lines, rows_changed, task_lines
+from airflow_txlog.wording import rows_changed, summary_lines
 from tests.helpers.jobs import rows
 from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
@@ -58,8 +58,7 @@ def test_every_operation_has_one_job_and_one_operator() -> None:
 def test_what_is_said_after_a_commit_knows_every_operation(operation: str) -> None:
     metrics = {"numDeletedRows": 2, "numOutputRows": 3, "anything": 4}
     result = JobResult(status="committed", operation=operation, table_uri="/t", version=1, metrics=metrics)
-    assert job_lines(result)[0].startswith(f"{operation}: ")
-    assert task_lines(result)
+    assert summary_lines(result, 0.0)[0].startswith(f"{operation} /t: new table -> version 1")
     rows_changed(result)
 
 
@@ -196,6 +195,6 @@ def test_an_operation_is_its_record_its_job_and_its_operator(stamp_is_known: typ
     assert texts_of(spec.operation) == {"now()": Sees.TABLE}
     result = run_job(spec, None)
     assert (result.status, result.operation) == ("committed", "stamp"), result.error
-    assert job_lines(result)[0].startswith("stamp: 3 rows stamped -> version 1")
+    assert "-> version 1; 3 rows stamped; " in summary_lines(result, 0.0)[0]
     with pytest.raises(InvalidJobSpec, match=r"arguments\.text is missing; stamp needs it"):
         job_spec(operation="stamp", table_uri="/t")

@@ -29,6 +29,7 @@ from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.own_process import spare_memory
+from airflow_txlog.wording import summary_lines
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -73,7 +74,17 @@ def begin() -> Callable[[str], None]:
 def run_in_session(
     spec: JobSpec, session: str, say: Callable[[str], None], begun: Callable[[Any], None] = lambda spark: None
 ) -> JobResult:
-    """The result of the job, which is put at `spec.result_uri` where there is one. `begun` gets the session first."""
+    """The result of the job, which is put at `spec.result_uri` where there is one, for a task that then logs it.
+    Without one it is logged here. `begun` gets the session first.
+    """
+    result = _run_in_session(spec, session, say, begun)
+    if spec.result_uri is None:
+        for line in summary_lines(result, result.seconds):
+            say(line)
+    return result
+
+
+def _run_in_session(spec: JobSpec, session: str, say: Callable[[str], None], begun: Callable[[Any], None]) -> JobResult:
     started: list[Any] = []
 
     def start() -> Any:
@@ -99,8 +110,6 @@ def run_in_session(
             table_uri=spec.table_uri,
             error=not_started(error).to_dict(),
         )
-        assert result.error is not None
-        say(f"{spec.operation.name} failed: {result.error['type']}: {result.error['message']}")
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return result

@@ -29,7 +29,6 @@ from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import scheme_of
 from airflow_txlog.storage import Access
-from airflow_txlog.wording import job_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +51,7 @@ def run_job(
     made in it and dropped. Without it a job that may spare Spark is tried without, and where it needs Spark, `start`
     gives the session; without that too, the result is an error with the fact `needs_spark`, and nothing was staged.
     `is_spark_here`: that session reads this machine's disk, so that a path means the same without it. `log` gets lines
-    for people.
+    for people on what the job does; the result is summed up by the process that reads it (`wording.summary_lines`).
 
     Never raises for what goes wrong in the job: the result's `error` says it. Raises only when the result cannot be put
     where it belongs.
@@ -64,11 +63,8 @@ def run_job(
         result = _run(spec, spark, start, is_spark_here, say, contexts)
     except Exception as error:
         result = _failed(spec, contexts[-1] if contexts else None, error, say)
-    # The result first: what was committed must reach the operator, whatever becomes of a line for people.
     if spec.result_uri is not None:
         write_document(spec.result_uri, result.to_json())
-    for line in job_lines(result):
-        say(line)
     return result
 
 
@@ -87,9 +83,15 @@ def _run(
         return _job_of(spec)(contexts[-1])
     check_meaning(spec.spark_conf, spec.time_zone)
     check_reachable(table.uri)
+    said: list[str] = []
     if spark is None:
+
+        def noted(line: str) -> None:
+            said.append(line)
+            say(line)
+
         try:
-            return _run_without(spec, table, is_spark_here, say, contexts)
+            return _run_without(spec, table, is_spark_here, noted, contexts)
         except NeedsSpark as needed:
             if start is None:
                 raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
@@ -99,7 +101,8 @@ def _run(
         except Exception as error:
             raise not_started(error) from error
     with job_settings(spark, spec.time_zone, spec.spark_conf):
-        job = begin_job(spec, spark, table, say)
+        # With Spark the job begins anew, and would say the same of what it found before it needed it.
+        job = begin_job(spec, spark, table, lambda line: None if line in said else say(line))
         contexts.append(job)
         return _run_rows(job)
 

@@ -31,7 +31,7 @@ from airflow_txlog.runners import (
     not_deferrable,
     run_unless_done,
 )
-from airflow_txlog.wording import task_lines, xcom_of
+from airflow_txlog.wording import summary_lines, xcom_of
 
 try:
     from airflow.sdk.exceptions import TaskDeferralTimeout
@@ -194,7 +194,7 @@ class TxlogOperator(RenderedOperator):
             self._running = None
         self.last_result = result
         seconds = time.perf_counter() - started_s
-        for line in task_lines(result):
+        for line in summary_lines(result, seconds):
             self.log.info("%s", line)
         fill_asset_events(
             self, context, result, without_change=self.emit_without_change, by_partition=self.emit_partitions

@@ -53,7 +53,6 @@ def run_unless_done(runner: Runner, spec: JobSpec, *, log: Log) -> JobResult:
         with contextlib.suppress(Exception):
             done = result_of_done(spec)
             if done is not None:
-                log("the table's log shows that an earlier try has done this work: nothing is started")
                 return done
     return runner.run(spec, log=log)
 

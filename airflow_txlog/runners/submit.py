@@ -71,6 +71,8 @@ class SubmitRunner:
             is_started = is_started or line.startswith(APPLICATION)
             log(line)
 
+        # The connection's other options may hold a secret.
+        log(f"starting Spark: {self._cluster.command[0]} --master {self._cluster.master}")
         with settings_file(spec, settings) as (path, files):
             child = ChildProcessRunner(
                 # The file stands in for spark-defaults.conf unless that is asked for too.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
-from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.operators.delete import DeltaDeleteOperator
@@ -32,7 +32,7 @@ from airflow_txlog.operators.upsert import DeltaUpsertOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
-from airflow_txlog.wording import task_lines, xcom_of
+from airflow_txlog.wording import summary_lines, xcom_of
 from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow
@@ -366,9 +366,10 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         attempts=2,
         details={"large": "x" * 1000},
     )
-    assert task_lines(result) == [
-        "merge /lake/users: version 2 -> version 3; 365 files considered; 12 files rewritten; 812 rows; "
-        "planned 2 times because of other commits",
+    assert summary_lines(result, 1.9) == [
+        "merge /lake/users: version 2 -> version 3; 365 files considered, 353 pruned, 12 rewritten; 800 rows updated, "
+        "12 rows inserted; planned 2 times because of other commits; 1.9 s",
+        "steps: find 0.5 s, rewrite 1.2 s",
         "metrics: numTargetRowsUpdated 800, numTargetRowsInserted 12",
     ]
     xcom = xcom_of(result, 1.9)
@@ -384,10 +385,15 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         ({"status": "nothing_to_do", "read_version": 4}, "nothing to do at version 4"),
         ({"status": "already_done", "version": 4}, "done already at version 4"),
         ({"status": "already_done", "at_or_before": 9}, "done already by version 9"),
+        (
+            {"status": "committed", "version": 1, "read_version": 0, "files": {"added": 1, "deletion_vectors": 1}},
+            "version 0 -> version 1; 1 file added, 1 deletion vector; 0.0 s",
+        ),
+        ({"status": "failed", "error": JobError("no room").to_dict()}, "delete failed: JobError: no room"),
     ],
 )
 def test_every_outcome_has_its_words(fields: dict[str, Any], told: str) -> None:
-    assert told in task_lines(JobResult(operation="delete", table_uri="/t", **fields))[0]
+    assert told in summary_lines(JobResult(operation="delete", table_uri="/t", **fields), 0.0)[0]
 
 
 def test_an_operator_can_be_mapped() -> None:

@@ -125,7 +125,7 @@ def test_a_right_history_has_no_problem_and_its_figures(history: History) -> Non
     for kind in ("write", "delete rows", "update rows", "merge"):
         history.do("job-0", kind)
     history.write("job-0", {"conflict": "attempt 1 lost"})
-    history.write("job-0", {"log": "resuming an earlier try: 1 files looked at"})
+    history.write("job-0", {"log": "resuming an earlier try: 1 file looked at"})
     history.do("writer-0", "update")
     piece = history.begin("job-0", "optimize")
     history.done("job-0", piece, history.optimize())

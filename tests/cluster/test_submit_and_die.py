@@ -22,14 +22,22 @@ from tools.standalone_cluster import StandaloneCluster
 pytestmark = [pytest.mark.spark, pytest.mark.long("two applications on a cluster for each moment")]
 
 WORKER = """
-import sys
+import sys, threading, time
 from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Table
 from airflow_txlog.runners.cluster import SparkSubmit
 from airflow_txlog.runners.submit import SubmitRunner
 
 spec = JobSpec.from_json(open(sys.argv[1]).read())
 command = ("spark-submit", "--master", sys.argv[2])
 print("began", flush=True)
+
+def watch():
+    while Table.open(spec.table_uri).latest_version() < 2:
+        time.sleep(0.02)
+    print("committed", flush=True)
+
+threading.Thread(target=watch, daemon=True).start()
 runner = SubmitRunner(SparkSubmit(master=sys.argv[2], command=command))
 runner.run(spec, log=lambda line: print(line, flush=True))
 print("ended", flush=True)
@@ -37,7 +45,7 @@ print("ended", flush=True)
 # What the worker has said when it is killed.
 MOMENTS = (
     *(pytest.param(moment, marks=by_hand("another moment")) for moment in ("began", "Spark application", " to scan")),
-    *("staged", pytest.param("-> version", marks=by_hand("another moment"))),
+    *("staged", pytest.param("committed", marks=by_hand("another moment"))),
 )
 
 

@@ -240,7 +240,7 @@ def test_a_try_that_ended_without_spark_is_resumed_with_its_keys(
             run_job(spec, None)
     lines: list[str] = []
     committed(run_job(spec, None, log=lines.append))
-    assert any(line.startswith("resuming an earlier try: 1 files looked at, 1 pieces staged") for line in lines)
+    assert any(line.startswith("resuming an earlier try: 1 file looked at, 1 piece staged") for line in lines)
     assert ids(table) == [k for k in range(10) if k != 3]
 
 

@@ -35,6 +35,7 @@ from airflow_txlog.jobs.resume.commit import Change, commit_change
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
 from airflow_txlog.jobs.resume.saved_work import SavedWork
+from airflow_txlog.wording import plural
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -159,7 +160,7 @@ class _Attempts:
             is_committed = self._commit(tx, change)
         version = None if tx.outcome is None else tx.outcome.version
         if tx.outcome is not None and tx.outcome.rebased_over:
-            context.log(f"rebased over {len(tx.outcome.rebased_over)} commits that do not conflict")
+            context.log(f"rebased over {plural(len(tx.outcome.rebased_over), 'commit')} without a conflict")
         return context.result(
             is_committed=is_committed,
             version=version if is_committed else tx.read_version,

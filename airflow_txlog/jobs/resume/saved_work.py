@@ -133,7 +133,8 @@ class SavedWork:
             self.is_published = True
             self._saved.append(path)
             self._context.log(
-                f"resuming an earlier try: {len(memory.scans)} files looked at, {len(memory.segments)} pieces staged"
+                f"resuming an earlier try: {plural(len(memory.scans), 'file')} looked at, "
+                f"{plural(len(memory.segments), 'piece')} staged"
             )
             return memory
         return Memory()

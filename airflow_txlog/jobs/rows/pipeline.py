@@ -95,7 +95,7 @@ class RowAttempts(Generic[P]):
         known = {number: memory.recall(file) for number, file in enumerate(files)}
         unknown = [number for number, rows in known.items() if rows is None]
         if len(unknown) < len(files):
-            context.log(f"{len(files) - len(unknown)} files remembered, {len(unknown)} to look at")
+            context.log(f"{plural(len(files) - len(unknown), 'file')} remembered, {len(unknown)} to look at")
         looked = self._operation.find(prepared, plan.take(unknown)).by_file(unknown) if unknown else {}
         for number, rows in looked.items():
             memory.remember(files[number], rows)

@@ -295,6 +295,6 @@ def _summary(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, ve
     new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
     rows = sum(file.num_records for file in staged)
     kept = len(memory.segments) - new
-    again = f"; {kept} pieces of earlier attempts kept" if kept else ""
+    again = f"; {plural(kept, 'piece')} of earlier attempts kept" if kept else ""
     added = f"; {plural(len(vectors.adds), 'file')} with a new deletion vector" if vectors.adds else ""
-    return f"staged {len(staged)} files with {rows} rows{added}{again}"
+    return f"staged {plural(len(staged), 'file')} with {plural(rows, 'row')}{added}{again}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,8 @@ _APART_S = 60.0
 # A server that is stopped, and not dead, accepts a connection and never answers.
 OPEN_S = "TXLOG_CONNECT_OPEN_S"
 _OPEN_S = 30.0
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -74,7 +77,9 @@ def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession
     check_one_version()
     target = ConnectTarget.of_environment()
     url = checked_url(target.url)
-    place = urlparse(f"http{url[2:]}").netloc
+    # What stands before the host, or after it, may be a secret.
+    place = urlparse(f"http{url[2:]}").netloc.rpartition("@")[2].partition(";")[0]
+    log.info("connecting to Spark: sc://%s", place)
     try:
         spark = _within(float(os.environ.get(OPEN_S) or _OPEN_S), lambda: _opened(url, target))
     except TxlogError:

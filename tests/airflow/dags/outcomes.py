@@ -43,6 +43,12 @@ with DAG("death_after_the_commit", schedule=None, default_args=DEFAULTS):
         retry_policy=TxlogRetryPolicy(otherwise="default"),
     )
 
+with DAG("nothing_to_do", schedule=None, default_args=DEFAULTS):
+    DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate="user_id = 1000")
+
+with DAG("a_spark_of_its_own", schedule=None):
+    DeltaDeleteOperator(task_id="forget", table_uri=TABLE, predicate="user_id = 42 AND hash(user_id) != 0")
+
 with DAG("wait_and_forget", schedule=None, default_args=DEFAULTS):
     wait = TableVersionSensor(task_id="wait", table_uri=TABLE, newer_than="None", mode="reschedule", poke_interval=1)
     wait >> DeltaDeleteOperator(task_id="forget", **FORGET)

@@ -57,10 +57,12 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SubmitRunner:
 def notes_of(runner: SubmitRunner, tmp_path: Path, users: Table, **given: Any) -> dict[str, Any]:
     """How a job was submitted; its settings as a mapping."""
     spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": f"'{CANARY}' = 'x'"}, **given)
+    lines: list[str] = []
     with pytest.raises(
         SparkUnavailable, match=r"spark-submit ended before the delete job began \(exit code 1\)"
     ) as found:
-        runner.run(spec, log=print)
+        runner.run(spec, log=lines.append)
+    assert lines[0] == "starting Spark: spark-submit --master yarn"
     assert "Could not reserve enough space" in str(found.value)
     assert CANARY not in str(found.value)
     assert not found.value.retryable

@@ -13,7 +13,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import RESULT_BYTES
-from airflow_txlog.wording import job_lines
+from airflow_txlog.wording import summary_lines
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
@@ -50,7 +50,7 @@ def test_truncate_removes_every_row_and_no_file_is_read(tmp_path: Path) -> None:
     assert live_files(table) == set()
     (entry, *_) = table.history(1)
     assert (entry["operation"], entry["operationMetrics"]["numRemovedFiles"]) == ("TRUNCATE", "3")
-    assert "25 rows deleted" in job_lines(result)[0]
+    assert "25 rows deleted" in summary_lines(result, 0.0)[0]
 
 
 @pytest.mark.parametrize(("width", "named"), [(3, 3), (5000, 0)])

@@ -50,8 +50,8 @@ def test_a_disk_that_is_full_at_the_commit_fails_at_once_and_keeps_the_work_of_a
     assert decision.action.value == "default"
     lines: list[str] = []
     committed(run(spark, "merge", table, application=identity, log=lines.append, **MERGE))
-    assert any(line.startswith("resuming an earlier try: 1 files looked at") for line in lines)
-    assert "1 files remembered, 0 to look at" in lines
+    assert any(line.startswith("resuming an earlier try: 1 file looked at") for line in lines)
+    assert "1 file remembered, 0 to look at" in lines
     assert ids(table) == list(range(10))
     assert list((tmp_path / "t").glob("txlog-inputs-*")) == []
 

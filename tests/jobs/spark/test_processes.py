@@ -82,6 +82,15 @@ def test_upkeep_runs_without_java(tmp_path: Path) -> None:
     assert result.version == 1
 
 
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_job_prints_its_result_where_it_is_put_nowhere(tmp_path: Path, has_reader: bool) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    result_uri = str(tmp_path / "result.json") if has_reader else None
+    spec = job_spec(operation="checkpoint", table_uri=table.uri, result_uri=result_uri)
+    output = finish(start(tmp_path, spec))
+    assert output.count(f"checkpoint {table.uri}: version 1 -> version 1; ") == (0 if has_reader else 1), output
+
+
 def test_a_job_dies_when_its_standard_input_ends(tmp_path: Path) -> None:
     """As it does when its parent is killed: wherever it is, here where it waits for its spec."""
     os.mkfifo(tmp_path / "spec.json")

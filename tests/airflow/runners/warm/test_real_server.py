@@ -278,8 +278,9 @@ def test_a_job_on_the_warm_spark_has_no_jvm_of_its_own_and_its_secrets_are_in_no
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, threading, time
 from airflow_txlog.contract import read_spec
+from airflow_txlog.engine import Table
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.runners.cluster import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
@@ -294,7 +295,14 @@ def die_at(line):
     if moment in line:
         os.kill(os.getpid(), signal.SIGKILL)
 
+def watch():
+    while Table.open(spec.table_uri).latest_version() < 4:
+        time.sleep(0.02)
+    die_at("committed")
+
+threading.Thread(target=watch, daemon=True).start()
 runner.run(spec, log=die_at)
+die_at("committed")
 """
 
 
@@ -304,7 +312,7 @@ runner.run(spec, log=die_at)
     "moment",
     [
         *(pytest.param(each, marks=by_hand("another moment")) for each in ("delete file:", PLANNED, "to delete in")),
-        *("staged", pytest.param("version 4", marks=by_hand("another moment"))),
+        *("staged", pytest.param("committed", marks=by_hand("another moment"))),
     ],
 )
 def test_work_whose_worker_was_killed_is_done_once_and_nothing_of_it_runs_on(
@@ -462,11 +470,13 @@ def test_what_a_server_would_ignore_is_refused_by_name(tmp_path: Path, server: C
 @pytest.mark.long(LONG)
 def test_a_wrong_token_and_a_dead_server_are_errors_soon(tmp_path: Path, server: Callable[[], Server]) -> None:
     spec, began_s = delete(numbers(tmp_path / "t"), 7), time.monotonic()
+    lines: list[str] = []
     wrong = ConnectServer(url=f"sc://localhost:{server().port}/;token=canary")
     with pytest.raises(SparkUnavailable, match="refused the token") as caught:
-        ConnectRunner(wrong).run(spec, log=print)
+        ConnectRunner(wrong).run(spec, log=lines.append)
     assert not caught.value.retryable
-    assert "canary" not in str(caught.value)
+    assert "canary" not in "\n".join([str(caught.value), *lines])
+    assert f"connecting to Spark: sc://localhost:{server().port}" in lines
     with pytest.raises(SparkUnavailable, match="does not answer"):
         ConnectRunner(ConnectServer(url="sc://localhost:1")).run(spec, log=print)
     assert time.monotonic() - began_s < SOON_S
