@@ -101,7 +101,7 @@ def test_a_person_is_in_no_log_database_xcom_or_commit(
     out, err = capfd.readouterr()
     xcoms = [ti.xcom_pull(task_ids=ti.task_id) for ti in dag_run.get_task_instances()]
     said = "\n".join(dag.get_task("named").runner.run.__globals__["SAID"])
-    assert '"numDeletedRows":2' in said
+    assert '"numDeletedRows": 2' in said
     assert "InvalidInput" in said
     texts = {"said": said, "stdout": out, "stderr": err, "log": caplog.text, "xcom": json.dumps(xcoms, default=str)}
     assert [name for name, text in texts.items() if PERSON in text] == []
