@@ -175,7 +175,7 @@ def test_a_retry_by_airflow_goes_on_from_saved_work_and_the_key_is_shown_nowhere
     shown = log_text() + output.out + output.err
     # Of the two files that the first try copied one is another now: the copy of the other is what is committed.
     assert "resuming an earlier try: 2 files looked at" in shown
-    assert "1 files remembered, 1 to look at" in shown
+    assert "1 file remembered, 1 to look at" in shown
     before = {path.name for path in (copy / "table").glob("part-*")}
     live = {file.rsplit("/")[-1] for file in table.snapshot().files()["path"].to_pylist()}
     assert len(before & live) == 1

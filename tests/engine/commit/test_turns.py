@@ -201,7 +201,8 @@ def test_who_has_waited_finds_that_the_table_was_made_again(store: FarStore) -> 
 
     def replace() -> None:
         store.delete(commit_name(0))
-        Table.create(store, SCHEMA)
+        # Of another size: two tables may be made in one millisecond.
+        Table.create(store, SCHEMA, properties={"delta.checkpointInterval": "1000"})
 
     tx = meanwhile(store, replace).begin()
     tx.add(path="b", partition_values={}, size=1)

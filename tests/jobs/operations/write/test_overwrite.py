@@ -211,7 +211,7 @@ def test_replace_where_scans_again_only_what_landed_and_stages_its_rows_once(
     # Two copies and the new row in the first attempt, the copy of the file that landed in the second.
     assert [line.split(";")[0] for line in log.lines if line.startswith("staged")] == [
         "staged 3 files with 19 rows",
-        "staged 1 files with 9 rows",
+        "staged 1 file with 9 rows",
     ]
     assert files_on_disk(table) >= live_files(table)
     assert result.metrics["numDeletedRows"] == 3
