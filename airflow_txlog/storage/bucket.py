@@ -212,21 +212,28 @@ class Connection:
 
     def run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
         """What a request returns that is made on the client's event loop; for any thread but that loop's own."""
-        loop = self.filesystem().loop
-        return asyncio.run_coroutine_threadsafe(_within_limit(request, *arguments), loop).result()
+        return self._on_loop(_within_limit(request, *arguments))
 
     def run_all(self, requests: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> Sequence[Any]:
         """What each request returns or raises. They are under way at the same time, and handed over together: that
         takes half the CPU time of a thread for each."""
 
         async def together() -> list[Any]:
-            return await asyncio.gather(*(request() for request in requests), return_exceptions=True)
+            return await asyncio.gather(*map(_within_limit, requests), return_exceptions=True)
 
         try:
-            answers: list[Any] = self.run(together)
+            answers: list[Any] = self._on_loop(together())
         except Exception as error:
             return [error] * len(requests)
         return answers
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            loop = self.filesystem().loop
+        except BaseException:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:
         """An error of a request, with what mends it: whose credentials they were, the right it needs, the server."""

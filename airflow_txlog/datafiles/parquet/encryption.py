@@ -35,7 +35,10 @@ class _KeptKey(pe.KmsClient):  # type: ignore[misc]
 
     def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
         """What was wrapped. Called by Arrow, which finds out another key, or a changed text, by the tag of AES-GCM."""
-        wrapped = bytes.fromhex(wrapped_key)
+        try:
+            wrapped = bytes.fromhex(wrapped_key)
+        except ValueError:
+            raise pa.ArrowInvalid("the key in the footer is damaged") from None
         return self._combined(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:])
 
     def _combined(self, nonce: bytes, data: bytes) -> bytes:

@@ -337,11 +337,12 @@ def put_commit(
             if isinstance(error, OutsideTable | CredentialsUnavailable | NothingSent) and is_refused:
                 raise  # before anything was made
             failure = error
-            if tries == 1:
-                log.warning("%s: the put of %s was not answered; it is read back", attempt.table, path)
             # One put that was not answered may land later, whatever the next one returns.
             is_refused = is_refused and _is_refusal(error)
-        outcome, found = _read_back(once, path, data)
+            if tries == 1 and not is_refused:
+                log.warning("%s: the put of %s was not answered; it is read back", attempt.table, path)
+        # What was refused is not repeated here, so that the store's own patience is for reading it back.
+        outcome, found = _read_back(store if failure is not None and is_refused else once, path, data)
         if outcome is _Put.OURS:
             return None
         if outcome is _Put.ANOTHERS:

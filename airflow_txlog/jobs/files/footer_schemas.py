@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
+from airflow_txlog.datafiles.parquet.physical import may_be_inside
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading_source
 from airflow_txlog.engine.table.schema.schema import parse_schema
@@ -58,11 +60,9 @@ _SIMPLE_NAMES = {
     Primitive.LONG: "bigint",
 }
 # Of any other, known or to come, Arrow may show plain bytes or a number, and Spark something else or nothing.
-_FIELD = re.compile(
-    r"(?P<indent> *)(?P<repetition>required|optional|repeated) (?:(?P<group>group)|\w+(?:\(\d+\))?) field_id=-?\d+ .*?"
-    r"(?: \((?P<kind>\w+).*\))?(?: \{|;)"
-)
 _KNOWN_LOGICAL_TYPES = frozenset({"NONE", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP", "JSON"})
+# A line of the text of a schema: two spaces a level, and behind the name what a group is annotated with.
+_LINE = re.compile(r"( *)(required|optional|repeated) (group )?.*?field_id=-?\d+ (.*)(?: \{|;)")
 
 
 class NotSpark(Exception):
@@ -101,53 +101,83 @@ def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
         is_small = leaf.physical_type == "BYTE_ARRAY" and leaf.precision <= 18
         if kind == "DECIMAL" and (is_small or leaf.length > 16):
             raise NotSpark(f"column {leaf.path!r}, a decimal as {leaf.physical_type}")
-    _check_groups(str(parquet.schema))
+    _check_groups(parquet.schema)
     int96 = calendar_of(parquet).int96_columns
-    # By a leaf's path alone, column `a.b` may be a member of column `a`.
-    if int96 and any("." in name for name in parquet.schema_arrow.names):
-        raise NotSpark("INT96 beside a column with a dot in its name")
+    # By a leaf's path alone, `a.b` may be the member of column `a` or a column of that name.
+    for index in range(parquet.metadata.num_columns):
+        leaf = parquet.schema.column(index)
+        if leaf.physical_type != "INT96":
+            continue
+        if sum(may_be_inside(leaf.path, name) for name in parquet.schema_arrow.names) > 1:
+            raise NotSpark(f"column {leaf.path!r} of INT96, whose name is that of another column's member")
     written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
     if written is None:
         return _struct(_column(field, is_int96=field.name in int96, is_orc=False) for field in parquet.schema_arrow)
     stated = _written_by_spark(written)
     held = _struct(StructField(field.name, _type(field, is_orc=False)) for field in parquet.schema_arrow)
-    for field in stated:
-        other = held.find(field.name)
-        if other is not None and not _is_held(field.type, other.type, has_int96=other.name in int96):
-            raise NotSpark(f"column {field.name!r} in another type than the one that Spark noted for it")
+    for each in stated:
+        other = held.find(each.name)
+        if other is not None and not _is_held(each.type, other.type, has_int96=other.name in int96):
+            raise NotSpark(f"column {each.name!r} in another type than the one that Spark noted for it")
     return stated
 
 
-def _check_groups(text: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A field of a schema: its path with a dot behind it, its annotation, and whether each of its members repeats."""
+
+    path: str
+    kind: str
+    is_repeated: bool
+    members: list[bool] = field(default_factory=list)
+
+
+def _check_groups(schema: pq.ParquetSchema) -> None:
     """Raises NotSpark for groups that Spark and Arrow take for other types.
 
-    Arrow shows what groups are annotated with in the text of a schema alone: a line a field, two spaces a level.
+    Arrow shows what groups are annotated with in the text of a schema alone, where a name may look like an annotation:
+    the paths of the leaves, which come in the same order, say which it is.
     Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
     """
-    above: list[tuple[str, bool, list[bool]]] = []
-    for line in text.splitlines():
-        found = _FIELD.fullmatch(line)
-        if found is None:
+    leaves = iter([schema.column(index).path for index in range(len(schema))])
+    leaf = next(leaves, None)
+    above: list[_Node] = []
+    for line in str(schema).split("\n")[1:]:
+        if line.strip() in ("", "}"):
             continue
-        depth, is_repeated = len(found["indent"]) // 2, found["repetition"] == "repeated"
-        _check_closed(above[depth:], above)
-        del above[depth:]
-        if above:
-            above[-1][2].append(is_repeated)
-        kind = (found["kind"] or "") if found["group"] else ""
+        found = _LINE.fullmatch(line)
+        if found is None or leaf is None:
+            raise NotSpark("a column whose name breaks a line")
+        depth, is_repeated, named = len(found[1]) // 2, found[2] == "repeated", found[4]
+        _close(above, depth)
+        if not above:
+            above.append(_Node("", "", is_repeated))
+            continue
+        above[-1].members.append(is_repeated)
+        if not found[3]:
+            above.append(_Node("", "", is_repeated))
+            leaf = next(leaves, None)
+            continue
+        name, kind = named, ""
+        if not leaf.startswith(f"{above[-1].path}{name}."):
+            name, _, note = named.rpartition(" (")
+            kind = note.rstrip(")")
+        if not leaf.startswith(f"{above[-1].path}{name}."):
+            raise NotSpark("a column whose name is not that of its values")
         if kind not in ("", "List", "Map"):
             raise NotSpark(f"a group of the type {kind}")
-        above.append((kind, is_repeated, []))
-    _check_closed(above, above)
+        above.append(_Node(f"{above[-1].path}{name}.", kind, is_repeated))
+    _close(above, 0)
 
 
-def _check_closed(closed: list[tuple[str, bool, list[bool]]], above: list[tuple[str, bool, list[bool]]]) -> None:
-    first = len(above) - len(closed)
-    for number, (_, is_repeated, members) in enumerate(closed, first):
-        around = above[number - 1][0] if number else ""
-        if around == "List" and is_repeated and members == [True]:
+def _close(above: list[_Node], depth: int) -> None:
+    """Leave the fields from this depth on, each of whose members are known now. Raises NotSpark."""
+    while len(above) > depth:
+        node = above.pop()
+        around = above[-1].kind if above else ""
+        if around == "List" and node.is_repeated and node.members == [True]:
             raise NotSpark("a list whose elements are lists or maps without a group of their own")
-        if around == "Map" and is_repeated and members != [False, False]:
+        if around == "Map" and node.is_repeated and node.members != [False, False]:
             raise NotSpark("a map whose entries are no key and value")
 
 

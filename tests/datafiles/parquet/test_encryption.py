@@ -38,6 +38,10 @@ def test_an_encrypted_file_is_read_with_its_key_alone(tmp_path: Path) -> None:
         read(replace(file, key=None))
     with pytest.raises(CorruptDataFile):
         read(replace(file, key=KEY[::-1]))
+    wrapped = data.index(b'"wrappedKEK":"') if b'"wrappedKEK":"' in data else data.index(b'"wrappedDEK":"')
+    place.write_bytes(data[: wrapped + 14] + b"zz" + data[wrapped + 16 :])
+    with pytest.raises(CorruptDataFile):
+        read(file)
     # Another writer's file in its place, which Arrow would read.
     pq.write_table(pa.table({"id": [1], "who": ["canary"]}), place)
     with pytest.raises(CorruptDataFile, match="not encrypted"):

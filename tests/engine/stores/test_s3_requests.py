@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.errors import CommitStateUnknown
 from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage.bucket import NotAnswered
 from airflow_txlog.storage.objects import ObjectStore
 from airflow_txlog.storage.s3 import S3Bucket
 from tests.helpers import s3
@@ -107,6 +109,30 @@ def test_a_server_that_is_gone_from_a_put_on_is_waited_for_within_one_deadline(m
         tx.commit("WRITE")
     deadline_s = CommitPolicy().unknown_deadline_s
     assert deadline_s - 1 < clock.waited_s < deadline_s + 5
+
+
+def test_a_put_that_is_refused_is_a_refusal_also_where_the_read_that_bears_it_out_is_not_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table.create(s3.new_folder(), SCHEMA, storage_options=s3.options())
+    get_all, is_busy = S3Bucket.get_all, True
+
+    def refuse(*arguments: Any, **more: Any) -> None:
+        raise OSError(errno.EREMOTEIO, "put_object failed (400)")
+
+    def busy_once(bucket: S3Bucket, keys: Sequence[str], check: Any) -> Sequence[Any]:
+        nonlocal is_busy
+        was_busy, is_busy = is_busy, False
+        return [NotAnswered(errno.EAGAIN, "busy")] if was_busy else get_all(bucket, keys, check)
+
+    tx = table.begin()
+    tx.add(path="x", size=1)
+    monkeypatch.setattr("airflow_txlog.storage.objects.check_conditions", lambda *arguments: None)
+    monkeypatch.setattr(S3Bucket, "put", refuse)
+    monkeypatch.setattr(S3Bucket, "get_all", busy_once)
+    with pytest.raises(OSError, match="put_object failed"):
+        tx.commit("WRITE")
+    assert not is_busy
 
 
 @pytest.mark.parametrize(("kept_bytes", "reads"), [(1_000_000, {}), (1, {"GET commit": 4})])
