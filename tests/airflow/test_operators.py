@@ -1,4 +1,4 @@
-"""The operators as a DAG author meets them: what is templated, what is refused, what is told."""
+"""The operators as a DAG author meets them: what is templated, what is refused, what it says."""
 
 from __future__ import annotations
 
@@ -379,7 +379,7 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"status": "committed", "version": 0}, "new table -> version 0"),
         ({"status": "nothing_to_do", "read_version": 4}, "nothing to do at version 4"),
@@ -392,8 +392,8 @@ def test_a_result_is_told_in_lines_and_as_a_small_dict() -> None:
         ({"status": "failed", "error": JobError("no room").to_dict()}, "delete failed: JobError: no room"),
     ],
 )
-def test_every_outcome_has_its_words(fields: dict[str, Any], told: str) -> None:
-    assert told in summary_lines(JobResult(operation="delete", table_uri="/t", **fields), 0.0)[0]
+def test_every_outcome_has_its_words(fields: dict[str, Any], expected: str) -> None:
+    assert expected in summary_lines(JobResult(operation="delete", table_uri="/t", **fields), 0.0)[0]
 
 
 def test_an_operator_can_be_mapped() -> None:

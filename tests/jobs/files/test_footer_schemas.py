@@ -1,4 +1,4 @@
-"""Names in a footer that look like something else: ordinary files are read, and what cannot be told apart is not."""
+"""Names in a footer that look like something else: ordinary files are read, and what is ambiguous is not."""
 
 from __future__ import annotations
 
