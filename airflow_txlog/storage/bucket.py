@@ -215,8 +215,8 @@ class Connection:
         return self._on_loop(_within_limit(request, *arguments))
 
     def run_all(self, requests: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> Sequence[Any]:
-        """What each request returns or raises. They are under way at the same time, and handed over together: that
-        takes half the CPU time of a thread for each."""
+        """What each request returns or raises. They are under way at the same time, and handed over together: a
+        thread for each takes more CPU time."""
 
         async def together() -> list[Any]:
             return await asyncio.gather(*map(_within_limit, requests), return_exceptions=True)

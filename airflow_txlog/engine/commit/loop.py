@@ -341,7 +341,7 @@ def put_commit(
             is_refused = is_refused and _is_refusal(error)
             if tries == 1 and not is_refused:
                 log.warning("%s: the put of %s was not answered; it is read back", attempt.table, path)
-        # What was refused is not repeated here, so that the store's own patience is for reading it back.
+        # A put that was refused is not made again: reading it back may take the store's own deadline.
         outcome, found = _read_back(store if failure is not None and is_refused else once, path, data)
         if outcome is _Put.OURS:
             return None
