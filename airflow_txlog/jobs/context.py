@@ -200,9 +200,14 @@ class JobContext(LogContext):
     @property
     def spark(self) -> SparkSession:
         """Raises NeedsSpark in a job that is tried without."""
-        if self.session is None:
-            raise NeedsSpark("a step of the job is a query")
+        self.ask_spark("a step of the job is a query")
+        assert self.session is not None
         return self.session
+
+    def ask_spark(self, why: str) -> None:
+        """Raises NeedsSpark in a job that is tried without: `why` is what only Spark can answer."""
+        if self.session is None:
+            raise NeedsSpark(why)
 
     @property
     def is_ansi(self) -> bool:

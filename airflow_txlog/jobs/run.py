@@ -118,8 +118,8 @@ def _run_without(spec: JobSpec, table: Table, is_spark_here: bool, say: Log, con
     contexts.append(job)
     result = _run_rows(job)
     say(
-        f"without Spark: nothing to evaluate was SQL, and at most {job.bytes_planned} bytes were read at once, of "
-        f"{job.bytes_allowed} that {SMALL_JOB.setting} allows"
+        f"without Spark: all that the job evaluates is plain, and at most {job.bytes_planned} bytes were read at once, "
+        f"of {job.bytes_allowed} that {SMALL_JOB.setting} allows"
     )
     return result
 
@@ -150,7 +150,7 @@ def begin_job(spec: JobSpec, spark: SparkSession | None, table: Table, log: Log)
     The session must be in the job's time zone; None for a job that is tried without. Raises InvalidJobSpec for a
     parameter with a name of ours.
     """
-    current_time = CurrentTime(spark)
+    current_time = CurrentTime(spark, spec.time_zone)
     return JobContext(
         spec=spec,
         session=spark,

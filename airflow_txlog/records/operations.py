@@ -97,7 +97,7 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
 
     @property
     def may_spare_spark(self) -> bool:
-        """A predicate may be about partition columns alone, in a form that Spark need not judge."""
+        """A predicate may be a plain one, which Spark need not judge."""
         keys = self.keys
         if keys is None or isinstance(keys, KeyValues) or isinstance(keys.source, TableView):
             return True
@@ -125,6 +125,15 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
     predicate: TableText | None = None
     target_alias: Text = "t"
     require_match: bool = False
+
+    @property
+    def may_spare_spark(self) -> bool:
+        """Predicate and values may be plain ones, which Spark need neither judge nor compute."""
+        return True
+
+    @property
+    def likely_spares_spark(self) -> bool:
+        return False
 
 
 @register

@@ -56,6 +56,7 @@ def test_the_log_of_a_task_has_one_summary_or_one_cause(
     for pattern, instead in (
         (r"\b\d+\.\d s\b", "N s"),
         (r"Bytes \d+", "Bytes N"),
+        (r"at most [1-9]\d* bytes", "at most N bytes"),
         # Left out where it is zero.
         (r", \w+Ms \d+", ""),
         (r"part-\S+\.parquet", "FILE"),

@@ -4,6 +4,7 @@ before they ask for it.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.runners.child_process import job_environment
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows
-from tests.helpers.rows import make_table, stage
+from tests.helpers.rows import bag, make_table, stage
 from tests.helpers.specs import job_spec
 
 # Runs the job of a description as its process does, and says on standard error what of this was imported.
@@ -129,9 +130,7 @@ def test_the_keys_of_a_table_need_no_spark_and_those_of_a_query_do(tmp_path: Pat
 @pytest.mark.parametrize(
     ("predicate", "why"),
     [
-        ("id = 3", "the name id"),
         ("day = '2024-1-1'", "of the type of the column day"),
-        ("day = current_date()", "the current time"),
         ("year(day) = 2024", "the name year"),
         ("day = DATE '2024-01-01' + 1", "more than one expression"),
         ("day IN (SELECT 1)", "of the type of the column day"),
@@ -172,7 +171,7 @@ def test_dates_that_the_engine_does_not_compare_need_spark(tmp_path: Path) -> No
         assert "the engine cannot evaluate" in needs(spec_of(table, arguments={"predicate": predicate}))
 
 
-def test_a_whole_file_without_a_count_needs_spark_and_imports_none_of_it(tmp_path: Path) -> None:
+def test_a_whole_file_without_a_count_is_counted_without_spark(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", partition_by=["day"], schema=rows(1).schema)
     adds = stage(table, rows(10))
     tx = table.begin()
@@ -180,13 +179,76 @@ def test_a_whole_file_without_a_count_needs_spark_and_imports_none_of_it(tmp_pat
     tx.commit("WRITE")
     scope = {"predicate": None, "partition_predicate": "day = '2024-01-01'", "require_match": True}
     result, imported = in_process(spec_of(table, arguments=scope), "none", tmp_path)
-    assert result["error"]["facts"]["needs_spark"]
+    assert result["metrics"]["numDeletedRows"] == 10
     assert imported == "[]"
 
 
-def test_an_update_is_not_tried_without_spark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("predicate", ["current_date() > day", "day < current_date"])
+def test_the_current_day_of_a_named_time_zone_needs_spark(tmp_path: Path, predicate: str) -> None:
+    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
+    assert "the current time" in needs(spec_of(table, arguments={"predicate": predicate}, time_zone="Europe/Berlin"))
+
+
+def test_a_delete_by_a_plain_predicate_needs_no_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    lines: list[str] = []
+    # A number as Jinja renders it.
+    text = "id = :id OR name IN ('n4', 'n104') OR (id > 107 AND day < current_date)"
+    arguments = {"predicate": text, "parameters": {"id": "3"}}
+    result = committed(run_job(spec_of(table, arguments=arguments), None, log=lines.append))
+    assert ids(table) == [0, 1, 2, 5, 6, 7, 8, 9, 100, 101, 102, 103, 105, 106, 107]
+    assert result.metrics["numDeletedRows"] == 5
+    assert [line for line in lines if line.startswith("without Spark: ")]
+    committed(run_job(spec_of(table, arguments={"predicate": "id >= 0"}), None))
+    assert ids(table) == []
+
+
+@pytest.mark.parametrize(
+    "properties", [{}, {"delta.enableChangeDataFeed": "true"}, {"delta.enableDeletionVectors": "true"}]
+)
+def test_an_update_by_plain_texts_needs_no_spark(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=100), partition_by=["day"], properties=properties)
+    changes = {"amount": "amount * 2 ", "name": "'new'", "day": "DATE '2024-01-02'"}
+    arguments = {"predicate": "id IN (1, 2, 103)", "set": changes}
+    result = committed(run_job(spec_of(table, "update", arguments=arguments), None))
+    assert result.metrics["numUpdatedRows"] == 3
+    new = {"name": "new", "day": dt.date(2024, 1, 2)}
+    before = [*rows(4).to_pylist(), *rows(4, start=100).to_pylist()]
+    expected = [row | ({"amount": row["id"] * 1.0} | new if row["id"] in (1, 2, 103) else {}) for row in before]
+    assert bag(table) == bag(pa.Table.from_pylist(expected, rows(1).schema))
+    if "delta.enableChangeDataFeed" in properties:
+        changed = table.changes(result.version)["_change_type"].to_pylist()
+        assert sorted(changed) == ["update_postimage"] * 3 + ["update_preimage"] * 3
+    committed(run_job(spec_of(table, "update", arguments={"set": {"name": "NULL"}}), None))
+    assert table.to_arrow()["name"].null_count == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"set": {"name": "upper(name)"}}, "more than plain ones: they have the name upper"),
+        ({"set": {"amount": "amount / 2"}}, "more than plain ones"),
+        ({"set": {"name": "'x'"}, "predicate": "abs(id) = 3"}, "more than a plain condition: it has the name abs"),
+        ({"set": {"name": "'x'"}, "predicate": "amount = 1.5"}, "the column amount, of the type double"),
+        ({"set": {"nowhere": "'x'"}}, "the assigned column nowhere"),
+    ],
+)
+def test_an_update_that_only_spark_can_judge_needs_it(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:
     table = make_table(tmp_path / "t", rows(10))
-    assert "evaluates SQL" in needs(spec_of(table, "update", arguments={"set": {"name": "'x'"}}))
+    before = files_on_disk(table)
+    assert why in needs(spec_of(table, "update", arguments=arguments))
+    assert files_on_disk(table) == before
+
+
+def test_an_update_of_a_table_with_rules_needs_spark(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10), properties={"delta.constraints.small": "amount < 1000"})
+    assert "they have rules of the table" in needs(spec_of(table, "update", arguments={"set": {"name": "'x'"}}))
+
+
+def test_a_table_with_a_column_of_a_name_of_the_job_is_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1], "_txlog_address": [2]}))
+    error = error_of(run_job(spec_of(table, arguments={"predicate": "id = 1"}), None))
+    assert (error["type"], error["facts"]["columns"]) == ("SchemaMismatch", ["_txlog_address"])
 
 
 def test_more_than_the_limit_needs_spark_and_nothing_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""What Spark's Python workers run to write new images of rows: some columns from Spark or the source, the others from
-the file.
+"""What Spark's Python workers run to write new images of rows: some columns from Spark, the source or what an author's
+plain text says, the others from the file.
 
 Only the columns that Spark computes go through the JVM; the rest of each row is read by the task that writes it,
 which copies the rows that stay while it reads. The invariants are those of `scan_and_write`, and: each computed row
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     ROW_ID_COLUMN,
@@ -37,10 +38,12 @@ from airflow_txlog.datafiles.tasks.source_rows import SourceRows, SourceTable, w
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError
 
+_MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ImageTask:
-    """New images of the rows at the plan's positions, with the columns `names` from elsewhere; one record a file.
+    """New images of the rows at the plan's positions; one record a file.
 
     Files never mix segments of the plan, and those that it says are copied. `change_type`: the images are change rows
     of it too.
@@ -48,52 +51,73 @@ class _ImageTask:
 
     bins: Bins
     layout: Layout
-    names: tuple[str, ...]
     change_type: str | None = None
 
     def _write_bin(
-        self, number: int, attempt: str, computed: _Rows, writer: PartitionedWriter
+        self, number: int, attempt: str, read: pa.Schema, images_of: _MakeImages, writer: PartitionedWriter
     ) -> Iterator[pa.RecordBatch]:
-        """Writes the images of the bin's files. Records of the copies."""
-        kept = pa.schema([field for field in self.layout.schema if field.name not in self.names])
-        scan = ScanTask(bins=self.bins, schema=kept, rows="only", with_address=True, with_segment=True)
+        """Writes the images of the bin's files, made of their columns `read` and ADDRESS_COLUMN. Records of copies."""
+        scan = ScanTask(bins=self.bins, schema=read, rows="only", with_address=True, with_segment=True)
         copies = RewriteTask(bins=self.bins, layout=self.layout)
 
         for planned in self.bins.files(number, self.bins.store_beside(writer.store)):
             if planned.is_copied:
                 # Each batch that the copy reads is looked at once more, for the rows that do not stay.
-                images = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
-                look = functools.partial(self._write, computed, writer, images)
+                rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
+                look = functools.partial(self._write, images_of, writer, rows_of)
                 staged = copies.copied(planned, attempt, writer.store, look)
                 if staged is not None:
                     yield records([staged])
             else:
-                self._write(computed, writer, scan.rows_of, planned)
+                self._write(images_of, writer, scan.rows_of, planned)
 
     def _write(
-        self, computed: _Rows, writer: PartitionedWriter, rows_of: Callable[..., Iterator[pa.RecordBatch]], *of: Any
+        self,
+        images_of: _MakeImages,
+        writer: PartitionedWriter,
+        rows_of: Callable[..., Iterator[pa.RecordBatch]],
+        *of: Any,
     ) -> None:
         for rows in rows_of(*of):
-            start = 0
-            for values in computed.take(rows.num_rows):
-                writer.write(self._image(rows.slice(start, values.num_rows), values))
-                start += values.num_rows
+            for image in images_of(rows):
+                if self.change_type is not None:
+                    change = pa.repeat(self.change_type, image.num_rows)
+                    writer.write(image.append_column(CHANGE_TYPE_FIELD, change))
+                else:
+                    writer.write(image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ComputedImageTask(_ImageTask):
+    """New images with the columns `names` from elsewhere."""
+
+    names: tuple[str, ...]
+
+    def _write_computed(
+        self, number: int, attempt: str, computed: _Rows, writer: PartitionedWriter
+    ) -> Iterator[pa.RecordBatch]:
+        kept = pa.schema([field for field in self.layout.schema if field.name not in self.names])
+        return self._write_bin(number, attempt, kept, functools.partial(self._images, computed), writer)
+
+    def _images(self, computed: _Rows, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of the file with the computed values of the same addresses."""
+        start = 0
+        for values in computed.take(rows.num_rows):
+            yield self._image(rows.slice(start, values.num_rows), values)
+            start += values.num_rows
 
     def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the file with the computed values of the same addresses."""
         if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
             raise out_of_order()
         image = values.drop_columns([ADDRESS_COLUMN])
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if name != ADDRESS_COLUMN:
                 image = image.append_column(name, column)
-        if self.change_type is None:
-            return image
-        return image.append_column(CHANGE_TYPE_FIELD, pa.repeat(self.change_type, image.num_rows))
+        return image
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTask(_ImageTask):
+class ImageTask(_ComputedImageTask):
     """New images of which Spark sends some columns.
 
     The batches are the rows of a scan of the same `bins`, in the same tasks and order: columns `names`, in order,
@@ -114,7 +138,7 @@ class ImageTask(_ImageTask):
         with writing(self.layout, batches) as (writer, report):
             computed = _Rows(self._checked(batch) for batch in batches)
             while (address := computed.next_address()) is not None:
-                yield from self._write_bin(self._bin_of(address), attempt, computed, writer)
+                yield from self._write_computed(self._bin_of(address), attempt, computed, writer)
         yield from report
 
     def _bin_of(self, address: int) -> int:
@@ -128,7 +152,7 @@ class ImageTask(_ImageTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceImageTask(_ImageTask):
+class SourceImageTask(_ComputedImageTask):
     """New images of which the rows that the plan's `row_ids` name give the columns `names`, those of `source`.
 
     For a numbered range like a scan's.
@@ -144,7 +168,7 @@ class SourceImageTask(_ImageTask):
         with writing(self.layout, batches) as (writer, report):
             source = self.source.read()
             for number in task_numbers(batches):
-                yield from self._write_bin(number, attempt, _Rows(self._values(number, source, writer)), writer)
+                yield from self._write_computed(number, attempt, _Rows(self._values(number, source, writer)), writer)
         yield from report
 
     def _values(self, number: int, source: SourceTable, writer: PartitionedWriter) -> Iterator[pa.RecordBatch]:
@@ -157,6 +181,31 @@ class SourceImageTask(_ImageTask):
         for values in source.take(whole(rows.column(ROW_ID_COLUMN))):
             yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
             start += values.num_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueImageTask(_ImageTask):
+    """New images that follow from the rows themselves, which take the assigned columns of `values`.
+
+    For a numbered range like a scan's.
+    """
+
+    values: RowValues
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of staged files, as those of ImageTask."""
+        use_one_thread()
+        attempt = SYSTEM_CLOCK.unique_id()
+        schema, values = self.layout.schema, self.values
+        needed = [field for field in schema if field.name not in values.names or field.name in values.columns_read]
+        with writing(self.layout, batches) as (writer, report):
+            for number in task_numbers(batches):
+                yield from self._write_bin(number, attempt, pa.schema(needed), self._images, writer)
+        yield from report
+
+    def _images(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return self.values.assigned(rows.drop_columns([ADDRESS_COLUMN]), self.layout.schema)
 
 
 def out_of_order() -> JobError:

@@ -54,14 +54,14 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Rows that pass every part."""
+    """Rows that pass every part: all rows where there is none."""
 
     parts: tuple[RowFilter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that pass some part."""
+    """Rows that pass some part: no row where there is none."""
 
     parts: tuple[RowFilter, ...]
 
@@ -77,8 +77,10 @@ def columns_of(row_filter: RowFilter) -> frozenset[str]:
 
 
 def passing(row_filter: RowFilter, columns: Mapping[str, pa.Array]) -> pa.BooleanArray:
-    """Which rows pass, by their columns in the table's types; never null."""
+    """Which rows pass, by their columns in the table's types, of which there is one at least; never null."""
     match row_filter:
+        case AllOf(()) | AnyOf(()):
+            return pa.repeat(isinstance(row_filter, AllOf), len(next(iter(columns.values()))))
         case Compared(column=name, operator=operator, value=value):
             return pc.fill_null(_COMPARE[operator](columns[name], value[0]), False)
         case OneOf(column=name, values=values, negated=negated):

@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.datafiles.tasks.found_rows import FilterRowsTask
-from airflow_txlog.datafiles.tasks.images import SourceImageTask
+from airflow_txlog.datafiles.tasks.images import SourceImageTask, ValueImageTask
 from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
@@ -204,12 +204,16 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, pi
 
 
 def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[int, ...]]:
-    """The plan cut into the work of each task, each of its segments in one, and the index of each bin's first file."""
+    """The plan cut into the work of each task, each of its segments in one, and the index of each bin's first file.
+
+    Raises NeedsSpark where that is too much work for a job without Spark.
+    """
     segments: dict[int, list[int]] = {}
     for row, segment in enumerate(plan.table.column("segment").to_pylist()):
         segments.setdefault(segment, []).append(row)
-    file_sizes = plan.table.column("size_bytes").to_pylist()
-    sizes = [sum(file_sizes[row] or 0 for row in rows) for rows in segments.values()]
+    file_sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
+    context.check_small(file_sizes)
+    sizes = [sum(file_sizes[row] for row in rows) for rows in segments.values()]
     groups = list(segments.values())
     packed = pack_bins(sizes, task_count(context.parallelism, sizes))
     rows_of_bins = [[row for number in numbers for row in groups[number]] for numbers in packed]
@@ -265,6 +269,7 @@ BinTask: TypeAlias = (
     | KeyRowsTask
     | FilterRowsTask
     | SourceImageTask
+    | ValueImageTask
 )
 
 

@@ -21,8 +21,9 @@ from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
-from airflow_txlog.datafiles.tasks.images import ImageTask, SourceImageTask, out_of_order
+from airflow_txlog.datafiles.tasks.images import ImageTask, SourceImageTask, ValueImageTask, out_of_order
 from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     RECORD_COLUMN,
@@ -101,11 +102,12 @@ class ComputedColumns:
     """New images of rows, of which some columns are computed and the files hold the others: see `ImageTask`.
 
     `values`: the computed columns, the rows' addresses and violations, as a frame made from a scan of `bins`, neither
-    shuffled nor reordered; or the source's rows of which they are columns, with no need of Spark. `copied`: the files
+    shuffled nor reordered; or, with no need of Spark, the source's rows of which they are columns, or what each of them
+    becomes. `copied`: the files
     (by the plan's index) whose other rows are copied where they are read: in these no row leaves without a new image.
     """
 
-    values: DataFrame | SourceRows
+    values: DataFrame | SourceRows | RowValues
     bins: Bins
     first_files: tuple[int, ...]
     num_rows: int
@@ -144,7 +146,7 @@ def stage(
         tasks.append(ChangeTask(bins=bins, layout=layout, updates=updates))
     if images is not None:
         values = images.values
-        if isinstance(values, SourceRows):
+        if isinstance(values, SourceRows | RowValues):
             tasks.append(_images_task(layout, images, values))
         elif frames or images.num_rows > _most_computed(values) or not context.reads_here(images.bins.size_bytes):
             frames.append(WritingFrame(rows=values, task=_computed_task(layout, images, values)))
@@ -195,10 +197,11 @@ def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -
     return WritingFrame(rows=rows, task=task)
 
 
-def _images_task(layout: Layout, images: ComputedColumns, source: SourceRows) -> SourceImageTask:
-    return SourceImageTask(
-        bins=images.bins, layout=layout, names=source.names, change_type=images.change_type, source=source
-    )
+def _images_task(layout: Layout, images: ComputedColumns, values: SourceRows | RowValues) -> BinTask:
+    bins, change_type = images.bins, images.change_type
+    if isinstance(values, RowValues):
+        return ValueImageTask(bins=bins, layout=layout, change_type=change_type, values=values)
+    return SourceImageTask(bins=bins, layout=layout, names=values.names, change_type=change_type, source=values)
 
 
 def _most_computed(frame: DataFrame) -> int:

@@ -1,23 +1,24 @@
 """UPDATE: the rows of which the predicate is TRUE get new values in the assigned columns.
 
 Those rows leave their files, which are copied without them, and their new images become new files. Every expression
-sees the row as it was. Source: delta-spark, UpdateCommand.
+sees the row as it was. Plain texts are not put to Spark: the tasks that read and write the files compute what they say
+(`sql/plain_values`). Source: delta-spark, UpdateCommand.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract import JobResult
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan
+from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, assigned_values
-from airflow_txlog.jobs.operations.merge.images import updated_columns
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
@@ -25,10 +26,12 @@ from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schemas import without_metadata
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope, read_condition
-from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from airflow_txlog.jobs.sql.plain_values import plain_values
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.records import Update
+
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides
 
 
 def update(context: JobContext) -> JobResult:
@@ -37,9 +40,16 @@ def update(context: JobContext) -> JobResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prepared(PreparedByCondition):
+class _BySpark:
+    """New values that Spark computes, every text accepted."""
+
     sides: Sides
     clauses: Clauses
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared(PreparedByCondition):
+    values: RowValues | _BySpark
 
 
 class _Update(ByCondition[_Prepared]):
@@ -54,13 +64,11 @@ class _Update(ByCondition[_Prepared]):
         context, gate, condition = self._context, self._gate, self._condition
         with context.step("plan"):
             check_may_remove_rows(snapshot, "UPDATE")
-            sides = _sides(context, gate, snapshot)
-            used = gate.condition(condition, sides.target_alone)
-            values = assigned_values(gate, sides, sides.target_alone, context.record(Update).set, is_insert=False)
-            clause = Clause(number=ONLY_CLAUSE, action="update", condition=None, values=values)
+            sides = functools.cache(functools.partial(self._sides, snapshot))
+            condition_read = self._accepted(snapshot, lambda: gate.condition(condition, sides().target_alone))
+            values = self._values(snapshot, sides)
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
-            condition_read = read_condition(context, snapshot, condition, used)
             files = scope.read_files(tx, condition_read)
             return _Prepared(
                 snapshot=snapshot,
@@ -69,9 +77,29 @@ class _Update(ByCondition[_Prepared]):
                 whole=files.slice(0, 0),
                 updates=frozenset({ONLY_CLAUSE}),
                 condition=condition_read,
-                sides=sides,
-                clauses=Clauses(matched=(clause,), not_matched=()),
+                values=values,
             )
+
+    def _values(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> RowValues | _BySpark:
+        """What the rows' columns become: by plain texts where the table has no rule that new rows can break."""
+        context, gate, update = self._context, self._gate, self._context.record(Update)
+        found: RowValues | str = "rules of the table"
+        if not may_break_rules(snapshot.metadata, snapshot.delta_schema):
+            used = {name: value for text in update.set.values() for name, value in gate.parameters_in(text).items()}
+            is_ansi = context.is_ansi
+            found = plain_values(update.set, snapshot.delta_schema, used, alias=update.target_alias, is_ansi=is_ansi)
+            if isinstance(found, RowValues):
+                for text in update.set.values():
+                    gate.check_clocks(text, snapshot.delta_schema.names)
+                gate.used |= set(used)
+                return found
+        context.ask_spark(f"the new values are more than plain ones: they have {found}")
+        from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, assigned_values  # noqa: PLC0415
+
+        sides = sides_of()
+        values = assigned_values(gate, sides, sides.target_alone, update.set, is_insert=False)
+        clause = Clause(number=ONLY_CLAUSE, action="update", condition=None, values=values)
+        return _BySpark(sides=sides, clauses=Clauses(matched=(clause,), not_matched=()))
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""
@@ -79,8 +107,14 @@ class _Update(ByCondition[_Prepared]):
 
     def images(self, prepared: _Prepared, updated: FilePlan) -> ComputedColumns:
         """The rows' new values."""
+        context, values = self._context, prepared.values
+        if isinstance(values, RowValues):
+            bins, first_files = bins_by_segment(context, updated)
+            return ComputedColumns(values=values, bins=bins, first_files=first_files, num_rows=updated.num_positions)
+        from airflow_txlog.jobs.operations.merge.images import updated_columns  # noqa: PLC0415 - only with Spark
+
         schema = prepared.snapshot.delta_schema
-        return updated_columns(self._context, self._gate, updated, schema, prepared.sides, prepared.clauses)
+        return updated_columns(context, self._gate, updated, schema, values.sides, values.clauses)
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
         return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
@@ -88,18 +122,24 @@ class _Update(ByCondition[_Prepared]):
     def metrics(self, prepared: _Prepared, found: Found, work: StagedWork) -> dict[str, int]:
         return file_metrics(self._context, work) | {"numUpdatedRows": found.updated.num_rows}
 
+    def _sides(self, snapshot: Snapshot) -> Sides:
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - a job without Spark imports no PySpark
 
-def _sides(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> Sides:
-    rules = accepted_rules(context, snapshot.metadata)
-    target = rules.spark_schema
-    return Sides(
-        target=target,
-        source=StructType([]),
-        target_alias=context.record(Update).target_alias,
-        source_alias="",
-        target_shape=gate.shape(without_metadata(target, nullable=True)),
-        source_shape="",
-        ansi=context.is_ansi,
-        table_uri=context.root,
-        rules=rules,
-    )
+        from airflow_txlog.jobs.operations.merge.clauses import Sides  # noqa: PLC0415
+        from airflow_txlog.jobs.sql.schemas import without_metadata  # noqa: PLC0415
+        from airflow_txlog.jobs.sql.table_rules import accepted_rules  # noqa: PLC0415
+
+        context = self._context
+        rules = accepted_rules(context, snapshot.metadata)
+        target = rules.spark_schema
+        return Sides(
+            target=target,
+            source=StructType([]),
+            target_alias=context.record(Update).target_alias,
+            source_alias="",
+            target_shape=self._gate.shape(without_metadata(target, nullable=True)),
+            source_shape="",
+            ansi=context.is_ansi,
+            table_uri=context.root,
+            rules=rules,
+        )

@@ -8,9 +8,12 @@ soundness A2, A9.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from airflow_txlog.datafiles.tasks.row_filter import RowFilter
+from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, why_not_plain
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
@@ -18,9 +21,9 @@ from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.rows.find import find_filtered, find_rows
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.operation import Prepared, RowOperation
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, columns_named
 from airflow_txlog.jobs.sql.row_filters import exact_filter_of
+from airflow_txlog.jobs.sql.scope import read_condition
 
 ONLY_CLAUSE = 0
 """The number of the clause that acts on every row that is found: there is no other."""
@@ -46,19 +49,39 @@ class ByCondition(RowOperation[C]):
         self._condition = condition
         self._alias = alias
 
+    def _accepted(self, snapshot: Snapshot, in_spark: Callable[[], dict[str, Any]]) -> Predicate:
+        """The condition as the engine reads it, once it is accepted: a plain one is, and any other `in_spark`.
+
+        `in_spark` gives the parameters that the condition uses. Raises NeedsSpark.
+        """
+        plain = self._plain(snapshot)
+        if isinstance(plain, str):
+            self._context.ask_spark(f"the predicate is more than a plain condition: it has {plain}")
+            return read_condition(self._context, snapshot, self._condition, in_spark())
+        self._gate.check_clocks(self._condition, snapshot.delta_schema.names)
+        self._gate.used |= set(self._gate.parameters_in(self._condition))
+        return plain[0]
+
+    def _plain(self, snapshot: Snapshot) -> tuple[Predicate, RowFilter] | str:
+        """A plain condition as the engine reads it, and the filter that exactly its rows pass; else what is not."""
+        condition, schema = self._condition, snapshot.delta_schema
+        used = self._gate.parameters_in(condition)
+        why = why_not_plain(condition, schema, used)
+        if why is not None:
+            return why
+        read = read_condition(self._context, snapshot, condition, used)
+        exact = exact_filter_of(read, schema.names)
+        return "what the engine cannot evaluate" if exact is None else (read, exact)
+
     def find(self, prepared: C, plan: FilePlan) -> Matches:
         """Every row of which the condition is TRUE, with the only clause there is. Raises NeedsSpark."""
-        if self._context.session is None:
-            raise NeedsSpark("rows of files are to be found by a condition")
-        context, gate, condition, schema = self._context, self._gate, self._condition, prepared.snapshot.delta_schema
-        columns = columns_named(condition, schema)
-        exact = None
-        if why_not_plain(condition, schema, gate.parameters_in(condition)) is None:
-            exact = exact_filter_of(prepared.condition, plan.schema.names if columns is None else columns)
-        if exact is not None:
-            found = find_filtered(context, plan, columns, exact)
-        else:
+        context, gate, condition = self._context, self._gate, self._condition
+        columns = columns_named(condition, prepared.snapshot.delta_schema)
+        plain = self._plain(prepared.snapshot)
+        if isinstance(plain, str):
             found = find_rows(context, gate, plan, condition, columns, self._alias, read=prepared.condition)
+        else:
+            found = find_filtered(context, plan, columns, plain[1])
         return Matches.of_clause(ONLY_CLAUSE, found)
 
     def _check_matched(self, prepared: C, matched: int, require_match: bool) -> None:

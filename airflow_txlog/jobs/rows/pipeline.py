@@ -29,6 +29,7 @@ from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_counts
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
+from airflow_txlog.jobs.sql.column_names import check_names_are_free
 from airflow_txlog.wording import plural
 
 
@@ -56,6 +57,8 @@ class RowAttempts(Generic[P]):
         """Find, stage, and say what the commit shall be."""
         context, memory, snapshot = self._context, self._memory, tx.snapshot
         assert snapshot is not None
+        # A scan has columns of such names beside the table's.
+        check_names_are_free(snapshot.schema.names, f"Table {context.root}")
         if self._operation.writes_rows:
             # A table whose files cannot be written here is refused before the source's rows are staged.
             layout_of(context, snapshot)

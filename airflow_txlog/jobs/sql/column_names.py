@@ -1,4 +1,4 @@
-"""Which names the columns of a source may have."""
+"""Which names the columns of a source may have, and which column an assignment names."""
 
 from __future__ import annotations
 
@@ -28,3 +28,14 @@ def check_distinct(names: Sequence[str], what: str) -> None:
                 columns=[name],
             )
         seen.add(name.lower())
+
+
+def assigned_column(name: str, columns: Sequence[str], alias: str) -> str | None:
+    """The one of a table's columns that an assignment names, bare or behind the table's alias; None where there is
+    none."""
+    bare = name.strip().strip("`")
+    found = {column.lower(): column for column in columns}
+    prefix = alias.lower() + "."
+    if bare.lower() in found:
+        return found[bare.lower()]
+    return found.get(bare[len(prefix) :].strip("`").lower()) if bare.lower().startswith(prefix) else None

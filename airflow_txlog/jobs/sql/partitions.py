@@ -1,4 +1,4 @@
-"""Questions about whole partitions, answered by Spark on the distinct partition values; without it, by the engine.
+"""Questions about whole partitions, answered on their distinct values: by Spark, and for plain texts by the engine.
 
 Which partitions a predicate accepts is never read off a pruner, which may say yes too often. The invariant: a partition
 is accepted only where Spark says TRUE of the author's own text on its typed values; the engine answers in its place
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
-from airflow_txlog.engine.table.predicate import rows_matching, why_not_plain
+from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
 from airflow_txlog.engine.table.predicate.exact import comparable
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -23,7 +23,6 @@ from airflow_txlog.engine.table.schema.schema import DataType, StructField, Stru
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
 
 if TYPE_CHECKING:
@@ -46,11 +45,12 @@ class Partitions:
         self._fields = [_field_of(schema, name, context.root) for name in columns]
         self._schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in self._fields])
         self._answers: dict[str, dict[Tuple, bool]] = {}
+        self._read: dict[str, Predicate | str] = {}
 
     def speaks_of_partitions_only(self, text: str) -> bool:
         """Whether Spark finds every name of an accepted condition among the partition columns."""
-        if self._context.session is None:
-            return True  # `check_plain` has accepted it
+        if isinstance(self._plain(text), Predicate):
+            return True
         try:
             self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn:
@@ -64,8 +64,12 @@ class Partitions:
 
         Raises InvalidPredicate when it names anything but partition columns.
         """
-        if self._context.session is None:
-            return self.check_plain(text)
+        plain = self._plain(text)
+        if isinstance(plain, Predicate):
+            used = self._gate.parameters_in(text)
+            self._gate.used |= set(used)
+            return used
+        self._context.ask_spark(f"partition_predicate is more than a plain one of partition columns: it has {plain}")
         try:
             return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn as error:
@@ -77,30 +81,28 @@ class Partitions:
                 columns=self.columns,
             ) from error
 
-    def check_plain(self, text: str) -> dict[str, Any]:
-        """Accepts a condition of which no Spark need be asked; returns the parameters that it uses. Raises NeedsSpark.
+    def _plain(self, text: str) -> Predicate | str:
+        """A plain condition of partition columns, as the engine reads it; else what in the text is more than that.
 
-        It names partition columns alone, and is one that Spark accepts and answers as the engine does.
+        Spark accepts such a text, and answers it as the engine does: it need not be asked.
         """
-        used = self._gate.parameters_in(text)
-        why = why_not_plain(text, StructType(tuple(self._fields)), used)
-        if why is not None:
-            raise NeedsSpark(f"a condition is more than a plain one of partition columns: it has {why}")
-        self._answer_plain(text, used, [])
-        self._gate.used |= set(used)
-        return used
+        if text not in self._read:
+            self._read[text] = self._read_plain(text, StructType(tuple(self._fields)))
+        return self._read[text]
 
-    def _answer_plain(self, text: str, used: Mapping[str, Any], tuples: Sequence[Tuple]) -> list[bool]:
-        """For each tuple whether a plain condition is TRUE of it. Raises NeedsSpark where the engine cannot read it."""
+    def _read_plain(self, text: str, schema: StructType) -> Predicate | str:
+        used, zone = self._gate.parameters_in(text), self._context.spec.time_zone
+        why = why_not_plain(text, schema, used)
+        if why is not None:
+            return why
         from airflow_txlog.engine.table.predicate.reading import read_predicate  # noqa: PLC0415 - brings sqlglot
 
-        zone = self._context.spec.time_zone
         try:
-            read = read_predicate(text, StructType(tuple(self._fields)), parameters=used, time_zone=zone)
-            answers: list[bool] = rows_matching(read, self._typed(tuples)).to_pylist()
-        except InvalidPredicate as error:
-            raise NeedsSpark("a condition of partition columns is one that the engine cannot evaluate") from error
-        return answers
+            read = read_predicate(text, schema, parameters=used, time_zone=zone)
+            rows_matching(read, self._typed([]))
+        except InvalidPredicate:
+            return "what the engine cannot evaluate"
+        return read
 
     def tuples_of(self, files: pa.Table) -> list[Tuple]:
         """The raw partition values of each file (rows of a table `FILES`), in order."""
@@ -132,8 +134,10 @@ class Partitions:
         return [answers[entry] for entry in tuples]
 
     def _ask(self, text: str, distinct: Sequence[Tuple]) -> list[bool]:
-        if self._context.session is None:
-            return self._answer_plain(text, self.check_plain(text), distinct)
+        plain = self._plain(text)
+        if isinstance(plain, Predicate):
+            answers: list[bool] = rows_matching(plain, self._typed(distinct)).to_pylist()
+            return answers
         from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
 
         view = self._context.view_name()

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.exact import value_array
-from airflow_txlog.engine.table.predicate.tree import And, Comparison, Membership, Node, NullTest, Or
+from airflow_txlog.engine.table.predicate.tree import And, Comparison, Membership, Node, NullTest, Or, Truth
 from airflow_txlog.engine.table.schema.types import Primitive
 
 PLAIN_TYPES = frozenset(
@@ -41,6 +41,8 @@ def exact_filter_of(predicate: Predicate, scanned: Collection[str]) -> RowFilter
 
 def _row_filter(node: Node, scanned: frozenset[str], *, is_exact: bool = False) -> RowFilter | None:
     match node:
+        case Truth(value) if is_exact:
+            return AllOf(()) if value else AnyOf(())
         case And(children):
             found = [_row_filter(child, scanned, is_exact=is_exact) for child in children]
             parts = [part for part in found if part is not None]

@@ -36,7 +36,7 @@ def test_a_child_of_spark_raises_its_typed_error(users: Table) -> None:
 
 def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_and_no_process(users: Table) -> None:
     runner = ChildProcessRunner()
-    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"})
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "abs(user_id) = 42"})
     others = set(psutil.Process().children(recursive=True))
     started: dict[psutil.Process, str] = {}
     lines: list[str] = []

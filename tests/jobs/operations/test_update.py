@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
-from airflow_txlog.jobs.operations import update
+from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge import images, job
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
@@ -75,7 +76,7 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
     plain = make_table(tmp_path / "plain", data, partition_by=["day"])
     checked = make_table(tmp_path / "checked", data, properties={"delta.constraints.small": "amount < 1000"})
     for table in (plain, checked):
-        committed(run(spark, "update", table, predicate="id > 3", set={"wide": "'new'"}))
+        committed(run(spark, "update", table, predicate="id > 3", set={"wide": "concat('ne', 'w')"}))
         committed(run(spark, "update", table, predicate="id > 3", set={"amount": "id * 2"}))
         expected = [
             row | ({"wide": "new", "amount": 2.0 * row["id"]} if row["id"] > 3 else {}) for row in data.to_pylist()
@@ -157,12 +158,16 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
 ) -> None:
     """Its old one would leave all the same, and the row be lost."""
     table = make_table(tmp_path / "t", rows(4), rows(4, start=100))
-    arguments: dict[str, Any] = {"predicate": "id < 102", "set": {"name": "'x'"}}
+    arguments: dict[str, Any] = {"predicate": "id < 102", "set": {"name": "lower('X')"}}
     if operation == "update":
         made = images.updated_columns
-        monkeypatch.setattr(
-            update, "updated_columns", lambda *given: replace(found := made(*given), frame=found.frame.where("false"))
-        )
+
+        def one_too_few(*given: Any) -> ComputedColumns:
+            found = made(*given)
+            assert isinstance(found.values, DataFrame)
+            return replace(found, values=found.values.limit(5))
+
+        monkeypatch.setattr(images, "updated_columns", one_too_few)
     else:
         whole = images.updated_images
         monkeypatch.setattr(job, "updated_images", lambda *given: whole(*given).where("id <> 1"))

@@ -107,4 +107,4 @@ def test_a_clock_in_a_rule_of_the_table_becomes_a_literal(text: str, columns: tu
     }
     saved = {name: encode_parameter(value) for name, value in clocks.items()}
     without_spark = cast("SparkSession", None)
-    assert with_literal_clocks(text, CurrentTime(without_spark, saved), columns) == expected
+    assert with_literal_clocks(text, CurrentTime(without_spark, "UTC", saved), columns) == expected

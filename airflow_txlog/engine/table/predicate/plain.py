@@ -1,8 +1,9 @@
 """Which texts Spark is certain to accept, and to answer without an error: where it need not be asked.
 
 The closed grammar says what a text means where Spark takes it. Here is a narrower one, of which Spark also takes every
-text: comparisons of columns of text, whole numbers and dates with constants of the very same kind, joined by AND, OR,
-NOT and parentheses. The invariant: no text that is plain is refused by Spark, or fails on a value.
+text: comparisons of columns of text, whole numbers and dates with constants of the very same kind, or with the texts
+that Spark writes for such a number or date, joined by AND, OR, NOT and parentheses. The invariant: no text that is
+plain is refused by Spark, or fails on a value.
 Source: Spark 4.2, SqlBaseParser.g4; tests/engine/table/predicate/test_differential.py.
 """
 
@@ -13,6 +14,7 @@ import re
 from collections.abc import Mapping
 
 from airflow_txlog.datafiles.text import date_text, parse_date
+from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
 
@@ -21,9 +23,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
+WHOLE = frozenset((Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG))
 _COMPARISONS = frozenset(("=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>"))
 _NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
+_WHOLE_TEXT = re.compile("0|-?[1-9][0-9]{0,17}", re.ASCII)
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MOST_TOKENS = 10_000
 _MOST_DEPTH = 50
@@ -38,7 +41,7 @@ _WORDS = _words(
 )
 
 
-class _NotPlain(Exception):
+class NotPlain(Exception):
     """`args[0]` says what is not."""
 
 
@@ -54,7 +57,7 @@ def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]
             return "more than one expression"
     except Unreadable:
         return "a literal that two parsers may read differently"
-    except _NotPlain as found:
+    except NotPlain as found:
         return str(found.args[0])
     return None
 
@@ -64,9 +67,9 @@ class _Reader:
 
     def __init__(self, lexed: Lexed, schema: StructType, parameters: Mapping[str, object]) -> None:
         if len(lexed.tokens) > _MOST_TOKENS:
-            raise _NotPlain("a very long text")
+            raise NotPlain("a very long text")
         if any(text.doubt is not None for text in lexed.strings):
-            raise _NotPlain("a text that two parsers may read differently")
+            raise NotPlain("a text that two parsers may read differently")
         self.tokens = lexed.tokens
         self.at = 0
         self._schema = schema
@@ -79,7 +82,7 @@ class _Reader:
 
     def _term(self, depth: int) -> None:
         if depth > _MOST_DEPTH:
-            raise _NotPlain("many parentheses")
+            raise NotPlain("many parentheses")
         if self._takes("not"):
             self._term(depth + 1)
         elif self._takes_symbol("("):
@@ -109,18 +112,14 @@ class _Reader:
             self.at += 1
             self._constant(field)
         else:
-            raise _NotPlain("another comparison")
+            raise NotPlain("another comparison")
 
     def _column(self) -> StructField:
-        token = self._next()
-        is_name = token.kind == "word" and _NAME.fullmatch(token.text) and token.text.lower() not in _WORDS
-        field = self._schema.find(token.text) if token.kind == "name" or is_name else None
-        if field is None:
-            raise _NotPlain(f"the name {token.text}" if token.kind in ("word", "name") else "another expression")
+        field = plain_column(self._next(), self._schema)
         self.at += 1
         is_one_text = field.type is Primitive.STRING and not (field.is_collated or field.is_char)
-        if not (is_one_text or field.type in _WHOLE or field.type is Primitive.DATE):
-            raise _NotPlain(f"the column {field.name}, of the type {field.type}")
+        if not (is_one_text or field.type in WHOLE or field.type is Primitive.DATE):
+            raise NotPlain(f"the column {field.name}, of the type {field.type}")
         return field
 
     def _constant(self, field: StructField) -> None:
@@ -129,13 +128,13 @@ class _Reader:
         token = self._next()
         self.at += 1
         if is_negative or token.kind == "number":
-            fits = field.type in _WHOLE and token.kind == "number" and _NUMBER.fullmatch(token.text) is not None
+            fits = field.type in WHOLE and token.kind == "number" and _NUMBER.fullmatch(token.text) is not None
         elif token.kind == "string":
-            fits = _fits(token.text, field) and not (is_date and field.type is not Primitive.DATE)
+            fits = fits_plainly(token.text, field) and not (is_date and field.type is not Primitive.DATE)
         else:
-            fits = not is_date and token.kind == "parameter" and _fits(self._parameters.get(token.text), field)
+            fits = not is_date and token.kind == "parameter" and fits_plainly(self._parameters.get(token.text), field)
         if not fits:
-            raise _NotPlain(f"a constant that is not of the type of the column {field.name}")
+            raise NotPlain(f"a constant that is not of the type of the column {field.name}")
 
     def _next(self) -> Token:
         return self.tokens[self.at] if self.at < len(self.tokens) else Token("end", "")
@@ -155,14 +154,23 @@ class _Reader:
 
     def _needs(self, word: str) -> None:
         if not self._takes(word):
-            raise _NotPlain("another expression")
+            raise NotPlain("another expression")
 
     def _needs_symbol(self, text: str) -> None:
         if not self._takes_symbol(text):
-            raise _NotPlain("another expression")
+            raise NotPlain("another expression")
 
 
-def _fits(value: object, field: StructField) -> bool:
+def plain_column(token: Token, schema: StructType) -> StructField:
+    """The column that a token names, and can name nothing else. Raises NotPlain."""
+    is_name = token.kind == "word" and _NAME.fullmatch(token.text) and token.text.lower() not in _WORDS
+    field = schema.find(token.text) if token.kind == "name" or is_name else None
+    if field is None:
+        raise NotPlain(f"the name {token.text}" if token.kind in ("word", "name") else "another expression")
+    return field
+
+
+def fits_plainly(value: object, field: StructField) -> bool:
     """Whether a text or a parameter's value is of the column's kind, and not only made so by a cast that may fail."""
     if field.type is Primitive.STRING:
         return isinstance(value, str)
@@ -171,4 +179,8 @@ def _fits(value: object, field: StructField) -> bool:
             days = parse_date(value)
             return days is not None and date_text(days) == value
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    if isinstance(value, str):
+        # As Jinja renders a number. Spark reads it, whether it casts the text or, without ANSI mode, the column.
+        is_canonical = _WHOLE_TEXT.fullmatch(value) is not None
+        return is_canonical and field.type in INTEGER_BITS and abs(int(value)) < 1 << (INTEGER_BITS[field.type] - 1)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18

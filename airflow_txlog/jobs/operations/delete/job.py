@@ -1,7 +1,7 @@
 """DELETE: the rows of which the predicate is TRUE go; a row of which it is NULL stays.
 
-Where the predicate names partition columns only, whole files go without being read, as Spark says of their
-partition values; else the files that hold a matching row are copied without it.
+Where the predicate names partition columns only, whole files go without being read, as Spark (of a plain predicate the
+engine) says of their partition values; else the files that hold a matching row are copied without it.
 Source: delta-spark, DeleteCommand; soundness A9.
 """
 
@@ -25,7 +25,7 @@ from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope, read_condition
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope
 from airflow_txlog.records import Delete
 
 
@@ -49,10 +49,9 @@ class _Delete(ByCondition[PreparedByCondition]):
         with context.step("plan"):
             check_may_remove_rows(snapshot, "DELETE")
             partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
-            used = self._accepted(snapshot, partitions)
+            condition_read = self._accepted(snapshot, lambda: self._accepted_by_spark(snapshot))
             scope = partition_scope(context, gate, snapshot, partitions)
             gate.check_all_used()
-            condition_read = read_condition(context, snapshot, condition, used)
             files = scope.read_files(tx, condition_read)
             whole = files.slice(0, 0)
             named = columns_named(condition, snapshot.delta_schema)
@@ -68,11 +67,8 @@ class _Delete(ByCondition[PreparedByCondition]):
                 snapshot=snapshot, scope=scope, candidates=files, whole=whole, condition=condition_read
             )
 
-    def _accepted(self, snapshot: Snapshot, partitions: Partitions) -> dict[str, Any]:
-        """The parameters of the condition, which is accepted."""
-        if self._context.session is None:
-            return partitions.check_plain(self._condition)
-        from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415
+    def _accepted_by_spark(self, snapshot: Snapshot) -> dict[str, Any]:
+        from airflow_txlog.jobs.sql.schemas import spark_table_schema  # noqa: PLC0415 - only with Spark
 
         return self._gate.condition(self._condition, aliased(self._gate.shape(spark_table_schema(snapshot))))
 

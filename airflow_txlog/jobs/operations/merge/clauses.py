@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownColumn
+from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import can_store, mismatch, stored_sql
 from airflow_txlog.jobs.sql.table_rules import Rules
@@ -275,12 +276,7 @@ def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
 
 def _target_field(sides: Sides, name: str) -> Any:
     """The target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
-    bare = name.strip().strip("`")
-    fields = {field.name.lower(): field for field in sides.target}
-    prefix = sides.target_alias.lower() + "."
-    found = fields.get(bare.lower())
-    if found is None and bare.lower().startswith(prefix):
-        found = fields.get(bare[len(prefix) :].strip("`").lower())
+    found = assigned_column(name, sides.target.names, sides.target_alias)
     if found is None:
         raise UnknownColumn(
             f"A clause assigns the column {name!r}, which {sides.table_uri} does not have. Its columns are: "
@@ -288,7 +284,7 @@ def _target_field(sides: Sides, name: str) -> Any:
             column=name,
             columns=sides.target.names,
         )
-    return found
+    return sides.target[found]
 
 
 def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:

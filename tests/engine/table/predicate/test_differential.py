@@ -152,13 +152,15 @@ def test_precedence_and_structure_are_read_as_spark_reads_them(view: SparkSessio
     assert tally.counts["decided"] >= depth(6, 120)
 
 
-def test_what_is_plain_spark_accepts_whatever_its_tokens(view: SparkSession) -> None:
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_what_is_plain_spark_accepts_whatever_its_tokens(view: SparkSession, ansi: str) -> None:
     """Tokens in any order: of those texts that are taken for plain, Spark refuses none."""
-    draw = random.Random(11)
+    view.conf.set("spark.sql.ansi.enabled", ansi)
+    draw = random.Random(f"11 {ansi}")
     pieces = "int lng str dat `int` date = <> <= <=> AND OR NOT IN BETWEEN IS NULL ( ) , - TRUE 1 'a' :d :s"
     cases = []
-    for _ in range(depth(20_000, 200_000)):
-        column, constant = draw.choice([("int", "1"), ("str", "'a'"), ("str", ":s"), ("dat", "DATE '2024-02-29'")])
+    for _ in range(depth(10_000, 100_000)):
+        column, constant = draw.choice(_PLAIN_SIDES)
         words = draw.choices(pieces.split(), k=draw.randint(0, 4))
         for _ in range(draw.randint(1, 2)):
             at = draw.randint(0, len(words))
@@ -168,11 +170,20 @@ def test_what_is_plain_spark_accepts_whatever_its_tokens(view: SparkSession) -> 
         if why_not_plain(sql, SCHEMA, parameters) is None:
             cases.append(Case(sql, parameters, expected=False))
     tally = Tally()
-    tally.run(view, cases[: depth(200, 3000)])
-    assert tally.counts["plain"] == tally.counts["evaluated"] >= depth(150, 2000)
+    tally.run(view, cases[: depth(120, 1500)])
+    assert tally.counts["plain"] == tally.counts["evaluated"] >= depth(100, 1000)
 
 
-_PLAIN_VALUES = {"d": "2024-02-29", "s": "a"}
+_PLAIN_SIDES = [
+    ("int", "1"),
+    ("int", "'-7'"),
+    ("byt", "'127'"),
+    ("lng", ":n"),
+    ("str", "'a'"),
+    ("str", ":s"),
+    ("dat", "DATE '2024-02-29'"),
+]
+_PLAIN_VALUES = {"d": "2024-02-29", "s": "a", "n": "999999999999999999"}
 
 
 def _mutated(case: Case, draw: random.Random) -> Case:

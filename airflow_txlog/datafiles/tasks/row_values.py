@@ -1,0 +1,98 @@
+"""New values of columns that follow from a row alone: constants, other columns, and arithmetic of doubles.
+
+What the driver has read out of an UPDATE's plain texts (`jobs/sql/plain_values`). The invariant: a value is the one
+that Spark computes from the author's text, and no row makes the computation fail. Source:
+docs/decisions/spark-computes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# What the constants of a batch's new rows take at most.
+_MOST_BYTES = 64 * 1024 * 1024
+
+# Of doubles: both engines follow IEEE 754, and no value is an error.
+_CALCULATE: dict[str, Callable[[Any, Any], Any]] = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+OPERATORS = frozenset(_CALCULATE)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantValue:
+    """The one value, or null, of an array in the column's type."""
+
+    value: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class OfColumn:
+    """The row's own value of a column, which has the same type."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calculated:
+    """`left operator right`, of doubles; null where one of them is. The operator is one of OPERATORS."""
+
+    operator: str
+    left: ConstantValue | OfColumn
+    right: ConstantValue | OfColumn
+
+
+RowValue: TypeAlias = ConstantValue | OfColumn | Calculated
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowValues:
+    """The new value of each column that is assigned. All of them see the row as it was."""
+
+    values: Mapping[str, RowValue]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The assigned columns."""
+        return tuple(self.values)
+
+    @property
+    def columns_read(self) -> frozenset[str]:
+        """The columns that the new values are made of."""
+        return frozenset[str]().union(*(_columns_of(value) for value in self.values.values()))
+
+    def assigned(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows with the assigned columns, in the types of `schema`, in the place of those they had.
+
+        In batches of a bounded size. `rows` have `columns_read`.
+        """
+        constants = sum(each.value.nbytes for each in self.values.values() if isinstance(each, ConstantValue))
+        at_once = max(1, _MOST_BYTES // max(1, constants))
+        for start in range(0, rows.num_rows, at_once):
+            part = rows.slice(start, at_once)
+            new = {name: _values(value, part).cast(schema.field(name).type) for name, value in self.values.items()}
+            kept = {name: part.column(name) for name in part.schema.names if name not in new}
+            yield pa.RecordBatch.from_pydict(new | kept)
+
+
+def _columns_of(value: RowValue) -> frozenset[str]:
+    if isinstance(value, Calculated):
+        return _columns_of(value.left) | _columns_of(value.right)
+    return frozenset({value.column}) if isinstance(value, OfColumn) else frozenset()
+
+
+def _values(value: RowValue, rows: pa.RecordBatch) -> pa.Array:
+    match value:
+        case ConstantValue(constant):
+            return pa.repeat(constant[0], rows.num_rows)
+        case OfColumn(name):
+            return rows.column(name)
+        case Calculated(operator, left, right):
+            return _CALCULATE[operator](_operand(left, rows), _operand(right, rows))
+
+
+def _operand(value: ConstantValue | OfColumn, rows: pa.RecordBatch) -> pa.Array | pa.Scalar:
+    return value.value[0] if isinstance(value, ConstantValue) else rows.column(value.column)

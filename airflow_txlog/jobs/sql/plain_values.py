@@ -1,0 +1,191 @@
+"""Values that an UPDATE assigns and that Spark is certain to accept, and to compute as Arrow does.
+
+A closed grammar, beside that of plain conditions (`predicate.plain`): a constant of the column's own kind, NULL,
+another column of the same type, and `+`, `-` and `*` of a double with a double or a number. The invariant: no text that
+is plain is refused by Spark, fails on a value, or comes to another value there. So nothing is here that can overflow,
+and no type that a cast would change. Source: Spark 4.2, AnsiTypeCoercion, Decimal.toDouble;
+tests/jobs/sql/test_plain_values.py.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_txlog.datafiles.tasks.row_values import OPERATORS, Calculated, ConstantValue, OfColumn, RowValue, RowValues
+from airflow_txlog.datafiles.text import parse_date
+from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_plainly, plain_column
+from airflow_txlog.engine.table.schema.schema import array_of
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
+from airflow_txlog.jobs.sql.column_names import assigned_column
+from airflow_txlog.lexing import Token, Unreadable, lex
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# As many digits as a double holds exactly.
+_NUMBER = re.compile(r"[0-9]{1,15}|(?=[0-9.]{3,16}$)[0-9]+\.[0-9]+", re.ASCII)
+_INT_BITS = 32
+_BITS = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
+
+
+def plain_values(
+    assigned: Mapping[str, str],
+    schema: StructType,
+    parameters: Mapping[str, object],
+    *,
+    alias: str,
+    is_ansi: bool,
+) -> RowValues | str:
+    """The value of each assigned column of `schema`, or what of the texts is not plain.
+
+    `alias` is what the table may be called on the left side; `is_ansi`: Spark stores a number that fits in a narrower
+    column.
+    """
+    values: dict[str, RowValue] = {}
+    try:
+        for name, text in assigned.items():
+            column = assigned_column(name, schema.names, alias)
+            if column is None or column in values:
+                raise NotPlain(f"the assigned column {name}")
+            field = schema.find(column)
+            assert field is not None
+            values[column] = _value(text, field, schema, parameters, is_ansi=is_ansi)
+    except NotPlain as found:
+        return str(found.args[0])
+    return RowValues(values=values)
+
+
+def _value(
+    text: str, field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
+) -> RowValue:
+    """Raises NotPlain."""
+    if field.is_collated or field.is_char:
+        raise NotPlain(f"the column {field.name}, of the type {field.type}")
+    if text.strip().upper() == "DEFAULT" or text.endswith("\\"):
+        raise NotPlain("another value")
+    try:
+        lexed = lex(text)
+    except Unreadable as error:
+        raise NotPlain("a literal that two parsers may read differently") from error
+    if any(string.doubt is not None for string in lexed.strings):
+        raise NotPlain("a text that two parsers may read differently")
+    for at, token in enumerate(lexed.tokens):
+        # A sign begins a constant where nothing stands before it.
+        if at and token.kind == "symbol" and token.text in OPERATORS:
+            left = _operand(lexed.tokens[:at], field, schema, parameters)
+            right = _operand(lexed.tokens[at + 1 :], field, schema, parameters)
+            if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+                raise NotPlain("a calculation of constants")
+            return Calculated(token.text, left, right)
+    return _alone(lexed.tokens, field, schema, parameters, is_ansi=is_ansi)
+
+
+def _operand(
+    tokens: Sequence[Token], field: StructField, schema: StructType, parameters: Mapping[str, object]
+) -> ConstantValue | OfColumn:
+    """A side of a calculation. Raises NotPlain."""
+    if field.type is not Primitive.DOUBLE:
+        raise NotPlain(f"a calculation for the column {field.name}, of the type {field.type}")
+    if len(tokens) == 1 and tokens[0].kind in ("word", "name"):
+        return _of_column(tokens[0], field, schema)
+    return ConstantValue(_double(tokens, field, parameters))
+
+
+def _of_column(token: Token, field: StructField, schema: StructType) -> OfColumn:
+    found = plain_column(token, schema)
+    is_single = isinstance(found.type, Primitive | DecimalType) and found.type is not Primitive.VOID
+    if found.type != field.type or not is_single or found.is_collated or found.is_char:
+        raise NotPlain(f"the column {found.name}, which is not of the type of the column {field.name}")
+    return OfColumn(found.name)
+
+
+def _alone(
+    tokens: Sequence[Token], field: StructField, schema: StructType, parameters: Mapping[str, object], *, is_ansi: bool
+) -> RowValue:
+    """One constant or column. Raises NotPlain."""
+    word = tokens[0].text.lower() if len(tokens) == 1 and tokens[0].kind == "word" else ""
+    if word == "null" and isinstance(field.type, Primitive | DecimalType) and field.type is not Primitive.VOID:
+        return ConstantValue(array_of([None], field.type))
+    if word in ("true", "false") and field.type is Primitive.BOOLEAN:
+        return ConstantValue(array_of([word == "true"], field.type))
+    if len(tokens) == 1 and tokens[0].kind in ("word", "name"):
+        return _of_column(tokens[0], field, schema)
+    if field.type is Primitive.DOUBLE:
+        return ConstantValue(_double(tokens, field, parameters))
+    return ConstantValue(array_of([_constant(tokens, field, parameters, is_ansi=is_ansi)], field.type))
+
+
+def _constant(
+    tokens: Sequence[Token], field: StructField, parameters: Mapping[str, object], *, is_ansi: bool
+) -> bool | int | str:
+    """A constant in the column's own type, as `array_of` takes it. Raises NotPlain."""
+    value = _given(tokens, field, parameters)
+    if isinstance(value, bool):
+        if field.type is Primitive.BOOLEAN:
+            return value
+    elif field.type in WHOLE:
+        if isinstance(value, int) and _fits_whole(value, field.type, is_ansi=is_ansi):
+            return value
+    elif field.type is Primitive.STRING:
+        if isinstance(value, str):
+            return value
+    elif field.type is Primitive.DATE:
+        # A text is stored in a date by a cast only.
+        if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+            return (value - _EPOCH.date()).days
+    elif field.type is Primitive.TIMESTAMP and isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return (value - _EPOCH) // dt.timedelta(microseconds=1)
+    raise _other(tokens, field)
+
+
+def _other(tokens: Sequence[Token], field: StructField) -> NotPlain:
+    if tokens and tokens[0].kind == "word" and tokens[0].text.lower() != "date":
+        return NotPlain(f"the name {tokens[0].text}")
+    return NotPlain(f"a value that is not of the type of the column {field.name}")
+
+
+def _given(tokens: Sequence[Token], field: StructField, parameters: Mapping[str, object]) -> object:
+    """The Python value of a literal or a parameter; None for anything else."""
+    kinds = [token.kind for token in tokens]
+    if kinds == ["parameter"]:
+        return parameters.get(tokens[0].text)
+    if kinds == ["string"]:
+        return tokens[0].text
+    if kinds == ["word", "string"] and tokens[0].text.lower() == "date" and fits_plainly(tokens[1].text, field):
+        days = parse_date(tokens[1].text) if field.type is Primitive.DATE else None
+        return None if days is None or not _is_of_python(days) else (_EPOCH + dt.timedelta(days=days)).date()
+    is_negative = tokens[:1] == [Token("symbol", "-")]
+    if kinds[is_negative:] == ["number"] and re.fullmatch("[0-9]{1,18}", tokens[-1].text, re.ASCII):
+        return -int(tokens[-1].text) if is_negative else int(tokens[-1].text)
+    return None
+
+
+def _is_of_python(days: int) -> bool:
+    return dt.date.min.toordinal() <= days + _EPOCH.toordinal() <= dt.date.max.toordinal()
+
+
+def _fits_whole(value: int, kind: object, *, is_ansi: bool) -> bool:
+    """Whether a literal, an INT where it fits in one and else a BIGINT, is stored in a column of this kind."""
+    assert isinstance(kind, Primitive)
+    bits = _BITS[kind]
+    is_widened = bits >= _INT_BITS and (bits > _INT_BITS or abs(value) < 1 << (_INT_BITS - 1))
+    return (is_widened or is_ansi) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+
+
+def _double(tokens: Sequence[Token], field: StructField, parameters: Mapping[str, object]) -> pa.Array:
+    """A number as a double, which it is exactly or is rounded to by all engines alike. Raises NotPlain."""
+    kinds = [token.kind for token in tokens]
+    is_negative = tokens[:1] == [Token("symbol", "-")]
+    value: float | None = None
+    if kinds == ["parameter"]:
+        given = parameters.get(tokens[0].text)
+        is_whole = isinstance(given, int) and not isinstance(given, bool) and abs(given) < 10**15
+        value = float(given) if isinstance(given, float) or (is_whole and isinstance(given, int)) else None
+    elif kinds[is_negative:] == ["number"] and _NUMBER.fullmatch(tokens[-1].text):
+        # Minus zero is a whole number's, or a decimal's: 0.
+        value = (-float(tokens[-1].text) if is_negative else float(tokens[-1].text)) + 0.0
+    if value is None:
+        raise _other(tokens, field)
+    return pa.array([value], pa.float64())
