@@ -5,9 +5,10 @@ It holds, of each submission of the work (1, 2, …): `spec-1`, which the task w
 which the job reports that it has begun, and where; `result-1`, which names its submission. So a spec without a result
 is the handle of a job that may still run, and any later try of the work finds it.
 
-Any process that may write the table may write there too. The invariant: nothing is read but what is signed with the
-key of this work, under the name that it was put under; and no secret is written: the key and Spark's settings reach the
-driver by a setting of its application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
+Any process that may write the table may write there too, and a worker that is killed deletes nothing. The invariant:
+nothing is read but what is signed with the key of this work, under the name that it was put under; all is encrypted, as
+the work's arguments may name persons; and no secret is written, even so: the key and Spark's settings reach the driver
+by a setting of its application (`KEY_SETTING`). Source: docs/decisions/saved-work.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_txlog.contract import ApplicationTransaction
-from airflow_txlog.errors import LimitExceeded, OutsideTable
+from airflow_txlog.errors import JobError, LimitExceeded, OutsideTable
 from airflow_txlog.saved_work import Seal, folder_named
 from airflow_txlog.storage import Access, Store, open_store
 
@@ -42,6 +43,7 @@ class Exchange:
         self._store = store
         self._key = key
         self._seal = Seal(key, store.root, _SIGNED_AS)
+        self._encrypted_with = bytes.fromhex(self._seal.sign("encryption", b""))
         self.folder = folder_named(self._seal.sign("folder", b"")[:_FOLDER_CHARACTERS])
 
     def put(self, kind: str, number: int, document: Mapping[str, Any]) -> None:
@@ -49,7 +51,10 @@ class Exchange:
         self._store.put(*self._signed(f"{kind}-{number}", document))
 
     def get(self, kind: str, number: int) -> dict[str, Any] | None:
-        """A document; None where there is none, or none that this work has signed."""
+        """A document; None where there is none, or none that this work has signed.
+
+        Raises JobError for one that is signed, and not encrypted as it is here.
+        """
         name = f"{kind}-{number}"
         try:
             found = self._store.read(f"{self.folder}/{name}")
@@ -58,7 +63,18 @@ class Exchange:
         signature, content = found[:_SIGNATURE_CHARACTERS], found[_SIGNATURE_CHARACTERS:]
         if not self._seal.is_signed(name, content, signature.decode("latin-1")):
             return None
-        return dict(json.loads(content))
+        # Here, as where it is written: it brings Parquet, which no task needs that waits for no driver elsewhere.
+        from airflow_txlog.datafiles.parquet.encryption import decrypted  # noqa: PLC0415
+
+        document = decrypted(self._encrypted_with, content)
+        if document is None:
+            raise JobError(
+                f"{self._store.root}/{self.folder}/{name}, which only the tries of this work and its driver read, is "
+                "signed and cannot be decrypted: another build of airflow_txlog has written it. Nothing was done now. "
+                "Give the worker and the driver's image one build. Where the package was upgraded between two tries, "
+                "see that the job which the earlier one submitted has ended, delete that folder, and clear the task."
+            )
+        return dict(json.loads(document))
 
     def last(self) -> int:
         """The number of the last submission; 0 where there is none."""
@@ -93,7 +109,9 @@ class Exchange:
         )
 
     def _signed(self, name: str, document: Mapping[str, Any]) -> tuple[str, bytes]:
-        content = json.dumps(document).encode()
+        from airflow_txlog.datafiles.parquet.encryption import encrypted  # noqa: PLC0415
+
+        content = encrypted(self._encrypted_with, json.dumps(document).encode())
         return f"{self.folder}/{name}", self._seal.sign(name, content).encode() + content
 
     @classmethod

@@ -44,7 +44,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # The names and signatures of saved work: written by jobs, and cleared away from both sides.
     "saved_work": ("locations", *CONTRACT),
     # What a task and its driver on another machine leave for each other.
-    "exchange": ("errors", *CONTRACT, "saved_work", "storage"),
+    "exchange": ("errors", *CONTRACT, "saved_work", "storage", "datafiles"),
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
     "own_process": (),

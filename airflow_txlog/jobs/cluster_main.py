@@ -20,6 +20,7 @@ sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.p
 
 from airflow_txlog.clock import SYSTEM_CLOCK  # noqa: E402
 from airflow_txlog.contract import JobSpec  # noqa: E402
+from airflow_txlog.errors import JobError  # noqa: E402
 from airflow_txlog.exchange import KEY_SETTING, Exchange  # noqa: E402
 from airflow_txlog.jobs.__main__ import EXIT_DONE, EXIT_FAILED, begin, exit_code, run_in_session  # noqa: E402
 
@@ -38,7 +39,11 @@ def main() -> int:
         say(f"The application has no setting {KEY_SETTING}: it was not submitted by a task. Nothing was done.")
         return EXIT_FAILED
     exchange, number, withheld = Exchange.received(given)
-    document = exchange.get("spec", number)
+    try:
+        document = exchange.get("spec", number)
+    except JobError as error:
+        say(str(error))
+        return EXIT_FAILED
     if document is None:
         say(f"There is no job description {exchange.folder}/spec-{number} that its task has signed. Nothing was done.")
         return EXIT_FAILED

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobLost, SparkUnavailable, TxlogError
+from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.exchange import KEY_SETTING, Exchange
 from airflow_txlog.runners.base import Log, result_of_done, result_of_lost, result_or_error
 from airflow_txlog.runners.child_process import (
@@ -166,9 +166,14 @@ class ClusterModeRunner(SubmitRunner):
     def cancel(self, spec: JobSpec, *, log: Log) -> None:
         """Cancel the last job of this work that an earlier process has submitted, and log what became of it.
 
-        Its description, which holds the work's keys, is deleted once it has ended.
+        Its description is deleted once it has ended.
         """
-        job = _last_of(_exchange_of(spec))
+        try:
+            job = _last_of(_exchange_of(spec))
+        except JobError as error:
+            # Of another build. The try that met it has failed by it, and what it left may be forgotten.
+            log(str(error))
+            return
         if job is not None and self._end(spec, job, log):
             with contextlib.suppress(Exception):
                 job.exchange.remove()

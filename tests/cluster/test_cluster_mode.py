@@ -27,6 +27,7 @@ from airflow_txlog.errors import (
     ClusterLost,
     IdempotencyKeyReused,
     InvalidPredicate,
+    JobError,
     JobLost,
     SparkUnavailable,
 )
@@ -47,6 +48,7 @@ from tests.helpers.submitting import eventually
 
 KEY = "ab" * 32
 SECRET = "canary-2c90"
+PERSON = "mary.canary-7f11"
 
 
 @pytest.fixture
@@ -76,7 +78,8 @@ def spec_of(table: Table, **given: Any) -> JobSpec:
         "unrestricted": ("spark_conf",),
         **given,
     }
-    return job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "user_id = 42"}, **fields)
+    predicate = f"user_id = 42 OR '{PERSON}' = ''"
+    return job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": predicate}, **fields)
 
 
 def exchange_of(table: Table, key: str = KEY) -> Exchange:
@@ -130,9 +133,9 @@ def test_the_result_comes_back_and_no_secret_is_seen_but_in_the_drivers_settings
     folder = Path(users.uri.removeprefix("file://"), exchange_of(users).folder)
     assert mode_of(folder) == 0o700
     words, settings = ((home / file).read_text() for file in ("words", "settings"))
-    for text in (words, *map(bytes.decode, lying.values()), "\n".join(task.lines)):
-        assert SECRET not in text
-        assert KEY not in text
+    for text in (words.encode(), *lying.values(), "\n".join(task.lines).encode()):
+        assert SECRET.encode() not in text
+        assert KEY.encode() not in text
     # Spark shows no setting with such a name.
     assert re.search(r"secret", KEY_SETTING)
     assert SECRET.replace("-", "\\u002d") in settings
@@ -189,6 +192,18 @@ def test_the_retry_of_a_killed_worker_waits_for_the_job_that_still_runs(
     assert task.result.status == "committed"
     assert len(detached.homes()) == 1
     assert (users.latest_version(), rows_added(users)) == (2, 1)
+
+
+def test_what_a_worker_killed_in_its_last_try_leaves_shows_no_argument_of_the_job(
+    detached: DetachedCluster, users: Table, tmp_path: Path
+) -> None:
+    killed_worker(detached, spec_of(users), tmp_path, "running")
+    assert PERSON in (tmp_path / "spec.json").read_text(), "the worker was given it"
+    eventually(lambda: "result-1" in documents(users), "the job goes on, and no task reads its result")
+    assert sorted(documents(users)) == ["driver-1", "result-1", "spec-1"]
+    folders = (Path(users.uri.removeprefix("file://")), detached.folder)
+    left = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in left if PERSON.encode() in path.read_bytes()] == []
 
 
 @pytest.mark.long("another worker that is killed")
@@ -313,22 +328,22 @@ def test_the_failure_of_a_job_keeps_its_class_and_its_retry_starts_afresh(cluste
     assert len(cluster.homes()) == 2
 
 
-def forged_by_name(users: Table, text: str) -> None:
+def forged_by_name(users: Table, data: bytes) -> None:
     folder = Path(users.uri.removeprefix("file://"), exchange_of(users).folder)
-    (folder / "result-1").write_text(text)
+    (folder / "result-1").write_bytes(data)
 
 
 def unsigned(users: Table, result: str) -> None:
-    forged_by_name(users, "0" * 64 + result)
+    forged_by_name(users, b"0" * 64 + result.encode())
 
 
 def signed_with_another_key(users: Table, result: str) -> None:
     seal = Seal("cd" * 32, open_store(users.uri, PLAIN).root, ApplicationTransaction(app_id="a", version=1))
-    forged_by_name(users, seal.sign("result-1", result.encode()) + result)
+    forged_by_name(users, f"{seal.sign('result-1', result.encode())}{result}".encode())
 
 
 def another_document_of_the_work(users: Table, result: str) -> None:
-    forged_by_name(users, documents(users)["driver-1"].decode())
+    forged_by_name(users, documents(users)["driver-1"])
 
 
 @pytest.mark.parametrize("forge", [unsigned, signed_with_another_key, another_document_of_the_work])
@@ -384,7 +399,7 @@ def test_a_file_that_another_writer_has_put_in_a_documents_place_keeps_no_result
     cluster.hold("commit")
     task = Waiting(cluster, spec_of(users))
     task.until("app-1")
-    forged_by_name(users, "in the way")
+    forged_by_name(users, b"in the way")
     cluster.go_on()
     task.over()
     assert task.result is not None
@@ -433,6 +448,32 @@ def test_a_driver_does_nothing_for_a_spec_that_its_task_has_not_signed_or_has_su
     monkeypatch.setattr(cluster_main, "_setting", lambda name: exchange.handed_over(number, {}))
     assert cluster_main.main() == 0
     assert "A later try has submitted this work again" in lines[-1]
+
+
+def test_a_document_that_another_build_has_signed_in_the_clear_is_refused_by_both_sides(
+    cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    exchange, spec = exchange_of(users), spec_of(users)
+    exchange.add({})
+    (path,) = Path(users.uri.removeprefix("file://"), exchange.folder).iterdir()
+    described = json.dumps({"name": "a", "digest": spec.digest(), "spec": json.loads(spec.to_json())}).encode()
+    signed_as = ApplicationTransaction(app_id="airflow_txlog/exchange", version=1)
+    seal = Seal(KEY, open_store(users.uri, PLAIN).root, signed_as)
+    path.write_bytes(seal.sign("spec-1", described).encode() + described)
+    said = f"{exchange.folder}/spec-1, which only the tries of this work and its driver read"
+    with pytest.raises(JobError, match="another build of airflow_txlog has written it") as caught:
+        cluster.runner().run(spec, log=print)
+    assert said in str(caught.value)
+    assert not caught.value.retryable
+    assert cluster.homes() == {}, "the job of that build may still run"
+    cluster.runner().cancel(spec, log=lines.append)
+    monkeypatch.setattr(cluster_main, "begin", lambda: lines.append)
+    monkeypatch.setattr(cluster_main, "run_in_session", lambda *given: pytest.fail("it runs the job"))
+    monkeypatch.setattr(cluster_main, "_setting", lambda name: exchange.handed_over(1, {}))
+    assert cluster_main.main() == 1
+    assert [said in line for line in lines] == [True, True]
+    assert PERSON not in f"{caught.value} {lines}"
 
 
 # --- a cluster that does not answer -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Parquet files that hold what may not lie in a folder in the clear, and that only the holder of a key can read.
+"""Parquet files, and single texts, that may not lie in a folder in the clear: only the holder of a key can read them.
 
 They are encrypted as Parquet says (modular encryption, AES-GCM): Arrow does that wherever it reads Parquet, so that an
 executor needs no other library. Arrow draws keys of its own for each file, and keeps them in the footer, wrapped by a
@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import secrets
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
 _NAME = "key"
 _NONCE_BYTES = 32
+_ONE_CELL = pa.schema([("content", pa.binary())])
 
 
 class _KeptKey(pe.KmsClient):  # type: ignore[misc]
@@ -55,6 +58,24 @@ def writing_options(key: bytes, schema: pa.Schema) -> dict[str, Any]:
 def reading_options(key: bytes) -> dict[str, Any]:
     """Options of `ParquetFile` for one file that was written with this key."""
     return {"decryption_properties": pe.CryptoFactory(_KeptKey).file_decryption_properties(_connection(key))}
+
+
+def encrypted(key: bytes, content: bytes) -> bytes:
+    """The content as a Parquet file of one cell, which shows its length and nothing else of it."""
+    sink = io.BytesIO()
+    cell = pa.table([[content]], schema=_ONE_CELL)
+    pq.write_table(cell, sink, compression="none", use_dictionary=False, **writing_options(key, _ONE_CELL))
+    return sink.getvalue()
+
+
+def decrypted(key: bytes, data: bytes) -> bytes | None:
+    """The content that `encrypted` was given with this key; None for bytes that Arrow cannot read with it."""
+    try:
+        with pq.ParquetFile(io.BytesIO(data), **reading_options(key)) as file:
+            content: bytes = file.read()["content"][0].as_py()
+    except (pa.ArrowException, OSError, LookupError):
+        return None
+    return content
 
 
 def _connection(key: bytes) -> Any:
