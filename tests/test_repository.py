@@ -83,6 +83,7 @@ def test_make_alone_lists_every_command() -> None:
         "tools/ensure_java.sh",
         "tools/ensure_delta_spark.sh",
         "tools/ensure_chromium.sh",
+        "tools/ensure_postgres.sh",
         "tools/check_install.sh",
         "tools/lock.sh",
         "tools/with_stores.sh",

@@ -14,14 +14,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.paths import ROOT
+
 READY_S = 300
+# Where `tools/ensure_postgres.sh` puts it on a machine that has none.
+FETCHED = Path(os.environ.get("TXLOG_POSTGRES", ROOT / ".venv" / "postgres"))
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's programs: the newest of Debian's, or the one on PATH; None without."""
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
-    if found:
-        return max(found, key=lambda folder: int(folder.parent.name))
+    """The folder of PostgreSQL's programs: what was fetched, the newest of Debian's, the one on PATH; None without."""
+    for top in (FETCHED, Path("/")):
+        found = [path.parent for path in top.glob("usr/lib/postgresql/*/bin/postgres")]
+        if found:
+            return max(found, key=lambda folder: int(folder.parent.name))
     path = shutil.which("postgres")
     return Path(path).resolve().parent if path else None
 
@@ -29,7 +34,7 @@ def programs() -> Path | None:
 def why_not() -> str | None:
     """Why there can be no database here; None where there can."""
     if programs() is None:
-        return "no PostgreSQL: apt-get install postgresql"
+        return "no PostgreSQL: tools/ensure_postgres.sh, or apt-get install postgresql"
     if importlib.util.find_spec("psycopg") is None:
         return "no driver of PostgreSQL: pip install 'psycopg[binary]'"
     return None
@@ -49,11 +54,17 @@ class Postgres:
         self._programs = found
         # Not below pytest's folder, which other users cannot enter: PostgreSQL refuses to be run by root.
         self.folder = Path(tempfile.mkdtemp(prefix="txlog-postgres-"))
-        self._as: dict[str, Any] = {}
+        self._as: dict[str, Any] = {"env": dict(os.environ)}
         if os.geteuid() == 0:
             user = next(user for user in pwd.getpwall() if user.pw_name in ("postgres", "nobody"))
             os.chown(self.folder, user.pw_uid, user.pw_gid)
-            self._as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            self._as |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        if found.is_relative_to(FETCHED):
+            # That user may not enter the folder of this checkout.
+            shutil.copytree(FETCHED / "usr", self.folder / "usr", symlinks=True)
+            self._programs = self.folder / found.relative_to(FETCHED)
+            libraries = {str(path.parent) for path in (self.folder / "usr" / "lib").rglob("*.so.*")}
+            self._as["env"]["LD_LIBRARY_PATH"] = ":".join(sorted(libraries))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -84,7 +95,7 @@ class Postgres:
             )
         self._process = process
         deadline = time.monotonic() + READY_S
-        while subprocess.run([self._programs / "pg_isready", "-q", "-h", self.folder], cwd="/").returncode:
+        while subprocess.run([self._programs / "pg_isready", "-q", "-h", self.folder], cwd="/", **self._as).returncode:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
