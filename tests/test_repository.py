@@ -97,6 +97,17 @@ def test_scripts_are_executable_and_parse(script: str) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
+def test_an_installation_is_checked_by_the_readmes_own_commands() -> None:
+    """`make check-install` runs them as they stand, over the network."""
+    block = re.search(r"From a clone:\n\n```\n(.*?)```\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    written = [line.partition("#")[0].rstrip() for line in block[1].splitlines()]
+    script = [str(ROOT / "tools" / "check_install.sh"), "--commands"]
+    run = subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert run == written
+    assert [command.split()[:2] for command in written] == [["pip", "install"], ["airflow", "providers"]]
+
+
 def test_a_command_runs_without_a_server_that_cannot_be_had_and_with_one_that_is_given(tmp_path: Path) -> None:
     """A copy of the script with nothing beside it, and no apt-get to fetch a server by."""
     script = tmp_path / "tools" / "with_stores.sh"

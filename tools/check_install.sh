@@ -1,8 +1,19 @@
 #!/usr/bin/env bash
-# Does what the README tells a user to do, in a fresh environment: installs what is committed by its first `pip install`,
-# lists the provider, and runs its DAG on a table. Needs the network, so no test runs it.
+# Does what the README tells a user to do, in a fresh environment: runs its commands "From a clone", which install what
+# is committed and list the provider, and its DAG on a table. Needs the network, so no test runs it; one runs it with
+# --commands, which prints these commands and does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+# The block of code after that line, without its comments.
+readme_commands() {
+    awk '/From a clone:$/ { near = 1 } near && /^```/ { if (inside) exit; inside = 1; next }
+        inside { sub(/ +#.*/, ""); print }' README.md
+}
+if [ "${1:-}" = --commands ]; then
+    readme_commands
+    exit
+fi
 
 JAVA_HOME=$(tools/ensure_java.sh)
 python=$(tools/find_python.sh)
@@ -17,17 +28,18 @@ git clone -q . "$work/clone"
 "$python" -m venv "$work/venv"
 export PATH=$work/venv/bin:$PATH
 cd "$work/clone"
-command=$(grep -oE "^pip install '[^']+'" README.md | head -n 1)
-echo "$command"
-started=$SECONDS
-eval "$command" --quiet --disable-pip-version-check
-echo "installed in $((SECONDS - started)) s"
+mapfile -t commands < <(readme_commands)
+for command in "${commands[@]}"; do
+    started=$SECONDS
+    eval "$command" >"$work/log" 2>&1 || { tail -n 50 "$work/log"; exit 1; }
+    echo "$command: $((SECONDS - started)) s"
+done
+grep -o airflow-provider-txlog "$work/log"
 
 mkdir "$work/dags"
 sed -n '/^```python$/,/^```$/{/^```/!p}' README.md | sed "s#\"/lake/users\"#\"$work/users\"#" >"$work/dags/readme.py"
 # Not in the clone, whose package would be imported in place of the installed one.
 cd "$work"
-airflow providers list 2>/dev/null | grep -o airflow-provider-txlog
 python - <<'PYTHON'
 import pyarrow as pa
 import pyarrow.parquet as pq
