@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from tests.airflow.scheduled.deployment import GIVE_UP_S, Deployment
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-JOB = b"airflow_txlog.jobs"
+# By its module, and below `spark-submit` by its file.
+JOB = re.compile(rb"airflow_txlog[./]jobs")
 
 
 class Lake:
@@ -84,7 +86,7 @@ class Held:
     @classmethod
     def of(cls, task: int, paused: int) -> Held:
         """Of the process that runs the operator, and the one that waits: on a warm Spark it is below neither."""
-        (child,) = (pid for pid in descendants(task) if parent_of(pid) == task and JOB in command_of(pid))
+        (child,) = (pid for pid in descendants(task) if parent_of(pid) == task and JOB.search(command_of(pid)))
         below = descendants(child)
         jvm = next((pid for pid in below if b"java" in command_of(pid).split(b"\0")[0]), None)
         workers = [pid for pid in below if b"pyspark" in command_of(pid) and pid != jvm]

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.runners.warm.server import lease_session, stop_all
 from tests.airflow.scheduled.deployment import Deployment
 from tests.airflow.scheduled.jobs import Lake, none_left
 from tests.helpers.depth import WHOLE
+from tools.standalone_cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600), pytest.mark.long("a whole Airflow over PostgreSQL")]
 
 PERSON = "mary.canary@home.example"
 SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("day", pa.date32())])
-WAYS = ["forget_by_keys", "forget_by_file", "forget_by_parameter"] if WHOLE else ["forget_by_keys"]
+# The first runs without Spark, the next two on `warm`.
+WAYS = (
+    "forget_by_keys",
+    *(("forget_by_file", "forget_by_parameter") if WHOLE else ()),
+    *(("forget_on_child", "forget_on_submit", "forget_on_connect") if WHOLE else ()),
+)
 POINTS = ("staging", "after") if WHOLE else ("after",)
 # Of an address, in whatever case and escaped however.
 TRACE = re.compile(rb"mary.{1,8}?canary|canary.{1,8}?home", re.IGNORECASE | re.DOTALL)
@@ -27,6 +36,41 @@ def rows(*emails: str) -> list[dict[str, object]]:
     return [{"id": i, "email": email, "day": None} for i, email in enumerate(["aa", *emails, "zz"])]
 
 
+@contextlib.contextmanager
+def clusters(airflow: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Spark for `submit` and one for `connect`, in the folder of the deployment, with the connections of the DAGs."""
+    for name in ("PYTHONPATH", "TMPDIR"):
+        monkeypatch.setenv(name, airflow.environment()[name])
+    monkeypatch.setenv("TXLOG_WARM_FOLDER", str(airflow.folder / "server"))
+    with StandaloneCluster(airflow.folder / "cluster", environment=airflow.environment()) as cluster:
+        lease = lease_session({}, print)
+        try:
+            lease.end(is_well=True)
+            server = lease.server
+            master, _, port = cluster.master.rpartition(":")
+            for connection in (
+                {"connection_id": "spark_cluster", "conn_type": "spark", "host": master, "port": int(port)},
+                {
+                    "connection_id": "spark_server",
+                    "conn_type": "spark_connect",
+                    "host": "127.0.0.1",
+                    "port": server.port,
+                    "password": server.token,
+                },
+            ):
+                airflow.api("POST", "connections", connection)
+            yield
+        finally:
+            stop_all()
+
+
+@pytest.fixture
+def with_clusters(airflow: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with clusters(airflow, monkeypatch) if WHOLE else contextlib.nullcontext():
+        yield
+
+
+@pytest.mark.usefixtures("with_clusters")
 def test_a_person_is_in_no_log_database_xcom_commit_or_temporary_file(airflow: Deployment) -> None:
     airflow.person.write_text(PERSON)
     outside = airflow.person.parent

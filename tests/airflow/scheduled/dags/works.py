@@ -104,6 +104,16 @@ with DAG("forget_by_parameter", **FORGET):
     DeltaDeleteOperator(
         task_id="forget", predicate="lower(email) = :email", parameters={"email": PERSON}, runner="warm"
     )
+# On the other runners, whose Spark a test names by connections. No job without Spark finds rows by such a text.
+for runner, conn_id in (("child", None), ("submit", "spark_cluster"), ("connect", "spark_server")):
+    with DAG(f"forget_on_{runner}", **FORGET):
+        DeltaDeleteOperator(
+            task_id="forget",
+            predicate="lower(email) = :email",
+            parameters={"email": PERSON},
+            runner=runner,
+            spark_conn_id=conn_id,
+        )
 # Twice: the second finds nothing to do. Without Spark on a table that is partitioned by the addresses.
 BY_ADDRESS = {"predicate": "email = :email\n  AND email <> 'zz'", "parameters": {"email": PERSON}}
 with DAG("forget_twice", **FORGET):
