@@ -52,6 +52,7 @@ CASES = (
     "checkpoint",
     "memory",
     "ten-million",
+    "plan",
     "task",
     "parse",
     "writers",
@@ -155,6 +156,8 @@ class Bench:
             return measure_parse(self.folder / "parse", rounds=self.rounds)
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
+        if case == "plan":
+            return self.plan()
         if case.startswith("s3-") and not has_server():
             print(f"  {case}: skipped: {NO_SERVER}", file=sys.stderr, flush=True)
             return [{"case": case, "skipped": NO_SERVER}]
@@ -379,6 +382,13 @@ class Bench:
         assert found["files"] == files_of_partition(files), f"{found['files']} files of the partition"
         line = {"case": "ten-million", "ours_mb": round(found["peak_mb"], 1), "ours_s": round(found["seconds"], 3)}
         return [line | {"files": files, "rounds": 1, "scale": self.scale}]
+
+    def plan(self) -> list[dict[str, Any]]:
+        """The driver's memory while it plans over a tenth of the files, and over all of them."""
+        from tests.benchmarks.plan_cases import measure_plan
+
+        tables = [self._checkpointed(max(int(CHECKPOINT_FILES * self.scale) // share, 10)) for share in (10, 1)]
+        return [measure_plan(*table) | {"rounds": 1, "scale": self.scale} for table in tables]
 
     def _json_log(self) -> tuple[Path, int]:
         from tests.benchmarks.large_tables import make_json_log

@@ -52,6 +52,15 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
     assert all(0 < float(str(line["ours_mb"])) < 4000 for line in lines)
 
 
+@pytest.mark.spark
+@pytest.mark.long("two processes with a Spark each")
+def test_the_memory_of_planning_is_measured_over_every_file(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "plan")
+    assert [(line["case"], line["files"]) for line in lines] == [("plan", 1100), ("plan", 2000)]
+    # Interpreter and imports are half of it.
+    assert all(0 < float(str(line["driver_mb"])) < 300 for line in lines)
+
+
 @pytest.mark.long("four benchmarks, two with sixteen processes")
 def test_writers_at_once_lose_no_commit_and_tables_on_s3_are_listed_alike(tmp_path: Path) -> None:
     if not has_server():

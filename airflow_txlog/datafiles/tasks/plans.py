@@ -158,16 +158,14 @@ def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(rows) for _, _, rows in sorted(bins, key=lambda entry: entry[1])]
 
 
-def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> list[bytes]:
+def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes]:
     """Each bin's rows of the plan as Arrow IPC."""
-    encoded = []
     for rows in bins:
         part = plan.take(pa.array(rows, pa.int64()))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as stream:
             stream.write_table(part)
-        encoded.append(sink.getvalue().to_pybytes())
-    return encoded
+        yield sink.getvalue().to_pybytes()
 
 
 def in_parts(plan: pa.Table, parts: Sequence[int]) -> pa.Table:

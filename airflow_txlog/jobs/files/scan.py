@@ -7,13 +7,15 @@ or rows are asked for. Source: docs/decisions/spark-computes.md; soundness A19.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
@@ -48,6 +50,10 @@ SMALLEST_BIN_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 128 * 1024 * 1024
 # A second wave of tasks evens out what the first one left unbalanced, once there is enough to do.
 TWO_WAVES_BYTES = 512 * 1024 * 1024
+# What a plan takes of the file's action, and for how many files at once.
+_OF_ACTION = ("path", "size_bytes", "num_records", "directory", "partition_values")
+_ROWS = pa.schema([field for field in PLAN_FIELDS if field.name in _OF_ACTION])
+_ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,23 +113,19 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     typed = typed_partition_columns(
         files, snapshot.delta_schema, partition_columns, time_zone=time_zone, instants=instants
     )
-    rows = files.select(["path", "size", "stats", "partition_values"]).to_pylist()
-    values = [dict(row["partition_values"] or []) for row in rows]
+    described = files.select(["path", "size", "stats", "partition_values"])
+    directory = functools.cache(functools.partial(_directory, snapshot))
+    # A file as a Python object takes several times the room of its row: there are never more than some of them.
+    batches = [_plan_rows(snapshot, batch, directory) for batch in described.to_batches(max_chunksize=_ROWS_AT_ONCE)]
+    table = pa.Table.from_batches(batches, schema=_ROWS).combine_chunks()
     columns = {
-        "index": list(range(len(rows))),
-        "path": [snapshot.path_to_read(row["path"]) for row in rows],
-        "size_bytes": [row["size"] for row in rows],
-        "num_records": [record_count(row["stats"]) for row in rows],
-        "directory": [_directory(snapshot, value) for value in values],
-        "partition_values": [list(value.items()) for value in values],
-        "deleted": [None if deleted is None else deleted.data for deleted in snapshot.deleted_rows(files)],
-        "positions": [None] * len(rows),
-        "row_ids": [None] * len(rows),
-        "clauses": [None] * len(rows),
-        "segment": [None] * len(rows),
-        "is_copied": [None] * len(rows),
+        "index": pa.array(range(files.num_rows), pa.int64()),
+        "deleted": pa.array(
+            (None if deleted is None else deleted.data for deleted in snapshot.deleted_rows(files)), pa.large_binary()
+        ),
+        **dict(zip(table.column_names, table.columns, strict=True)),
     }
-    arrays = [pa.array(columns[field.name], field.type) for field in PLAN_FIELDS]
+    arrays = [columns.get(field.name, pa.nulls(files.num_rows, field.type)) for field in PLAN_FIELDS]
     constants = [column.for_rows(name) for name, column in typed.items()]
     fields = [
         *PLAN_FIELDS,
@@ -131,6 +133,21 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     ]
     table = pa.table([*arrays, *constants], schema=pa.schema(fields))
     return FilePlan(table=table, schema=snapshot.schema, store=snapshot.store)
+
+
+def _plan_rows(
+    snapshot: Snapshot, files: pa.RecordBatch, directory: Callable[[tuple[tuple[str, str | None], ...]], str]
+) -> pa.RecordBatch:
+    """What a plan says of these files by their actions, as a batch of schema _ROWS."""
+    values = [tuple(dict(each or ()).items()) for each in files.column("partition_values").to_pylist()]
+    columns = {
+        "path": [snapshot.path_to_read(path) for path in files.column("path").to_pylist()],
+        "size_bytes": files.column("size"),
+        "num_records": [record_count(stats) for stats in files.column("stats").to_pylist()],
+        "directory": list(map(directory, values)),
+        "partition_values": values,
+    }
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in _ROWS], schema=_ROWS)
 
 
 def plan_of(
@@ -150,12 +167,12 @@ def plan_of(
     return FilePlan(table=pa.table(arrays, schema=pa.schema(fields)), schema=schema, store=store)
 
 
-def _directory(snapshot: Snapshot, partition_values: Mapping[str, str | None]) -> str:
+def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None], ...]) -> str:
     """Where a copy of a file goes; "" where column mapping leaves the choice to the writer."""
     if any(map(is_mapped, snapshot.schema)):
         return ""
-    names = snapshot.partition_columns
-    return hive_directory(names, [partition_values.get(name) for name in names])
+    names, values = snapshot.partition_columns, dict(partition_values)
+    return hive_directory(names, [values.get(name) for name in names])
 
 
 def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame:
@@ -179,7 +196,7 @@ def collected(context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, 
 
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
     """All rows of the frames, of which there is one at least, in one Spark job."""
-    return reduce(lambda one, other: one.union(other), frames)
+    return functools.reduce(lambda one, other: one.union(other), frames)
 
 
 def work_of(tasks: Sequence[BinTask]) -> list[tuple[Task, pa.RecordBatch]]:
@@ -223,21 +240,34 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
 
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
     """The work of each task, given by the plan's rows, sent along or, where it is large, left in the inputs folder."""
-    encoded = encode_bins(plan.table, packed)
     store = StoreReference.of(plan.store)
     # A file in parts stands there once for each.
-    files = dict(zip(*(plan.table.column(name).to_pylist() for name in ("index", "size_bytes")), strict=True))
-    size_bytes = sum(size or 0 for size in files.values())
-    if sum(map(len, encoded)) <= MAX_INLINE_BYTES:
-        return Bins(store=store, inline=tuple(encoded), size_bytes=size_bytes)
+    files = plan.table.select(["index", "size_bytes"]).group_by("index").aggregate([("size_bytes", "max")])
+    size_bytes = pc.sum(files.column("size_bytes_max")).as_py() or 0
+    inline: list[bytes] = []
+    encoded = encode_bins(plan.table, packed)
+    for data in encoded:
+        inline.append(data)
+        if sum(map(len, inline)) > MAX_INLINE_BYTES:
+            break
+    else:
+        return Bins(store=store, inline=tuple(inline), size_bytes=size_bytes)
     plan_id = context.clock.unique_id()
-    paths = tuple(f"{context.inputs_folder}/plan-{plan_id}-{number}.arrow" for number in range(len(encoded)))
-    for path, data in zip(paths, encoded, strict=True):
-        with context.store.open_new(path) as output:
+    paths, digests = [], []
+    # One after another: what is written is not held.
+    for number, data in enumerate(chain(_given_away(inline), encoded)):
+        paths.append(f"{context.inputs_folder}/plan-{plan_id}-{number}.arrow")
+        digests.append(hashlib.sha256(data).hexdigest())
+        with context.store.open_new(paths[-1]) as output:
             output.write(data)
-    digests = tuple(hashlib.sha256(data).hexdigest() for data in encoded)
     kept = StoreReference.of(context.store)
-    return Bins(store=store, kept=kept, paths=paths, digests=digests, size_bytes=size_bytes)
+    return Bins(store=store, kept=kept, paths=tuple(paths), digests=tuple(digests), size_bytes=size_bytes)
+
+
+def _given_away(parts: list[bytes]) -> Iterator[bytes]:
+    """The parts in their order, each gone from the list when it is given."""
+    while parts:
+        yield parts.pop(0)
 
 
 def task_count(parallelism: int, sizes: Sequence[int]) -> int:

@@ -67,12 +67,28 @@ class FileMatches:
     pairs: pa.Table = field(default_factory=PAIRS.empty_table)
 
 
+NOTHING = FileMatches()
+"""Of a file in which no row matched."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """One look at a file, and what it found."""
+    """One look at a file that had this deletion vector, and what it found."""
 
-    file: LiveFile
-    matches: FileMatches
+    vector: str | None = None
+    deleted: bytes | None = None
+    matches: FileMatches = NOTHING
+
+    @classmethod
+    def of(cls, file: LiveFile, matches: FileMatches) -> Scan:
+        """What was found in a file as it is now."""
+        if file.vector is None and matches is NOTHING:
+            # Most looks at a large table: one object.
+            return _FOUND_NOTHING
+        return cls(vector=file.vector, deleted=file.deleted, matches=matches)
+
+
+_FOUND_NOTHING = Scan()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +141,16 @@ class Memory:
 
     def remember(self, file: LiveFile, matches: FileMatches) -> None:
         """What a look at the whole file found, without the rows that its vector deletes."""
-        self.scans[file.path] = Scan(file=file, matches=matches)
+        self.scans[file.path] = Scan.of(file, matches)
 
     def recall(self, file: LiveFile) -> FileMatches | None:
         """What a look at the file would find now; None where it must be looked at (again)."""
         scan = self.scans.get(file.path)
         if scan is None:
             return None
-        if scan.file.vector == file.vector:
+        if scan.vector == file.vector:
             return scan.matches
-        if not _covers(file.deleted, scan.file.deleted):
+        if not _covers(file.deleted, scan.deleted):
             # Rows came back, about which nothing is known.
             return None
         return _without(scan.matches, file.deleted)
@@ -180,7 +196,7 @@ def _covers(deleted: bytes | None, before: bytes | None) -> bool:
 
 
 def _without(matches: FileMatches, deleted: bytes | None) -> FileMatches:
-    if deleted is None:
+    if deleted is None or matches is NOTHING:
         return matches
     gone = RowPositions(deleted, "of the table")
     left = {number: RowPositions(difference(rows, gone), rows.source) for number, rows in matches.rows.items()}

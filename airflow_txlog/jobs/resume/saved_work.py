@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
@@ -30,12 +31,13 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, LimitExceeded, OutsideTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.files.stage import may_be_swept
-from airflow_txlog.jobs.resume.memory import PAIRS, FileMatches, LiveFile, Memory, Scan, Segment
+from airflow_txlog.jobs.resume.memory import NOTHING, PAIRS, FileMatches, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
@@ -48,6 +50,7 @@ _FORMAT = 6
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"
 _DIGESTS_AT_ONCE = 8
+_SCANS_AT_ONCE = 16_384
 # What decoding raises for content of another form than ours.
 _MALFORMED = (
     *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError),
@@ -281,7 +284,7 @@ class _Saved:
     clocks: dict[str, Any]
 
 
-def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> bytes:
+def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> pa.Buffer:
     """The memory, and what belongs to it, as bytes: one Arrow file."""
     header = Header(
         format=_FORMAT,
@@ -292,31 +295,32 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
         segments=list(memory.segments),
         dropped=list(memory.dropped),
     )
-    scans = list(memory.scans.values())
+    text = msgspec.json.encode(header, order="deterministic")
+    schema = _SCANS.with_metadata({_HEADER: text})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        scans = iter(memory.scans.items())
+        while some := list(islice(scans, _SCANS_AT_ONCE)):
+            writer.write_batch(_scan_rows(some, schema))
+    return sink.getvalue()
+
+
+def _scan_rows(scans: Sequence[tuple[str, Scan]], schema: pa.Schema) -> pa.RecordBatch:
+    """Scans, by the paths of their files, as rows of _SCANS."""
     columns: dict[str, list[Any]] = {
-        "path": [scan.file.path for scan in scans],
-        "vector": [scan.file.vector for scan in scans],
-        "deleted": [scan.file.deleted for scan in scans],
-        "clauses": [list(scan.matches.rows) for scan in scans],
-        "rows": [[rows.data for rows in scan.matches.rows.values()] for scan in scans],
+        "path": [path for path, _ in scans],
+        "vector": [scan.vector for _, scan in scans],
+        "deleted": [scan.deleted for _, scan in scans],
+        "clauses": [list(scan.matches.rows) for _, scan in scans],
+        "rows": [[rows.data for rows in scan.matches.rows.values()] for _, scan in scans],
     }
     arrays = [pa.array(columns[name], _SCANS.field(name).type) for name in columns]
-    arrays += [_lists([scan.matches.pairs.column(name) for scan in scans], PAIRS.field(name)) for name in PAIRS.names]
-    text = msgspec.json.encode(header, order="deterministic")
-    table = pa.table(arrays, schema=_SCANS.with_metadata({_HEADER: text}))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def _lists(columns: list[pa.ChunkedArray], field: pa.Field) -> pa.Array:
-    offsets = [0]
-    for column in columns:
-        offsets.append(offsets[-1] + len(column))
-    chunks = [chunk for column in columns for chunk in column.chunks]
-    values = pa.concat_arrays(chunks) if chunks else pa.array([], field.type)
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values.cast(field.type))
+    of_files = [scan.matches.pairs for _, scan in scans]
+    offsets = pa.array(accumulate((pairs.num_rows for pairs in of_files), initial=0), pa.int64())
+    # A concatenation of very many empty tables takes as long as one of full ones.
+    together = pa.concat_tables([PAIRS.empty_table(), *(pairs for pairs in of_files if pairs.num_rows)])
+    arrays += [pa.LargeListArray.from_arrays(offsets, whole(together.column(name))) for name in PAIRS.names]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def decode(data: bytes) -> tuple[Header, pa.Table]:
@@ -332,13 +336,14 @@ def memory_of(header: Header, table: pa.Table) -> Memory:
         segments=[_with_files(segment, confined) for segment in header.segments],
         dropped=[confined(file) for file in header.dropped],
     )
-    files = table.select(["path", "vector", "deleted"]).to_pylist()
-    lists = [table.column(name).combine_chunks() for name in PAIRS.names]
-    for number, file in enumerate(files):
-        pairs = pa.table([values[number].values for values in lists], schema=PAIRS)
-        bitmaps = zip(*(table.column(name)[number].as_py() for name in ("clauses", "rows")), strict=True)
-        rows = {clause: RowPositions(data, "of saved work") for clause, data in bitmaps}
-        memory.scans[file["path"]] = Scan(file=LiveFile(**file), matches=FileMatches(rows=rows, pairs=pairs))
+    for batch in table.to_batches(max_chunksize=_SCANS_AT_ONCE):
+        lists = [batch.column(name) for name in PAIRS.names]
+        for number, file in enumerate(batch.select(["path", "vector", "deleted", "clauses", "rows"]).to_pylist()):
+            bitmaps = zip(file.pop("clauses"), file.pop("rows"), strict=True)
+            rows = {clause: RowPositions(data, "of saved work") for clause, data in bitmaps}
+            pairs = pa.table([values[number].values for values in lists], schema=PAIRS)
+            matches = FileMatches(rows=rows, pairs=pairs) if rows or pairs.num_rows else NOTHING
+            memory.scans[file["path"]] = Scan.of(LiveFile(**file), matches)
     return memory
 
 

@@ -81,8 +81,11 @@ class FoundRows:
 
 def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
     """The files (rows of a table) whose row numbers are not among those in which something was found."""
+    rows = pa.array(list(found), pa.int64())
+    if not len(rows):
+        return files
     numbers = pa.array(range(files.num_rows), pa.int64())
-    return files.filter(pc.invert(pc.is_in(numbers, value_set=pa.array(list(found), pa.int64()))))
+    return files.filter(pc.invert(pc.is_in(numbers, value_set=rows)))
 
 
 def scan_columns(

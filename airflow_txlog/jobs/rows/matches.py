@@ -7,7 +7,7 @@ and what is inserted; whatever an operation counts or stages is derived from the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -67,14 +67,17 @@ class Matches:
         rows = {index: found.rows for index, found in files.items() if found.rows}
         return cls(rows=rows, pairs=pa.concat_tables(parts) if parts else ADDRESSED.empty_table())
 
-    def by_file(self, scanned: Iterable[int]) -> dict[int, FileMatches]:
-        """The matches of each scanned file, none of them left out."""
+    def by_file(self) -> dict[int, FileMatches]:
+        """The matches of each file in which there are any."""
         pairs = {
             index: pa.table([table.column(name) for name in ADDRESSED.names], schema=PAIRS)
             for index, table in _by_file(self.pairs).items()
         }
         empty = PAIRS.empty_table()
-        return {index: FileMatches(rows=self.rows.get(index, {}), pairs=pairs.get(index, empty)) for index in scanned}
+        return {
+            index: FileMatches(rows=self.rows.get(index, {}), pairs=pairs.get(index, empty))
+            for index in {**self.rows, **pairs}
+        }
 
     def acted(self, numbers: Collection[int] | None = None) -> FoundRows:
         """The rows on which one of these clauses acts (None: any), by file."""

@@ -8,7 +8,7 @@ Source: soundness, section 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, plan_files
 from airflow_txlog.jobs.files.stage import layout_of
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.memory import LiveFile, Memory
+from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.find import files_outside
@@ -31,6 +31,8 @@ from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.column_names import check_names_are_free
 from airflow_txlog.wording import plural
+
+_FILES_AT_ONCE = 16_384
 
 
 def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> JobResult:
@@ -69,7 +71,8 @@ class RowAttempts(Generic[P]):
         with context.step("find"):
             found = self._find(prepared)
             # A compaction of files that have no row of interest, and that lands first, does not concern us.
-            outside = files_outside(prepared.candidates, found.matches.matched_files())
+            read = prepared.candidates.select(["path", "stats"])
+            outside = files_outside(read, found.matches.matched_files())
             tx.read_files(outside, matched=False)
         self._operation.check(prepared, found)
         context.log(
@@ -94,31 +97,40 @@ class RowAttempts(Generic[P]):
         """The matches in all candidates: recalled, or found by looking."""
         context, memory = self._context, self._memory
         plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.instants)
-        files = _live_files(context, plan, prepared.candidates)
-        known = {number: memory.recall(file) for number, file in enumerate(files)}
-        unknown = [number for number, rows in known.items() if rows is None]
-        if len(unknown) < len(files):
-            context.log(f"{plural(len(files) - len(unknown), 'file')} remembered, {len(unknown)} to look at")
-        looked = self._operation.find(prepared, plan.take(unknown)).by_file(unknown) if unknown else {}
-        for number, rows in looked.items():
-            memory.remember(files[number], rows)
-        recalled = {number: rows for number, rows in known.items() if rows is not None}
-        matches = Matches.of_files(recalled | looked)
+        matches: dict[int, FileMatches] = {}
+        unknown: list[int] = []
+        for number, file in _live_files(context, plan, prepared.candidates):
+            rows = memory.recall(file)
+            if rows is None:
+                unknown.append(number)
+            elif rows is not NOTHING:
+                matches[number] = rows
+        if len(unknown) < plan.num_files:
+            context.log(f"{plural(plan.num_files - len(unknown), 'file')} remembered, {len(unknown)} to look at")
+        if unknown:
+            to_look = plan if len(unknown) == plan.num_files else plan.take(unknown)
+            looked = self._operation.find(prepared, to_look).by_file()
+            is_unknown = set(unknown)
+            for number, file in _live_files(context, plan, prepared.candidates):
+                if number in is_unknown:
+                    memory.remember(file, looked.get(number, NOTHING))
+            matches |= looked
+        together = Matches.of_files(matches)
         return Found(
             plan=plan,
-            matches=matches,
-            removed=matches.acted(),
-            updated=matches.acted(prepared.updates),
+            matches=together,
+            removed=together.acted(),
+            updated=together.acted(prepared.updates),
         )
 
 
-def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> list[LiveFile]:
-    keys: list[str] = file_keys(files, context.root).to_pylist()
-    vectors = plan.table.column("deleted").to_pylist()
-    return [
-        LiveFile(path=path_of_key(key), vector=vector_of_key(key), deleted=deleted)
-        for key, deleted in zip(keys, vectors, strict=True)
-    ]
+def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> Iterator[tuple[int, LiveFile]]:
+    """The planned files with their numbers, made as they are asked for."""
+    for start in range(0, files.num_rows, _FILES_AT_ONCE):
+        keys = file_keys(files.slice(start, _FILES_AT_ONCE), context.root).to_pylist()
+        vectors = plan.table.column("deleted").slice(start, _FILES_AT_ONCE).to_pylist()
+        for number, (key, deleted) in enumerate(zip(keys, vectors, strict=True), start):
+            yield number, LiveFile(path=path_of_key(key), vector=vector_of_key(key), deleted=deleted)
 
 
 def _log_candidates(context: JobContext, prepared: Prepared) -> None:

@@ -76,14 +76,15 @@ def stage_work(
 ) -> StagedWork:
     """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
     staged just now; and what staging raises."""
-    keys: list[str] = file_keys(prepared.candidates, context.root).to_pylist()
+    numbers = sorted(found.removed.positions)
+    touched = prepared.candidates.take(pa.array(numbers, pa.int64()))
+    keys = dict(zip(numbers, file_keys(touched, context.root).to_pylist(), strict=True))
     copied = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
     missing = _missing(context, operation, prepared, found, memory, keys, copied)
     staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
     memory.add(_segments(missing, staged, keys))
     vectors = _vectors(context, prepared, found, memory)
     context.log(_summary(missing, staged, memory, vectors))
-    touched = prepared.candidates.take(pa.array(sorted(found.removed.positions), pa.int64()))
     return StagedWork(
         copies=_files(memory, COPY),
         images=_files(memory, IMAGES),
@@ -108,7 +109,7 @@ def _missing(
     prepared: P,
     found: Found,
     memory: Memory,
-    keys: Sequence[str],
+    keys: Mapping[int, str],
     copies: Sequence[int],
 ) -> _Missing:
     copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}))
@@ -254,7 +255,7 @@ def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
     return {row: first + number for number, group in enumerate(groups) for row in group}
 
 
-def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[str]) -> list[Segment]:
+def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Mapping[int, str]) -> list[Segment]:
     """What was staged, as segments; also those that gave no file, so that they are not staged again."""
     copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
     new: dict[int, list[StagedFile]] = {}
@@ -263,7 +264,7 @@ def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[st
             copies[file.source].append(file)
         else:
             new.setdefault(file.segment or 0, []).append(file)
-    leaving = () if missing.leaving is None else missing.leaving.keys
+    leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
     return [
         *(Segment(kind=COPY, inputs=frozenset({keys[row]}), files=tuple(files)) for row, files in copies.items()),
         *_segments_of(IMAGES, missing.images, keys, missing.first_image, new),
@@ -276,7 +277,7 @@ def _segments(missing: _Missing, staged: Sequence[StagedFile], keys: Sequence[st
 
 
 def _segments_of(
-    kind: str, groups: Sequence[Sequence[int]], keys: Sequence[str], first: int, new: Mapping[int, list[StagedFile]]
+    kind: str, groups: Sequence[Sequence[int]], keys: Mapping[int, str], first: int, new: Mapping[int, list[StagedFile]]
 ) -> list[Segment]:
     """The groups of files (rows by number, with these keys) as segments, with what was staged under their numbers."""
     return [

@@ -50,8 +50,10 @@ class ReadSet:
         return replace(self, paths=self.paths | frozenset(paths))
 
     def with_unmatched(self, row_counts: Mapping[str, int | None]) -> ReadSet:
-        unmatched = {**self.unmatched, **row_counts}
-        return replace(self, paths=self.paths | row_counts.keys(), unmatched=unmatched)
+        unmatched = {**self.unmatched, **row_counts} if self.unmatched else row_counts
+        # Of a large table a set of all paths is a hundred megabytes: no second one is made of the same.
+        paths = self.paths if row_counts.keys() <= self.paths else self.paths | row_counts.keys()
+        return replace(self, paths=paths, unmatched=unmatched)
 
     def with_application(self, app_id: str) -> ReadSet:
         return replace(self, application_ids=self.application_ids | {app_id})
