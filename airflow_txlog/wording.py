@@ -7,7 +7,8 @@ a newer release has put into a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_txlog.contract import JobResult
@@ -20,6 +21,30 @@ APPLICATION = "Spark application "
 def application_line(application: str | None, master: str, ui: str | None) -> str:
     """Where a job runs on a cluster: `Spark application app-… on spark://…, its UI at http://…`."""
     return f"{APPLICATION}{application} on {master}{f', its UI at {ui}' if ui else ''}"
+
+
+class LinesOnce:
+    """The log of a job that is tried without Spark and may be begun anew with it: what it finds again is logged once.
+
+    Each line is left out as often as the try has logged it, and no more: a job may come to the same line twice, as
+    when it plans again after a conflict.
+    """
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._said = Counter[str]()
+
+    def of_try(self, line: str) -> None:
+        """Log a line of the try without Spark."""
+        self._said[line] += 1
+        self._log(line)
+
+    def begun_anew(self, line: str) -> None:
+        """Log a line of the job with Spark, unless the try has logged it."""
+        if self._said[line] > 0:
+            self._said[line] -= 1
+        else:
+            self._log(line)
 
 
 def plural(count: int, noun: str) -> str:

@@ -29,6 +29,7 @@ from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import scheme_of
 from airflow_txlog.storage import Access
+from airflow_txlog.wording import LinesOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,15 +84,10 @@ def _run(
         return _job_of(spec)(contexts[-1])
     check_meaning(spec.spark_conf, spec.time_zone)
     check_reachable(table.uri)
-    said: list[str] = []
+    lines = LinesOnce(say)
     if spark is None:
-
-        def noted(line: str) -> None:
-            said.append(line)
-            say(line)
-
         try:
-            return _run_without(spec, table, is_spark_here, noted, contexts)
+            return _run_without(spec, table, is_spark_here, lines.of_try, contexts)
         except NeedsSpark as needed:
             if start is None:
                 raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
@@ -101,8 +97,7 @@ def _run(
         except Exception as error:
             raise not_started(error) from error
     with job_settings(spark, spec.time_zone, spec.spark_conf):
-        # With Spark the job begins anew, and would say the same of what it found before it needed it.
-        job = begin_job(spec, spark, table, lambda line: None if line in said else say(line))
+        job = begin_job(spec, spark, table, lines.begun_anew)
         contexts.append(job)
         return _run_rows(job)
 

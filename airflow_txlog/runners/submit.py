@@ -24,7 +24,7 @@ from airflow_txlog.jobs.spark.launch import properties_of
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file
 from airflow_txlog.runners.cluster import SparkSubmit
-from airflow_txlog.wording import APPLICATION
+from airflow_txlog.wording import APPLICATION, LinesOnce
 
 MASTER_ANSWERS_S = 10.0
 _MAIN = Path(airflow_txlog.__file__).resolve().parent / "jobs" / "submitted_main.py"
@@ -59,7 +59,8 @@ class SubmitRunner:
 
         Raises SparkUnavailable where the cluster did not take the application.
         """
-        done = run_without_spark(spec, lambda child, described: self._run(child, described, log), log)
+        lines = LinesOnce(log)
+        done = run_without_spark(spec, lambda child, described: self._run(child, described, lines.of_try), log)
         if done is not None:
             return done
         settings = self._settings(spec)
@@ -69,7 +70,7 @@ class SubmitRunner:
         def noted(line: str) -> None:
             nonlocal is_started
             is_started = is_started or line.startswith(APPLICATION)
-            log(line)
+            lines.begun_anew(line)
 
         # The connection's other options may hold a secret.
         log(f"starting Spark: {self._cluster.command[0]} --master {self._cluster.master}")

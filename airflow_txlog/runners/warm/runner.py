@@ -12,6 +12,7 @@ from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
 from airflow_txlog.runners.warm.server import give_up, is_of_session, lease_session, offering_credentials
+from airflow_txlog.wording import LinesOnce
 
 
 class WarmRunner:
@@ -24,9 +25,11 @@ class WarmRunner:
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
         self._is_killed = False
-        done = run_without_spark(spec, lambda child, described: self._in_child(child, described, log), log)
+        lines = LinesOnce(log)
+        done = run_without_spark(spec, lambda child, described: self._in_child(child, described, lines.of_try), log)
         if done is not None:
             return done
+        log = lines.begun_anew
         try:
             return self._on_server(spec, log)
         except SparkUnavailable as error:

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec, SparkUnavailable
+from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs import __main__ as job_main
 from airflow_txlog.jobs.spark.submitted import GATEWAY, submitted_session
 from airflow_txlog.limits import SMALL_JOB
@@ -148,6 +148,23 @@ def test_a_small_delete_by_keys_needs_no_cluster_and_a_larger_one_does(
     with pytest.raises(SparkUnavailable, match="There is no spark9-submit"):
         runner.run(spec, log=lines.append)
     assert any(line.startswith("The job needs Spark: 1 file of") for line in lines)
+
+
+def test_what_a_job_logs_before_it_needs_spark_is_logged_once_unless_it_comes_to_it_again(
+    runner: SubmitRunner, users: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SMALL_JOB.setting, "1")
+    keys = {"predicate": None, "keys": {"column": "user_id", "values": [2]}}
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments=keys)
+    first, started = f"delete {users.uri}", "Spark application app-1 on yarn"
+    # The driver begins anew, comes to a line of the try once more, and ends without a result.
+    driver = [first, started, first]
+    (tmp_path / "spark-submit").write_text(f"#!{sys.executable}\nprint({chr(10).join(driver)!r})\n")
+    lines: list[str] = []
+    with pytest.raises(JobLost):
+        runner.run(spec, log=lines.append)
+    needed = next(line for line in lines if line.startswith("The job needs Spark: 1 file of"))
+    assert lines == [first, needed, "starting Spark: spark-submit --master yarn", started, first]
 
 
 @pytest.mark.parametrize("try_number", [1, 2])

@@ -23,6 +23,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import TARGET, ConnectTarget
+from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.parameters import encode_parameters
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.runners.cluster import ConnectServer
@@ -458,6 +459,23 @@ def test_a_job_that_connect_cannot_run_gets_a_spark_of_its_own(tmp_path: Path, s
     assert [line for line in lines if "gets a Spark of its own" in line]
     with pytest.raises(InvalidJobSpec, match="a query on Spark Connect"):
         runner_of("connect", server).run(spec, log=print)
+
+
+@pytest.mark.long(LONG)
+def test_what_a_job_logs_before_it_needs_the_server_is_logged_once(
+    tmp_path: Path, server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server()
+    monkeypatch.setenv(SMALL_JOB.setting, "1")
+    table = numbers(tmp_path / "t")
+    keys = {"predicate": None, "keys": {"column": "id", "values": [2]}}
+    lines: list[str] = []
+    done = WarmRunner().run(job_spec(operation="delete", table_uri=table.uri, arguments=keys), log=lines.append)
+    assert done.status == "committed"
+    first, second = lines[:2]
+    assert first == f"delete {table.uri}"
+    assert second.startswith("The job needs Spark: ")
+    assert lines.count(first) == 1
 
 
 @pytest.mark.long(LONG)
