@@ -42,6 +42,8 @@ def clusters(airflow: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     for name in ("PYTHONPATH", "TMPDIR"):
         monkeypatch.setenv(name, airflow.environment()[name])
     monkeypatch.setenv("TXLOG_WARM_FOLDER", str(airflow.folder / "server"))
+    # Its jobs have sessions of their own, which do not keep it up.
+    monkeypatch.setenv("TXLOG_WARM_IDLE_S", "86400")
     with StandaloneCluster(airflow.folder / "cluster", environment=airflow.environment()) as cluster:
         lease = lease_session({}, print)
         try:
