@@ -24,27 +24,29 @@ def application_line(application: str | None, master: str, ui: str | None) -> st
 
 
 class LinesOnce:
-    """The log of a job that is tried without Spark and may be begun anew with it: what it finds again is logged once.
+    """The log of a job that may be begun again, without Spark and with it, or elsewhere: what it finds again is logged
+    once.
 
-    Each line is left out as often as the try has logged it, and no more: a job may come to the same line twice, as
+    A line is left out as often as earlier runs have logged it, and no more: a job may come to the same line twice, as
     when it plans again after a conflict.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
-        self._said = Counter[str]()
+        self._logged = Counter[str]()
 
-    def of_try(self, line: str) -> None:
-        """Log a line of the try without Spark."""
-        self._said[line] += 1
-        self._log(line)
+    def begin(self) -> Callable[[str], None]:
+        """The log of a run that begins now."""
+        left_out = self._logged.copy()
 
-    def begun_anew(self, line: str) -> None:
-        """Log a line of the job with Spark, unless the try has logged it."""
-        if self._said[line] > 0:
-            self._said[line] -= 1
-        else:
-            self._log(line)
+        def say(line: str) -> None:
+            if left_out[line] > 0:
+                left_out[line] -= 1
+            else:
+                self._logged[line] += 1
+                self._log(line)
+
+        return say
 
 
 def plural(count: int, noun: str) -> str:

@@ -87,7 +87,7 @@ def _run(
     lines = LinesOnce(say)
     if spark is None:
         try:
-            return _run_without(spec, table, is_spark_here, lines.of_try, contexts)
+            return _run_without(spec, table, is_spark_here, lines.begin(), contexts)
         except NeedsSpark as needed:
             if start is None:
                 raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
@@ -97,7 +97,7 @@ def _run(
         except Exception as error:
             raise not_started(error) from error
     with job_settings(spark, spec.time_zone, spec.spark_conf):
-        job = begin_job(spec, spark, table, lines.begun_anew)
+        job = begin_job(spec, spark, table, lines.begin())
         contexts.append(job)
         return _run_rows(job)
 

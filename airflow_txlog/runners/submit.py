@@ -60,17 +60,17 @@ class SubmitRunner:
         Raises SparkUnavailable where the cluster did not take the application.
         """
         lines = LinesOnce(log)
-        done = run_without_spark(spec, lambda child, described: self._run(child, described, lines.of_try), log)
+        done = run_without_spark(spec, lambda child, described: self._run(child, described, lines.begin()), log)
         if done is not None:
             return done
         settings = self._settings(spec)
         command = self._command(spec.spark_conf, settings)
-        is_started = False
+        is_started, say = False, lines.begin()
 
         def noted(line: str) -> None:
             nonlocal is_started
             is_started = is_started or line.startswith(APPLICATION)
-            lines.begun_anew(line)
+            say(line)
 
         # The connection's other options may hold a secret.
         log(f"starting Spark: {self._cluster.command[0]} --master {self._cluster.master}")

@@ -26,22 +26,21 @@ class WarmRunner:
         """Run the job and wait; see `Runner.run`."""
         self._is_killed = False
         lines = LinesOnce(log)
-        done = run_without_spark(spec, lambda child, described: self._in_child(child, described, lines.of_try), log)
+        done = run_without_spark(spec, lambda child, described: self._in_child(child, described, lines.begin()), log)
         if done is not None:
             return done
-        log = lines.begun_anew
         try:
-            return self._on_server(spec, log)
+            return self._on_server(spec, lines.begin())
         except SparkUnavailable as error:
             if not error.retryable or error.facts.get("place") is None:
                 raise
             log(f"{error.message} Another one is started.")
-            return self._on_server(spec, log)
+            return self._on_server(spec, lines.begin())
         except TxlogError as error:
             if not error.facts.get("is_local_only"):
                 raise
             log("Spark Connect cannot run this job, so that it gets a Spark of its own")
-            return self._in_child(ChildProcessRunner(), spec, log)
+            return self._in_child(ChildProcessRunner(), spec, lines.begin())
 
     def kill(self) -> None:
         """Stop the job: what runs on the server is cancelled, and the session given up."""
