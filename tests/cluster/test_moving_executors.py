@@ -1,12 +1,15 @@
-"""Executors that come and go while a job runs, and tasks that run twice at once: rows exact, no orphan committed.
+"""Executors that come and go while a job runs or lose what they shuffled, and tasks that run twice at once: rows exact,
+no orphan committed.
 
 Its cluster has workers with an address each: Spark runs no second copy of a task on the host of the first.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +39,15 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, orders: Path) -> Iterator[StandaloneCluster]:
-    environment = {"PYTHONPATH": str(FAULTS), "TXLOG_FAULTS": str(orders)}
+def local_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where executors keep what they shuffle."""
+    return tmp_path_factory.mktemp("local")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, orders: Path, local_folder: Path) -> Iterator[StandaloneCluster]:
+    places = {"TXLOG_FAULTS": str(orders), "SPARK_LOCAL_DIRS": str(local_folder)}
+    environment = {"PYTHONPATH": str(FAULTS), **places}
     folder = tmp_path_factory.mktemp("apart")
     with StandaloneCluster(folder, workers=2, environment=environment, apart=True) as started:
         yield started
@@ -107,3 +117,56 @@ def test_executors_that_dynamic_allocation_takes_away_and_brings_cost_no_row(
 
     deleted(cluster, table, dynamic, look)
     assert seen
+
+
+def test_rows_whose_shuffle_files_are_lost_are_computed_again(
+    cluster: StandaloneCluster, local_folder: Path, tmp_path: Path
+) -> None:
+    """What the first map task of the merge's new rows has written is deleted before the tasks after it read it."""
+    table, lost, over = made(str(tmp_path / "t"), {}), list[Path](), threading.Event()
+
+    def lose_what_is_shuffled() -> None:
+        while not lost and not over.wait(0.002):
+            for index in local_folder.rglob("shuffle_*.index"):
+                index.with_suffix(".data").unlink(missing_ok=True)
+                index.unlink()
+                lost.append(index)
+
+    def begin(line: str) -> None:
+        if "to delete in" in line and not loser.is_alive():
+            loser.start()
+
+    loser = threading.Thread(target=lose_what_is_shuffled, daemon=True)
+    events = tmp_path / "events"
+    events.mkdir()
+    spec = submitted_spec(
+        operation="merge",
+        table_uri=table.uri,
+        arguments={
+            "source": {"sql": "SELECT id, DATE'2024-01-09' AS day, 'new' AS name, 2D AS amount FROM range(10, 40)"},
+            "on": "t.id + 0 = s.id",
+            "clauses": [
+                {"when": "matched", "then": "update", "set": {"name": "concat(s.name, t.id)"}},
+                {"when": "not_matched", "then": "insert", "values": "*"},
+            ],
+        },
+        spark_conf={
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{events}",
+            "spark.eventLog.compress": "false",
+        },
+    )
+    try:
+        result = runner_of(cluster).run(spec, log=begin)
+    finally:
+        over.set()
+    assert lost, "nothing was shuffled"
+    logged = [json.loads(line) for path in events.rglob("events_*") for line in path.open()]
+    ends = [each["Task End Reason"]["Reason"] for each in logged if each["Event"] == "SparkListenerTaskEnd"]
+    assert "FetchFailed" in ends
+    assert result.status == "committed", result.error
+    names = {row["id"]: row["name"] for row in table.to_arrow().select(["id", "name"]).to_pylist()}
+    before = {number: f"n{number}" for number in range(10)}
+    assert names == before | {n: f"new{n}" for n in range(10, 20)} | dict.fromkeys(range(20, 40), "new")
+    assert table.to_arrow().num_rows == 40
+    assert live_files(table) <= files_on_disk(table)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,9 @@ CANARY = "canary-7f31"
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": CANARY, "spark.hadoop.fs.s3a.access.key": CANARY}
 
 
+# The key of a task's saved work.
+KEY = "5ec2e7" + "0" * 58
+
 LONG = pytest.mark.long("one application on the cluster each")
 
 
@@ -75,6 +80,37 @@ class CommandLines(threading.Thread):
                     self.shown.add(line)
 
 
+def pages_of_ui(url: str) -> dict[str, bytes]:
+    """What the UI of a running application shows, and what its REST API answers, by the page's path."""
+
+    def fetched(path: str) -> bytes:
+        with urllib.request.urlopen(f"{url}/{path}", timeout=30) as answer:
+            return bytes(answer.read())
+
+    (application,) = json.loads(fetched("api/v1/applications"))
+    api = f"api/v1/applications/{application['id']}"
+    all_queries = f"{api}/sql?details=true&planDescription=true&length=1000"
+    eventually(lambda: "RUNNING" in fetched(all_queries).decode(), "the job's query runs")
+    queries = json.loads(fetched(all_queries))
+    stages = json.loads(fetched(f"{api}/stages"))
+    paths = [
+        *(
+            "jobs/",
+            "stages/",
+            "storage/",
+            "environment/",
+            "executors/",
+            "SQL/",
+            "executors/threadDump/?executorId=driver",
+        ),
+        *(f"SQL/execution/?id={query['id']}" for query in queries),
+        *(f"stages/stage/?id={stage['stageId']}&attempt=0" for stage in stages),
+        *(f"{api}{each}" for each in ("", "/jobs", "/stages?details=true", "/allexecutors", "/environment")),
+        all_queries,
+    ]
+    return {path: fetched(path) for path in paths}
+
+
 @LONG
 def test_a_job_runs_on_the_cluster_and_its_secrets_are_seen_nowhere(
     cluster: StandaloneCluster, users: Table, tmp_path: Path
@@ -82,27 +118,54 @@ def test_a_job_runs_on_the_cluster_and_its_secrets_are_seen_nowhere(
     events = tmp_path / "events"
     events.mkdir()
     lines: list[str] = []
+    pages: dict[str, bytes] = {}
+
+    def look(line: str) -> None:
+        lines.append(line)
+        if PLANNED in line:
+            # The application is there until its tasks are done.
+            executors = executors_of(cluster)
+            for executor in executors:
+                executor.suspend()
+            pages.update(pages_of_ui(next(each.split()[-1] for each in lines if ", its UI at " in each)))
+            for executor in executors:
+                executor.resume()
+
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
         arguments={"predicate": "user_id % 50 = 42"},
-        spark_conf={**SECRETS, "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}"},
+        application=transaction(),
+        saved_work_key=KEY,
+        spark_conf={
+            **SECRETS,
+            "spark.eventLog.enabled": "true",
+            # Else no secret in it would be found.
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": f"file://{events}",
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+        },
     )
     watched = CommandLines(CANARY)
     watched.start()
-    result = runner_of(cluster).run(spec, log=lines.append)
+    result = runner_of(cluster).run(spec, log=look)
     watched.over.set()
     watched.join()
 
     assert result.status == "committed"
     assert sorted(users.to_arrow().column("user_id").to_pylist()) == [n for n in range(100) if n % 50 != 42]
     application = cluster.state()["completedapps"][-1]
-    assert f"Spark application {application['id']} on {cluster.master}" in lines
+    assert [each for each in lines if each.startswith(f"Spark application {application['id']} on {cluster.master}, ")]
+    # The setting and the query are shown, and so are the pages that could show a secret.
+    assert any(b"fs.s3a.secret.key" in page for path, page in pages.items() if path.endswith("/environment"))
+    assert any(b"MapInArrow" in page for page in pages.values())
+    assert not [path for path, page in pages.items() for secret in (CANARY, KEY) if secret.encode() in page]
     assert watched.looked > 10
     assert not watched.shown
     assert CANARY not in "\n".join(lines)
     logged = [path for path in events.rglob("*") if path.is_file()]
-    assert logged
+    assert any(b"fs.s3a.secret.key" in path.read_bytes() for path in logged)
     assert all(CANARY.encode() not in path.read_bytes() for path in (*logged, *cluster.files()))
     executors = [path.read_text() for path in cluster.files() if path.name == "stderr"]
     assert any("in stage 0.0" in text for text in executors)
@@ -126,7 +189,7 @@ def test_a_job_whose_spark_submit_is_killed_is_lost_and_leaves_nothing_that_runs
                         process.kill()
 
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"}, application=transaction()
+        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, application=transaction()
     )
     with pytest.raises(JobLost) as caught:
         runner_of(cluster).run(spec, log=kill_the_jvm)
@@ -143,7 +206,7 @@ def test_a_job_whose_spark_submit_is_killed_is_lost_and_leaves_nothing_that_runs
 def test_a_master_that_does_not_answer_is_an_error_within_seconds(users: Table) -> None:
     nowhere = StandaloneCluster(Path("unused"))
     nowhere.master = "spark://127.0.0.1:1"
-    spec = submitted_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"})
+    spec = submitted_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"})
     with pytest.raises(SparkUnavailable, match="does not answer") as caught:
         runner_of(nowhere).run(spec, log=print)
     assert caught.value.facts["master"] == nowhere.master
@@ -154,7 +217,7 @@ def test_a_driver_python_that_is_not_there_is_named_before_anything_starts(users
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 42"},
+        arguments={"predicate": "user_id + 0 = 42"},
         spark_conf={"spark.pyspark.driver.python": "/none/python"},
     )
     with pytest.raises(InvalidJobSpec, match=r"spark.pyspark.driver.python is '/none/python'"):
@@ -194,7 +257,7 @@ def test_an_infrastructure_failure_has_its_own_class_with_advice(
     cluster: StandaloneCluster, users: Table, conf: dict[str, str], error: Any, said: str
 ) -> None:
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"}, spark_conf=conf
+        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, spark_conf=conf
     )
     with pytest.raises(error, match=said):
         runner_of(cluster).run(spec, log=print)
@@ -209,7 +272,7 @@ def test_a_package_that_an_executor_lacks_is_named_with_its_host(
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 42"},
+        arguments={"predicate": "user_id + 0 = 42"},
         spark_conf={"spark.pyspark.python": str(python)},
     )
     with pytest.raises(UnfitExecutor, match="pyarrow is not installed") as caught:
@@ -262,7 +325,7 @@ def test_an_application_that_is_ended_in_the_masters_ui_is_lost_with_its_cluster
                 cluster.kill_application(application["id"])
 
     spec = submitted_spec(
-        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 42"}, application=transaction()
+        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, application=transaction()
     )
     with pytest.raises(ClusterLost) as caught:
         runner_of(cluster).run(spec, log=end_it)
@@ -299,7 +362,7 @@ def test_executors_that_die_in_every_attempt_are_reported_as_lost(
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 42"},
+        arguments={"predicate": "user_id + 0 = 42"},
         application=transaction(),
         spark_conf={"spark.task.maxFailures": "2"},
     )
@@ -321,7 +384,7 @@ def test_a_driver_that_is_submitted_without_a_master_is_refused_and_does_not_run
     spec = submitted_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 42"},
+        arguments={"predicate": "user_id + 0 = 42"},
         result_uri=str(tmp_path / "result.json"),
     )
     described = tmp_path / "spec.json"
