@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import aiohttp
+import botocore
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 from botocore.config import Config
@@ -307,6 +309,15 @@ class S3Bucket:
 
     def unproved_server(self) -> str | None:
         endpoint: str = self._connection.run(self._endpoint)
+        if not self._connection.run(self._knows_condition):
+            raise UnsupportedStore(
+                f"UnsupportedStore: botocore {botocore.__version__}, which is installed on {os.uname().nodename}, does "
+                "not know the condition of a put (If-None-Match), without which two writers could make one version of "
+                f"a table in {self.uri}. Nothing was committed. Install aiobotocore>=2.18, as "
+                "airflow-provider-txlog[s3] asks for.",
+                uri=self.uri,
+                filesystem=SCHEME,
+            )
         return None if (urlsplit(endpoint).hostname or "").endswith(_AMAZON) else endpoint
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -361,6 +372,12 @@ class S3Bucket:
         except Exception as error:
             self._raise(error, "connect", self.uri)
         return str(client.meta.endpoint_url)
+
+    async def _knows_condition(self) -> bool:
+        """Whether the client's description of the service has the condition; an older one fails on it obscurely."""
+        client = await self._client()
+        put = client.meta.service_model.operation_model("PutObject")
+        return "IfNoneMatch" in put.input_shape.members
 
 
 def _as_os_error(error: Exception, method: str, where: str) -> Exception:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from botocore.exceptions import IncompleteReadError
+from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 from botocore.utils import parse_timestamp
 
+from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage import Access, open_store, s3
 from airflow_txlog.storage.bucket import NotAnswered, refusal
 from airflow_txlog.storage.objects import ObjectStore
@@ -173,3 +177,21 @@ def test_files_of_a_batch_that_is_refused_are_deleted_one_by_one(monkeypatch: py
 )
 def test_a_time_of_an_answer_is_what_botocore_takes_it_for(text: Any) -> None:
     assert s3._parse_time(text) == parse_timestamp(text)
+
+
+def test_a_client_that_knows_no_conditional_put_is_refused_before_the_first_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[dict[str, str]]
+) -> None:
+    """An older botocore's description of the service, in which a put has no condition, is read in place of its own."""
+    described = Loader().load_service_model("s3", "service-2")
+    assert described["shapes"]["PutObjectRequest"]["members"].pop("IfNoneMatch")
+    folder = tmp_path / "s3" / described["metadata"]["apiVersion"]
+    folder.mkdir(parents=True)
+    (folder / "service-2.json").write_text(json.dumps(described))
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    # Amazon's own, which no probe asks; not the options of another test, whose client is there already.
+    options = {**OPTIONS, "timeout_s": 14}
+    store = open_store("s3://bucket/t", Access(storage_options=options))
+    with pytest.raises(UnsupportedStore, match=r"If-None-Match.*aiobotocore>=2\.18"):
+        store.put_if_absent("_delta_log/00000000000000000000.json", b"{}")
+    assert sent == []
