@@ -9,7 +9,8 @@ folder hold deleted rows, and what this job has staged. Source: soundness A2, C7
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.files.places import canonical, place_of, resolved
 from airflow_txlog.jobs.files.source_listing import SourceFiles
+from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.locations import local_path, split
 from airflow_txlog.storage.local_files import stat_linked
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ _DELTA = "org.apache.spark.sql.delta."
 _DELTA_INDEXES = ("DeltaFileIndex", "TahoeLogFileIndex", "TahoeBatchFileIndex")
 # Folders of another store that are asked for a log at the same time.
 _PARALLELISM = 16
+# Folders that a Connect server is asked for in one question.
+_ASKED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ def check_view(spark: SparkSession, frame: DataFrame, paths: Sequence[str], targ
     elsewhere the plan of the whole source shows both, and is asked once.
     """
     if not is_classic(spark):
-        read = FilesRead(roots=frozenset(map(resolved, paths)), folders=_folders(frame.inputFiles()))
+        read = FilesRead(roots=_on_server(paths), folders=_listed_by_server(frame))
         table = _raw_table(spark, [read], target)
         if table is not None:
             raise _is_raw(table, argument)
@@ -99,7 +104,7 @@ def _is_raw(table: str, argument: str) -> InvalidJobSpec:
 def files_read(spark: SparkSession, frame: DataFrame) -> Iterator[FilesRead]:
     """The files of every relation in the frame's analysed plan; on Connect, those that the server lists."""
     if not is_classic(spark):
-        yield FilesRead(roots=frozenset(), folders=_folders(frame.inputFiles()))
+        yield FilesRead(roots=frozenset(), folders=_listed_by_server(frame))
         return
     plan: Any = frame._jdf.queryExecution().analyzed()
     for each in (plan, *_items(plan.subqueriesAll())):
@@ -156,6 +161,17 @@ def _folders(files: Iterable[str]) -> frozenset[str]:
     return frozenset(resolved(unquote(folder)) for folder in {file.rpartition("/")[0] for file in files})
 
 
+def _listed_by_server(frame: DataFrame) -> frozenset[str]:
+    """The folders of the files that a Connect server lists."""
+    return _on_server(unquote(folder) for folder in {file.rpartition("/")[0] for file in frame.inputFiles()})
+
+
+def _on_server(paths: Iterable[str]) -> frozenset[str]:
+    """Paths as a Connect server knows them, and as they are here, where it may be: its links are known here alone."""
+    paths = {path.rstrip("/") for path in paths}
+    return frozenset(paths | {local_path(path) or path for path in paths} | set(map(resolved, paths)))
+
+
 def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> str | None:
     """The Delta table, by its folder, that these reads of raw files overlap; None where there is none."""
     reads = list(reads)
@@ -163,11 +179,13 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
         return target
     paths = frozenset[str]().union(*(read.roots | read.folders for read in reads))
     folders = sorted({folder for path in paths for folder in _and_above(path)})
+    if not is_classic(spark):
+        return _table_of_server(spark, folders, paths)
     # A source may have tens of thousands of folders. Those of this machine are asked without the JVM, where each
     # question takes most of a millisecond.
     here = next(filter(_has_log, folders), None)
     elsewhere = [folder for folder in folders if not folder.startswith("/")]
-    if here is not None or not elsewhere or not is_classic(spark):
+    if here is not None or not elsewhere:
         return here
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with Spark
 
@@ -186,6 +204,48 @@ def _raw_table(spark: SparkSession, reads: Iterable[FilesRead], target: str) -> 
     with ThreadPoolExecutor(min(_PARALLELISM, len(elsewhere)), thread_name_prefix="txlog-source") as pool:
         answers = list(pool.map(has_log, elsewhere))
     return next((folder for folder, answer in zip(elsewhere, answers, strict=True) if answer), None)
+
+
+def _table_of_server(spark: SparkSession, folders: Sequence[str], read: Collection[str]) -> str | None:
+    """The first of the folders that a Connect server sees commits in, whatever this machine has of that name.
+
+    Many are asked at once, by a pattern of their names; a server that refuses one of them is asked for each. Raises
+    what the server answers for a folder of `read`; above what it has read, a folder may be closed to it.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
+
+    by_store: dict[str, list[str]] = {}
+    for folder in folders:
+        scheme, authority, path = split(folder)
+        by_store.setdefault("" if scheme is None else f"{scheme}://{authority}", []).append(path)
+    pending = [
+        (store, paths[at : at + _ASKED_AT_ONCE])
+        for store, paths in by_store.items()
+        for at in range(0, len(paths), _ASKED_AT_ONCE)
+    ]
+    while pending:
+        store, paths = pending.pop(0)
+        # Hadoop asks for each name of a pattern whose alternatives have folders, and lists none above it.
+        logs = ",".join(f"{_escaped(path).lstrip('/')}/{LOG_DIRECTORY}".lstrip("/") for path in paths)
+        try:
+            found = spark.read.format("text").load(f"{store}/{{{logs}}}").inputFiles()
+        except PySparkException as error:
+            if condition_of(error) == "PATH_NOT_FOUND":
+                continue
+            if len(paths) > 1:
+                pending = [(store, [path]) for path in paths] + pending
+            elif f"{store}{paths[0]}" in read:
+                raise
+            continue
+        if found:
+            table = unquote(min(found)).partition(f"/{LOG_DIRECTORY}/")[0]
+            return local_path(table) or table
+    return None
+
+
+def _escaped(path: str) -> str:
+    """A path as Hadoop's patterns write it."""
+    return re.sub(r"([\\{}\[\]*?,^])", r"\\\1", path)
 
 
 def _has_log(folder: str) -> bool:

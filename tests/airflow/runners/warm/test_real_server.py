@@ -187,6 +187,7 @@ def test_jobs_over_connect_leave_what_they_leave_in_a_classic_session(
 def test_a2_raw_files_of_a_delta_table_are_refused_over_connect(tmp_path: Path, server: Callable[[], Server]) -> None:
     lake = tmp_path / "the lake"
     target, other = numbers(lake / "t"), numbers(lake / "other")
+    numbers(lake / "{odd}, [o]")
     (lake / "plain").mkdir()
     pq.write_table(pa.table({"id": pa.array([7], pa.int64())}), lake / "plain" / "f.parquet")
     sources: list[tuple[dict[str, Any], str]] = [
@@ -194,6 +195,7 @@ def test_a2_raw_files_of_a_delta_table_are_refused_over_connect(tmp_path: Path, 
         ({"format": "parquet", "path": f"{lake}/ot*"}, "other"),
         ({"format": "parquet", "path": f"{lake}/*", "options": {"recursiveFileLookup": "true"}}, "t"),
         ({"format": "parquet", "path": f"{lake}/t/part-*"}, "t"),
+        ({"format": "parquet", "path": f"{lake}/?odd*"}, "{odd}, [o]"),
         # Spark lists no files of a subquery over Connect.
         (
             {
@@ -219,6 +221,43 @@ def test_a2_raw_files_of_a_delta_table_are_refused_over_connect(tmp_path: Path, 
         assert result.error["type"] == "InvalidJobSpec", source
         assert f'{lake}/{held}")' in result.error["message"], (source, result.error["message"])
     assert (written.status, target.to_arrow().num_rows) == ("committed", 301)
+
+
+@pytest.mark.long("a Spark Connect server of its own")
+@pytest.mark.usefixtures("server")
+def test_a2_whether_a_folder_is_a_tables_is_asked_of_the_connect_server(tmp_path: Path) -> None:
+    """The server's own paths are other ones than this machine's: each leads to another folder."""
+    lake, paths = tmp_path / "lake", tmp_path / "paths"
+    target = numbers(lake / "t")
+    (lake / "plain").mkdir()
+    pq.write_table(pa.table({"id": pa.array([7], pa.int64())}), lake / "plain" / "f.parquet")
+    # A table on this machine and plain files on the server, and the other way round.
+    numbers(paths / "here")
+    numbers(lake / "other")
+    links = {"here": lake / "plain", "there": lake / "other"}
+    mount = "spark.hadoop.fs.viewfs.mounttable.lake.link."
+    conf = {
+        **CONF,
+        "spark.hadoop.fs.defaultFS": "viewfs://lake/",
+        "spark.sql.warehouse.dir": f"file://{tmp_path}/warehouse",
+        **{f"{mount}{paths}/{name}": f"file://{folder}" for name, folder in links.items()},
+    }
+    specs = [
+        job_spec(
+            operation="write",
+            table_uri=target.uri,
+            arguments={"source": {"format": "parquet", "path": f"{paths}/{name}"}},
+        )
+        for name in ("there", "here")
+    ]
+    lease = lease_session(conf, print)
+    lease.end(is_well=True)
+    url = f"sc://localhost:{lease.server.port}/;token={lease.server.token}"
+    refused, written = run_connected(ConnectTarget(url=url, session_id=str(uuid.uuid4())), specs)
+    assert refused.error is not None
+    assert refused.error["type"] == "InvalidJobSpec", refused.error
+    assert f"the Delta table viewfs://lake{paths}/there" in refused.error["message"]
+    assert (written.error, target.to_arrow().num_rows) == (None, 301)
 
 
 @pytest.mark.long("a Spark Connect server of its own")
