@@ -25,6 +25,13 @@ class Later(SystemClock):
         return int(time.time() * 1000) + 3 * _DAY_MS
 
 
+class Earlier(SystemClock):
+    """Three days ago."""
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000) - 3 * _DAY_MS
+
+
 def three_days_later(table: Table) -> Table:
     """The table as a machine and a store see it whose clocks say so."""
     store = open_store(table.uri, table.store.access)

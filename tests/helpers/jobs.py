@@ -98,7 +98,7 @@ def rows(count: int, *, start: int = 0, day: dt.date | None = DAY) -> pa.Table:
 
 
 def run(
-    spark: SparkSession,
+    spark: SparkSession | None,
     operation: str,
     table: Table | Path | str,
     *,

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_txlog.storage import Access
+
 BUCKET = "txlog-tests"
 REGION = "us-east-1"
 
@@ -22,6 +24,11 @@ def options() -> dict[str, Any]:
         pytest.skip("no S3 server: run through tools/with_stores.sh, or set TXLOG_TEST_S3='endpoint key secret'")
     endpoint, key, secret = given
     return {"endpoint_url": endpoint, "key": key, "secret": secret, "region": REGION}
+
+
+def access() -> Access:
+    """`options` as a store takes them."""
+    return Access(storage_options=options())
 
 
 def plain_options() -> dict[str, Any]:

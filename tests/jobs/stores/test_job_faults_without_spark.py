@@ -1,0 +1,68 @@
+"""Jobs that need no Spark, with each harm done to each kind of request that they make, on a real S3 server.
+
+What must come of it: `tests.helpers.job_faults`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import REPORTED
+from tests.helpers import s3
+from tests.helpers.fault_proxy import FaultProxy
+from tests.helpers.job_faults import BEFORE, LATE_S, NEXT_DAY, VECTORS, Harness, Job
+from tests.helpers.jobs import rows
+
+pytestmark = pytest.mark.long("every kind of request of ten jobs, nine faults")
+
+FIRST_DAY = {number: name for number, name in BEFORE.items() if number < 4}
+SECOND_DAY = {number: name for number, name in BEFORE.items() if number >= 4}
+
+
+def write(**arguments: Any) -> dict[str, Any]:
+    return {"source": {"format": "parquet", "path": "(made by the fixture)"}, **arguments}
+
+
+JOBS = {
+    "append": Job("write", write(), {**BEFORE, 9: "n9"}),
+    "create": Job("write", write(partition_by=["day"]), {9: "n9"}, version=0, makes_table=True),
+    "overwrite": Job("write", write(mode="overwrite"), {9: "n9"}),
+    "partitions": Job("write", write(mode="overwrite_partitions"), {**FIRST_DAY, 9: "n9"}, partition_by=("day",)),
+    "delete a partition": Job("delete", {"predicate": "day = DATE'2024-01-01'"}, SECOND_DAY, partition_by=("day",)),
+    "delete by keys with vectors": Job(
+        "delete",
+        {"predicate": None, "keys": {"column": "id", "values": [1, 5]}},
+        {number: name for number, name in BEFORE.items() if number not in (1, 5)},
+        properties=VECTORS,
+    ),
+    "truncate": Job("truncate", {}, {}),
+    "restore": Job("restore", {"version": 1}, FIRST_DAY),
+    "checkpoint": Job("checkpoint", {}, version=2),
+    "vacuum": Job("vacuum", {"retention_hours": 0, "check_retention": False}, version=None, removes=True),
+}
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[Harness]:
+    with FaultProxy(s3.options()["endpoint_url"], late_s=LATE_S) as proxy, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment().items():
+            patch.setenv(name, value)
+        path, file = f"{s3.new_folder()}/a.parquet", io.BytesIO()
+        pq.write_table(rows(1, start=9, day=NEXT_DAY), file)
+        s3.client().put_object(Bucket=s3.BUCKET, Key=path.removeprefix(f"s3://{s3.BUCKET}/"), Body=file.getvalue())
+        for job in JOBS.values():
+            if "source" in job.arguments:
+                job.arguments["source"] = {"format": "parquet", "path": path}
+        yield Harness(JOBS, proxy, None)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_fault_of_the_store_hurts_the_table_of_a_job_without_spark(
+    name: str, harness: Harness, record_property: Callable[[str, object], None]
+) -> None:
+    harness.check(name, lambda line: record_property(REPORTED, line))
