@@ -201,7 +201,12 @@ def test_a_bucket_that_is_missing_is_said_and_not_made(object_store: Store) -> N
     root = object_store.root
     scheme, authority, _ = split(root)
     missing = open_store(f"{scheme}://{f'no-such-{authority}'}/t", object_store.access)
-    for call in (lambda: missing.list("_delta_log"), lambda: missing.put_if_absent("x", b"{}")):
+    # A server may answer before it has the whole body, whose rest must not be taken for the next request.
+    for call in (
+        lambda: missing.put("x", bytes(3_000_000)),
+        lambda: missing.list("_delta_log"),
+        lambda: missing.put_if_absent("x", b"{}"),
+    ):
         for _ in range(2):
             with pytest.raises(UnsupportedStore, match="no bucket"):
                 call()
