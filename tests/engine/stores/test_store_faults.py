@@ -27,6 +27,7 @@ from tests.helpers.harm import is_drawn, left_over, three_days_later
 from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64())])
+PROPERTIES = {"delta.deletedFileRetentionDuration": "interval 0 hours", "delta.enableChangeDataFeed": "true"}
 # As long as a request waits for an answer, and longer.
 PATIENCE_S, LATE_S = 1, 1.4
 
@@ -65,15 +66,35 @@ def ids(table: Table) -> pa.Array:
     return sort(table.to_arrow())
 
 
+def found_at(uri: str) -> pa.Array | None:
+    """Not through the proxy; None where there is no table."""
+    options = s3.options()
+    return ids(Table.open(uri, storage_options=options)) if Table.exists(uri, options) else None
+
+
+def added(before: pa.Array | None, rows: pa.Table) -> pa.Array:
+    more = rows.column("id").combine_chunks()
+    return more.sort() if before is None else pa.concat_arrays([before, more]).sort()
+
+
 def sort(rows: pa.Table) -> pa.Array:
     return rows.column("id").combine_chunks().sort()
 
 
+def create_once(table: Table) -> None:
+    """As a task does it: nothing where an earlier try has made it."""
+    if not Table.exists(table.store):
+        table.begin_create(SCHEMA, (), PROPERTIES).commit("CREATE TABLE")
+
+
+def nothing_made(uri: str) -> Table:
+    """The place of a table to come. Not through the proxy."""
+    return Table.at(uri, s3.access())
+
+
 def made(uri: str) -> Table:
     """Version 4: three appends, and a removed file that VACUUM may take; a checkpoint at 2. Not through the proxy."""
-    table = Table.create(
-        uri, SCHEMA, properties={"delta.deletedFileRetentionDuration": "interval 0 hours"}, storage_options=s3.options()
-    )
+    table = Table.create(uri, SCHEMA, properties=PROPERTIES, storage_options=s3.options())
     append(table, rows(0))
     append(table, rows(1000))
     table.checkpoint()
@@ -108,15 +129,20 @@ class Case:
     writes: bool = True
     kinds: tuple[str, ...] = ()
     """The kinds of request that no other case has; none: all."""
+    begin: Callable[[str], Table] = made
+    """Makes what it is done to."""
 
 
 CASES = {
+    "create": Case(create_once, rows(0, 0), begin=nothing_made),
     "commit": Case(append_once, rows(3000), kinds=("PUT commit",)),
     "append": Case(append_once, rows(3000)),
     "large append": Case(
         large_append, many_rows(), kinds=("POST uploads", "PUT uploadId", "POST uploadId", "HEAD data")
     ),
-    "read": Case(lambda table: table.to_arrow(), writes=False),
+    "read": Case(lambda table: ids(table), writes=False),
+    "time travel": Case(lambda table: sort(table.to_arrow(version=1)), writes=False),
+    "changes": Case(lambda table: sort(table.changes(1)), writes=False),
     "history": Case(lambda table: table.history(), writes=False),
     "checkpoint": Case(lambda table: table.checkpoint()),
     # Later, because a store's clock has whole seconds: whether a commit of this one counts as passed would be chance.
@@ -139,7 +165,7 @@ def test_no_fault_of_the_store_hurts_a_table(
     monkeypatch.setattr("airflow_txlog.storage.s3.S3Bucket.part_bytes", 5 * 1024 * 1024)
     case = CASES[name]
     proxy.take()
-    case.do(through(proxy, made(s3.new_folder()).uri))
+    case.do(through(proxy, case.begin(s3.new_folder()).uri))
     made_requests = proxy.take()
     kinds = sorted(case.kinds or made_requests)
     assert set(kinds) <= set(made_requests)
@@ -159,21 +185,23 @@ def test_no_fault_of_the_store_hurts_a_table(
 
 
 def harmed(proxy: FaultProxy, case: Case, kind: str, fault: str) -> None:
-    straight = made(s3.new_folder())
-    before = ids(straight)
-    after = before if case.adds is None else sort(pa.concat_tables([straight.to_arrow(), case.adds]))
+    straight = case.begin(s3.new_folder())
+    before = found_at(straight.uri)
+    after = before if case.adds is None else added(before, case.adds)
+    answer = None if case.writes else case.do(straight)
     table = through(proxy, straight.uri)
     proxy.harm(kind, fault)
     try:
-        case.do(table)
+        given = case.do(table)
     except CorruptTable as error:
         raise AssertionError(f"a fault of the store is called damage: {error!r}") from error
     except (TxlogError, OSError) as error:
         outcome = repr(error)
     else:
         outcome = "done"
+        assert case.writes or given == answer, "it answers other than without a fault"
     assert proxy.is_done, "the request was not made"
-    found = ids(Table.open(straight.uri, storage_options=s3.options()))
+    found = found_at(straight.uri)
     assert found in (before, after), f"the rows are neither those before nor those after ({outcome})"
     assert outcome != "done" or found == after, "done, and it is not there"
     case.do(through(proxy, straight.uri))
@@ -182,4 +210,4 @@ def harmed(proxy: FaultProxy, case: Case, kind: str, fault: str) -> None:
         assert ids(again) == after, f"done again, and the rows differ ({outcome})"
         assert {finding.code for finding in again.check()} <= {"retention_short"}, outcome
         assert left_over(again) == set(), outcome
-        assert ids(Table.open(straight.uri, storage_options=s3.options())) == after
+        assert found_at(straight.uri) == after
