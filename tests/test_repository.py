@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
 from tests.helpers import s3
@@ -228,19 +229,31 @@ def test_a_demo_without_its_s3_server_fails_in_one_line(
 
 @pytest.mark.airflow
 @pytest.mark.spark
-@pytest.mark.long("the whole demo on a real S3 server")
-@by_hand("two minutes; test_on_an_object_store runs a DAG on each kind of store")
-def test_the_demo_runs_on_s3_by_the_connection_alone(tmp_path: Path) -> None:
-    s3.options()  # skips without a server
+@pytest.mark.long("the whole demo, with a Spark or a store of its own")
+@by_hand("minutes; the tests of the runners and of the stores run what it is made of")
+@pytest.mark.parametrize(
+    ("runner", "store"), [("warm", "file"), ("cluster", "file"), ("in_process", "s3"), ("cluster", "s3")]
+)
+def test_the_demo_runs_on_each_runner_and_store(runner: str, store: str, tmp_path: Path) -> None:
+    if store == "s3":
+        s3.options()  # skips without a server
     for folder in ("tools", "example_dags"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    command = [sys.executable, "-m", "tools.demo", "--store", "s3"]
+    command = [sys.executable, "-m", "tools.demo", "--store", store, "--runner", runner]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"^Read by deltalake: +version 5, 336,\d{3} rows, 0 of N725MQ$", ended.stdout, re.MULTILINE)
-    assert re.search(r"^The table is at s3://.+\ndemo: OK version=5 rows=336\d{3}$", ended.stdout, re.MULTILINE)
-    assert not (tmp_path / "build" / "demo" / "lake" / "flights").exists()
+    table = r"s3://" if store == "s3" else r"build/demo/lake/flights"
+    assert re.search(rf"^The table is at {table}.+\ndemo: OK version=5 rows=336\d{{3}}$", ended.stdout, re.MULTILINE)
+    assert (tmp_path / "build" / "demo" / "lake" / "flights").exists() == (store == "file")
+    assert not (tmp_path / "build" / "demo" / "warm").exists(), "a Spark is left"
+    left = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(tmp_path) in " ".join(process.info["cmdline"] or ())
+    ]
+    assert left == []
 
 
 def test_a_demo_that_fails_leaves_no_process_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def spec_of(table: Table) -> JobSpec:
     return submitted_spec(
         operation="delete",
         table_uri=table.uri,
-        arguments={"predicate": "user_id = 42"},
+        arguments={"predicate": "user_id + 0 = 42"},
         application=ApplicationTransaction(app_id="test/die", version=1),
     )
 
@@ -83,6 +83,6 @@ def test_a_worker_that_dies_leaves_nothing_that_runs_and_its_retry_commits_once(
     eventually(lambda: not cluster.state()["activeapps"], "and so does the application")
 
     result = runner_of(cluster).run(spec_of(table), log=print)
-    assert result.status in ("committed", "already_done")
+    assert result.status in (("already_done",) if moment == "committed" else ("committed", "already_done"))
     assert table.latest_version() == 2
     assert sorted(table.to_arrow().column("user_id").to_pylist()) == [n for n in range(100) if n != 42]
