@@ -54,6 +54,7 @@ CASES = (
     "ten-million",
     "plan",
     "task",
+    "operations",
     "parse",
     "writers",
     "s3-writers",
@@ -150,6 +151,10 @@ class Bench:
             from tests.benchmarks.task_cases import measure_task
 
             return measure_task(self.folder, rounds=self.rounds)
+        if case == "operations":
+            from tests.benchmarks.task_cases import measure_operations
+
+            return measure_operations(self.folder, rounds=self.rounds)
         if case == "parse":
             from tests.benchmarks.parse_cases import measure_parse
 

@@ -8,6 +8,8 @@ classic session, in `job_s`, which is the job without its Spark's start. `first_
 `at-once` is so many one-row DELETEs of different tables that start together: the seconds until the last has ended, and
 the sum of what each held at most. Memory is the most that the processes of the task held at one look, in all; a server
 that other tasks share is apart (`server_mb`), and so are the executors of a cluster.
+
+`operations` is what each operation takes, on a Spark of its own and on the warm one, on tables as small.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from tests.benchmarks.one_task import MASTER, URL
 from tests.helpers.paths import ROOT
-from tests.helpers.rows import make_table
+from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
 from tools.standalone_cluster import StandaloneCluster
 
@@ -50,6 +52,8 @@ WORKS = {
     "append": ("child", "child-spark"),
     "checkpoint": ("child",),
 }
+# Each operation in its usual form, with Spark where it needs one.
+OPERATIONS = ("append", "merge", "update", "delete", "optimize", "checkpoint")
 # How many tasks start together, and on which runners.
 AT_ONCE = {"delete": ("child", "warm"), "keys": ("child",)}
 TASKS_AT_ONCE = (1, 4, 8)
@@ -62,12 +66,20 @@ def measure_task(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
     """A line for each runner and work."""
     with _server(folder) as server, StandaloneCluster(folder / f"cluster-{os.getpid()}") as cluster:
         os.environ[MASTER] = cluster.master
-        lines = [line for work in WORKS for line in _measure(work, folder, rounds, server)]
+        lines = [line for work in WORKS for line in _measure("task", work, WORKS[work], folder, rounds, server)]
         return lines + [line for work in AT_ONCE for line in _measure_at_once(work, folder, min(rounds, 3), server)]
 
 
-def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
-    runners = WORKS[work]
+def measure_operations(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
+    """A line for each operation and runner."""
+    with _server(folder) as server:
+        measured = (_measure("operations", work, ("child", "warm"), folder, rounds, server) for work in OPERATIONS)
+        return [line for lines in measured for line in lines]
+
+
+def _measure(
+    case: str, work: str, runners: Sequence[str], folder: Path, rounds: int, server: Any
+) -> Iterator[dict[str, Any]]:
     make = {"rewrite": _events, "merge": _flights}.get(work, _table)
     tables = {runner: make(folder / f"{work}-{runner}") for runner in runners}
     made_before = {runner: table.latest_version() for runner, table in tables.items()}
@@ -79,7 +91,7 @@ def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict
         for runner, table in tables.items():
             took, peak, job_s = _run(runner, _spec(work, table, number))
             label = f"round {number}/{rounds}" if number else "warm-up"
-            print(f"  task: {work}: {label}: {runner} {took:.3g} s, {peak} MB", file=sys.stderr, flush=True)
+            print(f"  {case}: {work}: {label}: {runner} {took:.3g} s, {peak} MB", file=sys.stderr, flush=True)
             if number:
                 seconds[runner].append(took)
                 job_seconds[runner].append(job_s)
@@ -87,10 +99,11 @@ def _measure(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict
             else:
                 first_s[runner] = took
     for runner, table in tables.items():
-        made = 0 if work == "checkpoint" else rounds + 1
+        # What is to be compacted, or is to be new in a checkpoint, is appended first.
+        made = {"checkpoint": _FILES, "optimize": _FILES + 1}.get(work, 1) * (rounds + 1)
         assert table.latest_version() == made_before[runner] + made, f"{runner} left another version"
         yield {
-            "case": f"task-{work}",
+            "case": f"{case}-{work}",
             "runner": runner,
             "wall_s": round(statistics.median(seconds[runner]), 3),
             "min_s": round(min(seconds[runner]), 3),
@@ -223,9 +236,14 @@ def _input(table: Path) -> Path:
 
 
 def _spec(work: str, table: Table, number: int) -> JobSpec:
+    # What a job without Spark could find it would find so.
     arguments: dict[str, Any] = {"predicate": "id + 0 = :id", "parameters": {"id": number}}
-    if work == "checkpoint":
+    if work in ("checkpoint", "optimize"):
+        for each in range(_FILES):
+            append(table, [{"id": -1, "n": each}])
         return job_spec(operation=work, table_uri=table.uri)
+    if work == "update":
+        arguments["set"] = {"n": "n + 1"}
     if work == "append":
         view = {"format": "parquet", "path": str(_input(Path(table.uri.removeprefix("file://"))))}
         return job_spec(
