@@ -52,15 +52,22 @@ def packed_by_file(found: pa.Array) -> Iterator[tuple[int, bytes]]:
     """Distinct addresses, in any order, as the index of each file and the bitmap of its positions; files ascend."""
     if len(found) > 1 and not pc.all(pc.less(found[:-1], found[1:])).as_py():
         found = found.sort()
-    start = 0
-    while start < len(found):
-        index = found[start].as_py() >> POSITION_BITS
-        end = start + _num_below(found[start:], (index + 1) << POSITION_BITS)
+    for index, start, end in split_by_file(found):
         yield index, pack(pc.subtract(found[start:end], pa.scalar(index << POSITION_BITS, pa.int64())))
+
+
+def split_by_file(ascending: pa.Int64Array) -> Iterator[tuple[int, int, int]]:
+    """The index of each file that ascending addresses name, and where its addresses begin and end."""
+    start = 0
+    while start < len(ascending):
+        index = ascending[start].as_py() >> POSITION_BITS
+        end = start + num_below(ascending[start:], (index + 1) << POSITION_BITS)
+        yield index, start, end
         start = end
 
 
-def _num_below(ascending: pa.Int64Array, limit: int) -> int:
+def num_below(ascending: pa.Int64Array, limit: int) -> int:
+    """How many of the numbers, of which there is one at least, lie below the limit."""
     view = memoryview(ascending.buffers()[1]).cast("q")[ascending.offset : ascending.offset + len(ascending)]
     return bisect_left(view, limit)
 

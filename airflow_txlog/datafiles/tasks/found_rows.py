@@ -1,8 +1,8 @@
-"""What was found, packed by the task that found it: rows of a file as a bitmap in the place of their addresses.
+"""What was found, packed by the task that found it: rows of a file as a bitmap, and pairs as `packed_pairs` has them.
 
 Callables for `mapInArrow`, as those of `scan_and_write`. The invariants: memory is bounded by a million addresses; what
-the driver collects grows with files and the bits of their rows, not with 64-bit addresses; every row comes out once, as
-an address or in one bitmap. Bitmaps of one file and clause, from whatever tasks, are to be united. Source:
+the driver collects is a value for each file, not a row for each match; every match comes out once, among pairs or in a
+bitmap. What belongs to one file, or to one file and clause, from whatever tasks, is to be united. Source:
 docs/decisions/positions-not-rows.md.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import pairs_by_file
 from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
     CLAUSE_COLUMN,
-    ROW_ID_COLUMN,
     ScanTask,
     use_one_thread,
     without_values,
@@ -26,19 +26,21 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 
 FILE_COLUMN = "_txlog_file"
 POSITIONS_COLUMN = "_txlog_positions"
+PAIRS_COLUMN = "_txlog_pairs"
 
 # The index of a file, and the bitmap of positions in it.
 PACKED_SCHEMA = pa.schema([pa.field(FILE_COLUMN, pa.int64()), pa.field(POSITIONS_COLUMN, pa.binary())])
-# A pair as Spark found it; or, without an address, a file, a clause and the rows on which it acts without a source row.
+# The index of a file, and either a clause and the bitmap of the rows on which it acts without a source row, or pairs.
 PAIRS_SCHEMA = pa.schema(
     [
-        pa.field(ADDRESS_COLUMN, pa.int64()),
-        pa.field(ROW_ID_COLUMN, pa.int64()),
+        pa.field(FILE_COLUMN, pa.int64()),
         pa.field(CLAUSE_COLUMN, pa.int32()),
-        *PACKED_SCHEMA,
+        pa.field(POSITIONS_COLUMN, pa.binary()),
+        pa.field(PAIRS_COLUMN, pa.binary()),
     ]
 )
 _AT_ONCE = 1_000_000
+_PAIR_TYPES = (pa.int64(), pa.int64(), pa.int32())
 
 
 class PackTask:
@@ -68,25 +70,36 @@ class FilterRowsTask:
 
 
 class PackPairsTask:
-    """Rows of address, source row and clause as rows of PAIRS_SCHEMA: those without a source row are packed."""
+    """Rows of address, source row or null, and clause or null, as rows of PAIRS_SCHEMA."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pairs as they came, and a row for each clause and file of each million of the others."""
+        """A row for each file of each million pairs, and for each clause and file of each million of the others."""
         use_one_thread()
+        pairs = _WaitingPairs()
         waiting: dict[int, _Waiting] = {}
         for batch in batches:
             alone = batch.column(1).is_null()
-            pairs = batch.filter(pc.invert(alone)) if alone.true_count else batch
-            if pairs.num_rows:
-                yield _as_pairs(pairs.num_rows, pairs.columns)
+            if pairs.add(batch.filter(pc.invert(alone)) if alone.true_count else batch):
+                yield pairs.packed()
             rest = batch.filter(alone)
             for number in pc.unique(rest.column(2)).to_pylist():
                 of_clause = waiting.setdefault(number, _Waiting())
                 if of_clause.add(rest.column(0).filter(pc.equal(rest.column(2), number))):
                     yield _as_packed(of_clause.packed(), number)
+        if pairs.count:
+            yield pairs.packed()
         for number, of_clause in waiting.items():
             if of_clause.count:
                 yield _as_packed(of_clause.packed(), number)
+
+
+def packed_pairs(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> pa.RecordBatch:
+    """Pairs as rows of PAIRS_SCHEMA."""
+    found = list(pairs_by_file(addresses, rows, clauses))
+    files = pa.array([index for index, _ in found], pa.int64())
+    nothing = [pa.nulls(len(found), PAIRS_SCHEMA.field(name).type) for name in (CLAUSE_COLUMN, POSITIONS_COLUMN)]
+    packed = pa.array([pairs for _, pairs in found], pa.binary())
+    return pa.RecordBatch.from_arrays([files, *nothing, packed], schema=PAIRS_SCHEMA)
 
 
 @dataclass
@@ -110,14 +123,29 @@ class _Waiting:
         return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
-def _as_pairs(count: int, columns: list[pa.Array]) -> pa.RecordBatch:
-    # A clause that is null in all of them has no type yet.
-    typed = [column.cast(kind) for column, kind in zip(columns, PAIRS_SCHEMA.types, strict=False)]
-    nothing = [pa.nulls(count, kind) for kind in PACKED_SCHEMA.types]
-    return pa.RecordBatch.from_arrays([*typed, *nothing], schema=PAIRS_SCHEMA)
+@dataclass
+class _WaitingPairs:
+    """Pairs that are not packed yet: batches of address, source row and clause."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, pairs: pa.RecordBatch) -> bool:
+        """Whether there are so many now that they should be packed."""
+        # A clause that is null in all of them has no type yet.
+        columns = [column.cast(kind) for column, kind in zip(pairs.columns, _PAIR_TYPES, strict=True)]
+        self.batches.append(pa.RecordBatch.from_arrays(columns, names=["address", "row", "clause"]))
+        self.count += pairs.num_rows
+        return self.count >= _AT_ONCE
+
+    def packed(self) -> pa.RecordBatch:
+        """All of them, which are waiting no longer, as rows of PAIRS_SCHEMA."""
+        waiting = pa.Table.from_batches(self.batches)
+        self.batches, self.count = [], 0
+        return packed_pairs(*(pa.concat_arrays(column.chunks) for column in waiting.columns))
 
 
 def _as_packed(packed: pa.RecordBatch, clause: int) -> pa.RecordBatch:
-    none = pa.nulls(packed.num_rows, pa.int64())
     clauses = pa.repeat(pa.scalar(clause, pa.int32()), packed.num_rows)
-    return pa.RecordBatch.from_arrays([none, none, clauses, *packed.columns], schema=PAIRS_SCHEMA)
+    nothing = pa.nulls(packed.num_rows, pa.binary())
+    return pa.RecordBatch.from_arrays([packed.column(0), clauses, packed.column(1), nothing], schema=PAIRS_SCHEMA)

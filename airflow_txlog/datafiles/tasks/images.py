@@ -25,7 +25,6 @@ from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ADDRESS_COLUMN,
-    ROW_ID_COLUMN,
     RewriteTask,
     ScanTask,
     records,
@@ -34,7 +33,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     without_values,
     writing,
 )
-from airflow_txlog.datafiles.tasks.source_rows import SourceRows, SourceTable, whole
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows
 from airflow_txlog.datafiles.tasks.violations import without_violations
 from airflow_txlog.errors import JobError
 
@@ -160,27 +159,27 @@ class SourceImageTask(_ComputedImageTask):
 
     source: SourceRows
 
+    @property
+    def size_bytes(self) -> int:
+        """What all files take that the tasks read."""
+        return self.bins.size_bytes + self.source.scan.bins.size_bytes
+
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of staged files, as those of ImageTask."""
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
         with writing(self.layout, batches) as (writer, report):
-            source = self.source.read()
             for number in task_numbers(batches):
-                yield from self._write_computed(number, attempt, _Rows(self._values(number, source, writer)), writer)
+                values = _Rows(self.source.beside(self._met(number, writer)))
+                yield from self._write_computed(number, attempt, values, writer)
         yield from report
 
-    def _values(self, number: int, source: SourceTable, writer: PartitionedWriter) -> Iterator[pa.RecordBatch]:
+    def _met(self, number: int, writer: PartitionedWriter) -> Iterator[pa.RecordBatch]:
+        """The addresses of the bin's rows, and which rows of the source they met."""
         scan = ScanTask(bins=self.bins, schema=pa.schema([]), rows="only", with_address=True, with_row_id=True)
-        files = self.bins.files(number, self.bins.store_beside(writer.store))
-        found = [rows for planned in files for rows in scan.rows_of(planned)]
-        rows = pa.Table.from_batches(found, scan.output_schema)
-        addresses = whole(rows.column(ADDRESS_COLUMN))
-        start = 0
-        for values in source.take(whole(rows.column(ROW_ID_COLUMN))):
-            yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
-            start += values.num_rows
+        for planned in self.bins.files(number, self.bins.store_beside(writer.store)):
+            yield from scan.rows_of(planned)
 
 
 @dataclass(frozen=True, kw_only=True)

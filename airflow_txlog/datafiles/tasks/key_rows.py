@@ -1,93 +1,96 @@
 """Rows found by their key in the task that reads them: which rows of which files have one of a list of keys.
 
-A callable for `mapInArrow`, as those of `scan_and_write`. The invariant: a row is found exactly where each of its
-columns equals that of a key by value, and null equals nothing; so the columns are of types whose values all engines
-compare alike.
+A callable for `mapInArrow`, as those of `scan_and_write`. The invariants: a row is found exactly where each of its
+columns equals that of a key by value, and null equals nothing, so the columns are of types whose values all engines
+compare alike; a row that has the key of several is found once for each of them. Memory is bounded by the keys and by
+the rows that are looked up at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.tasks.scan_and_write import (
-    ADDRESS_COLUMN,
-    CLAUSE_COLUMN,
-    ROW_ID_COLUMN,
-    ScanTask,
-    without_values,
-)
+from airflow_txlog.datafiles.tasks.found_rows import packed_pairs
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, ScanTask, without_values
+from airflow_txlog.datafiles.tasks.source_rows import whole
 
-# The row's address, the number of the key that it has, and the clause that acts on it.
-KEY_ROWS_SCHEMA = pa.schema([(ADDRESS_COLUMN, pa.int64()), (ROW_ID_COLUMN, pa.int64()), (CLAUSE_COLUMN, pa.int32())])
+# So many rows of the table are looked up at once: each time all keys are gone through.
+_ROWS_AT_ONCE = 2_000_000
+_BYTES_AT_ONCE = 128 * 1024 * 1024
 
 
-class KeyPlaces:
-    """Keys of one column or several, none of them null, and where among them a row's key is."""
+@dataclass(frozen=True, kw_only=True)
+class HeldKeys:
+    """Keys that the driver holds: a column for each of the scan's, in its order and of its types, and their numbers."""
 
-    def __init__(self, keys: Sequence[pa.Array]) -> None:
-        """`keys`: one array for each column."""
-        # For each column its distinct values, and the distinct combinations with the columns before it, as numbers.
-        self._steps: list[tuple[pa.Array, pa.Array | None]] = []
-        found: pa.Array | None = None
-        for column in keys:
-            values = column.unique()
-            numbers = pc.index_in(column, value_set=values).cast(pa.int64())
-            combinations = None
-            if found is not None:
-                numbers = _combined(found, numbers, len(values))
-                combinations = numbers.unique()
-                numbers = pc.index_in(numbers, value_set=combinations).cast(pa.int64())
-            self._steps.append((values, combinations))
-            found = numbers
-        assert found is not None
-        self.are_distinct = len(found.unique()) == len(found)
-        """Whether no key stands there twice. Only then does `of` give places among the keys as they came."""
+    columns: tuple[pa.Array, ...]
+    numbers: pa.Array
 
-    def of(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """For each row, the place of its key among the keys; null for a key that is not there, or has a null."""
-        found: pa.Array | None = None
-        for (values, combinations), column in zip(self._steps, columns, strict=True):
-            numbers = pc.index_in(column, value_set=values, skip_nulls=True)
-            if found is not None and combinations is not None:
-                numbers = _combined(found.cast(pa.int64()), numbers.cast(pa.int64()), len(values))
-                numbers = pc.index_in(numbers, value_set=combinations, skip_nulls=True)
-            found = numbers
-        return found
+    def read(self) -> pa.Table:
+        """The keys, and behind them the numbers, under whatever names."""
+        return pa.Table.from_arrays([*self.columns, self.numbers], names=_names(len(self.columns)))
 
 
-def _combined(numbers: pa.Array, others: pa.Array, count: int) -> pa.Array:
-    """Two columns of numbers as one; `others` are below `count`."""
-    # There are never more combinations than keys, so a number stays below keys x values: 64 bits always hold it.
-    return pc.add(pc.multiply(numbers, count), others)
+@dataclass(frozen=True, kw_only=True)
+class SourceKeys:
+    """The keys of the rows that a job has written down. `columns`: the source's column for each of the scan's, and the
+    type in which the scan has it; `scan` reads these columns and ROW_ID_COLUMN."""
+
+    scan: MaterializedTask
+    columns: tuple[tuple[str, pa.DataType], ...]
+
+    def read(self) -> pa.Table:
+        """As HeldKeys. Raises JobError, retryable."""
+        table = pa.Table.from_batches(self.scan.all_rows(), self.scan.output_schema)
+        keys = [table.column(held).cast(kind) for held, kind in self.columns]
+        return pa.Table.from_arrays([*keys, table.column(ROW_ID_COLUMN)], names=_names(len(keys)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRowsTask:
-    """The rows of a scan, of the keys' columns and addresses alone, that have one of `keys`: rows of KEY_ROWS_SCHEMA.
-
-    `keys` are distinct, not null, and of the columns' types: an array for each column of the scan, in its order;
-    `numbers` are what each key is known by, and `clause` is what acts on its rows.
-    """
+    """The rows of a scan, of the keys' columns and addresses alone, that have one of `keys`, with the number of the key
+    and the `clause` that acts on them: rows of PAIRS_SCHEMA."""
 
     scan: ScanTask
-    keys: tuple[pa.Array, ...]
-    numbers: pa.Array
+    keys: HeldKeys | SourceKeys
     clause: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        """What all files take that the tasks read."""
+        return self.scan.bins.size_bytes + (self.keys.scan.bins.size_bytes if isinstance(self.keys, SourceKeys) else 0)
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of the rows that were found; raises TaskFailed."""
-        keys = KeyPlaces(self.keys)
+        """Batches of what was found; raises TaskFailed."""
+        keys: pa.Table | None = None
+        waiting: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
         for batch in self.scan(batches):
-            places = keys.of(batch.columns[: len(self.keys)])
-            found = places.is_valid()
-            if not found.true_count:
-                continue
-            numbers = self.numbers.take(places.filter(found))
-            clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), len(numbers))
-            addresses = batch.column(len(self.keys)).filter(found)
-            yield pa.RecordBatch.from_arrays([addresses, numbers, clauses], schema=KEY_ROWS_SCHEMA)
+            waiting.append(batch)
+            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+            if rows >= _ROWS_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
+                keys = self.keys.read() if keys is None else keys
+                yield self._found(keys, waiting)
+                waiting, rows, size_bytes = [], 0, 0
+        if rows:
+            yield self._found(self.keys.read() if keys is None else keys, waiting)
+
+    def _found(self, keys: pa.Table, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        rows = pa.Table.from_batches(batches)
+        names = _names(len(self.scan.schema))[:-1]
+        rows = rows.rename_columns([*names, ADDRESS_COLUMN])
+        # The smaller side becomes the table in which the other is looked up.
+        few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
+        found = many.join(few, names, join_type="inner", use_threads=False).combine_chunks()
+        numbers, addresses = (whole(found.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
+        clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), len(numbers))
+        return packed_pairs(addresses, numbers, clauses)
+
+
+def _names(keys: int) -> list[str]:
+    return [*(f"k{number}" for number in range(keys)), ROW_ID_COLUMN]

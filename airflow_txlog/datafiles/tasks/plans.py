@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import CLAUSE, SOURCE_ROW, unpack_pairs
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.errors import JobError
 from airflow_txlog.locations import readable
@@ -23,8 +24,8 @@ from airflow_txlog.storage import Store, StoreReference
 # One row a data file; `path` is what the table's store calls it.
 # `deleted` is the bitmap of the rows that its deletion vector deletes, as
 # `deletion_vectors.rows.RowPositions` reads it: a list of a billion deleted rows would not fit a driver. `positions` is
-# `positions.pack`, of rows that are not deleted. `row_ids` (int64) and `clauses` (uint8), little-endian, belong to them
-# one by one; one value alone belongs to them all, and where there are no `row_ids`, none of them met a source row.
+# `positions.pack`, of rows that are not deleted. `pairs` (`packed_pairs`) has the source row and the clause of each of
+# them; without it one `clause` acts on them all, and none of them met a source row.
 # `segment` is the number of the segment that new images of the file's rows belong to; where `is_copied`, the task that
 # writes the images copies the file's other rows too. Columns named `constant:<column>` follow: the partition values,
 # typed.
@@ -37,8 +38,8 @@ PLAN_FIELDS = [
     pa.field("partition_values", pa.map_(pa.string(), pa.string())),
     pa.field("deleted", pa.large_binary()),
     pa.field("positions", pa.large_binary()),
-    pa.field("row_ids", pa.large_binary()),
-    pa.field("clauses", pa.large_binary()),
+    pa.field("pairs", pa.large_binary()),
+    pa.field("clause", pa.int32()),
     pa.field("segment", pa.int32()),
     pa.field("is_copied", pa.bool_()),
 ]
@@ -52,8 +53,9 @@ class PlannedFile:
     """One row of a plan.
 
     `directory` is where a copy goes, relative to the table, "" for its root; `partition_values` are the raw strings of
-    the add action; `constants` are the same values typed, by column. Of a large file a task may do a part: number
-    `part` of `parts`, whole row groups.
+    the add action; `constants` are the same values typed, by column. `row_ids` and `clauses` belong to the
+    positions; one value alone is that of them all. Of a large file a task may do a part: number `part` of `parts`,
+    whole row groups.
     """
 
     index: int
@@ -62,8 +64,8 @@ class PlannedFile:
     partition_values: dict[str, str | None]
     deleted: bytes | None
     positions: bytes | None
-    row_ids: bytes | None
-    clauses: bytes | None
+    row_ids: pa.Array | None
+    clauses: pa.Array | None
     segment: int | None
     is_copied: bool
     constants: Mapping[str, pa.Scalar]
@@ -128,6 +130,7 @@ def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
     parts = [field.name for field in PART_FIELDS if field.name in plan.column_names]
     for row in range(plan.num_rows):
         value = {field.name: plan.column(field.name)[row].as_py() for field in PLAN_FIELDS}
+        row_ids, clauses = _of_positions(value["pairs"], value["clause"])
         yield PlannedFile(
             index=value["index"],
             file=DataFile(
@@ -137,13 +140,23 @@ def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
             partition_values=dict(value["partition_values"] or []),
             deleted=value["deleted"],
             positions=value["positions"],
-            row_ids=value["row_ids"],
-            clauses=value["clauses"],
+            row_ids=row_ids,
+            clauses=clauses,
             segment=value["segment"],
             is_copied=bool(value["is_copied"]),
             constants={name.removeprefix(CONSTANT_PREFIX): plan.column(name)[row] for name in constants},
             **{name: plan.column(name)[row].as_py() for name in parts},
         )
+
+
+def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | None, pa.Array | None]:
+    """The source rows and the clauses of the positions of a file."""
+    if pairs is None:
+        return None, None if clause is None else pa.array([clause], pa.int32())
+    table = unpack_pairs(pairs).combine_chunks()
+    # A row that met no source row gets a number that none has.
+    rows, clauses = (table.column(name).fill_null(-1) for name in (SOURCE_ROW, CLAUSE))
+    return pa.concat_arrays(rows.chunks), pa.concat_arrays(clauses.chunks)
 
 
 def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.orc
+import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses, num_below
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.calendars import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.physical import find_name
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask, task_numbers, use_one_thread, without_values
+from airflow_txlog.datafiles.tasks.scan_and_write import (
+    ROW_ID_COLUMN,
+    ScanTask,
+    task_numbers,
+    use_one_thread,
+    without_values,
+)
 from airflow_txlog.datafiles.text_lines import TextFormat, codec_of, lines_of
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
 from airflow_txlog.storage.faults import is_about_bytes, is_about_name
@@ -35,23 +44,72 @@ _WHOLE_ORC_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedTask(ScanTask):
-    """A scan of the files that this job has written its source's rows to, encrypted where there is a `key`."""
+    """A scan of the files that this job has written its source's rows to, encrypted where there is a `key`.
+
+    `only`: the numbers of the rows that are wanted, ascending; it wants ROW_ID_COLUMN among the columns.
+    """
 
     key: bytes | None = dataclasses.field(default=None, repr=False)
+    only: pa.Array | None = None
+
+    def all_rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of all bins. Raises as `rows_of` does."""
+        store = self.bins.store.open()
+        for number in range(len(self.bins)):
+            for planned in self.bins.files(number, store):
+                yield from self.rows_of(planned)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file. Raises JobError, retryable, for one that is not what the job has written."""
         planned = replace(planned, file=replace(planned.file, key=self.key))
         try:
-            yield from super().rows_of(planned)
+            for rows in super().rows_of(planned):
+                yield rows if self.only is None else self._wanted(planned, rows, self.only)
         except CorruptDataFile as error:
-            found = "is gone" if error.is_missing else "is not what the job has written"
-            raise JobError(
-                f"The file {planned.file.name}, in which this job keeps its source's rows, {found}. Nothing was "
-                "committed. Run the job again; if this comes back, find out what deletes or changes files in the "
-                "table's folder.",
-                retryable=True,
-            ) from error
+            raise not_as_written(planned.file.name, is_missing=error.is_missing) from error
+
+    def _groups(self, planned: PlannedFile, parquet: pq.ParquetFile) -> Sequence[int]:
+        groups = super()._groups(planned, parquet)
+        return groups if self.only is None else [group for group in groups if self._has_wanted(parquet, group)]
+
+    def _has_wanted(self, parquet: pq.ParquetFile, group: int) -> bool:
+        ends = bounds_of(parquet.metadata, ROW_ID_COLUMN, group)
+        return ends is None or self.only is None or len(_between(self.only, ends[0], ends[1] + 1)) > 0
+
+    def _wanted(self, planned: PlannedFile, rows: pa.RecordBatch, only: pa.Int64Array) -> pa.RecordBatch:
+        numbers = rows.column(ROW_ID_COLUMN)
+        if not rows.num_rows:
+            return rows
+        first = numbers[0].as_py()
+        if not numbers.equals(addresses(0, first, rows.num_rows)):
+            raise not_as_written(planned.file.name)
+        wanted = _between(only, first, first + rows.num_rows)
+        return rows if len(wanted) == rows.num_rows else rows.take(pc.subtract(wanted, first))
+
+
+def not_as_written(name: str, *, is_missing: bool = False) -> JobError:
+    """What to raise where a file of the job's source rows cannot be believed."""
+    return JobError(
+        f"The file {name}, in which this job keeps its source's rows, "
+        f"{'is gone' if is_missing else 'is not what the job has written'}. Nothing was committed. Run the job again; "
+        "if this comes back, find out what deletes or changes files in the table's folder.",
+        retryable=True,
+    )
+
+
+def bounds_of(metadata: pq.FileMetaData, column: str, group: int) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a column of a job's own file in one row group; None where it does not say."""
+    chunks = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
+    chunk = next((chunk for chunk in chunks if chunk.path_in_schema == column), None)
+    if chunk is None or not chunk.is_stats_set or not chunk.statistics.has_min_max:
+        return None
+    return chunk.statistics.min, chunk.statistics.max
+
+
+def _between(ascending: pa.Int64Array, low: int, high: int) -> pa.Int64Array:
+    """Those of the numbers from `low` up to `high`, which is not among them."""
+    first, end = (num_below(ascending, limit) if len(ascending) else 0 for limit in (low, high))
+    return ascending[first:end]
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class ScanTask:
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
         with open_data_file(planned.file) as parquet:
-            groups: Sequence[int] = planned.row_groups(parquet.metadata.num_row_groups)
+            groups = self._groups(planned, parquet)
             if self.rows == "only":
                 groups = _groups_with_positions(asked, parquet, groups)
             deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
@@ -162,6 +162,10 @@ class ScanTask:
                     numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
                     keep = None if deleted is None else deleted.keep(start, batch.num_rows)
                     yield from self._filtered(self._output(planned, batch, numbers, None, keep))
+
+    def _groups(self, planned: PlannedFile, parquet: Any) -> Sequence[int]:
+        """The row groups of an open file in which a wanted row may be."""
+        return planned.row_groups(parquet.metadata.num_row_groups)
 
     def asked_rows(
         self, planned: PlannedFile, asked: RowPositions, start: int, batch: pa.RecordBatch
@@ -205,9 +209,9 @@ class ScanTask:
         if self.with_address and numbers is not None:
             columns.append(numbers if keep is None else numbers.filter(keep))
         if chosen is not None and self.with_row_id:
-            columns.append(_slice(planned.row_ids, pa.int64(), chosen))
+            columns.append(_chosen(planned.row_ids, pa.int64(), chosen))
         if chosen is not None and self.with_clause:
-            columns.append(_slice(planned.clauses, pa.uint8(), chosen).cast(pa.int32()))
+            columns.append(_chosen(planned.clauses, pa.int32(), chosen))
         if self.with_segment:
             columns.append(pa.repeat(pa.scalar(planned.segment, pa.int32()), len(columns[0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
@@ -419,14 +423,12 @@ def _rows_without_columns(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=[RESERVED_PREFIX])
 
 
-def _slice(packed: bytes | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:
+def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:
     """The values of the chosen positions; one value alone is that of them all, and none is -1."""
     first, end = chosen
-    if packed is None:
-        return pa.repeat(pa.scalar(-1, kind), end - first)
-    length = len(packed) // (kind.bit_width // 8)
-    values = pa.Array.from_buffers(kind, length, [None, pa.py_buffer(packed)])
-    return pa.repeat(values[0], end - first) if length == 1 else values.slice(first, end - first)
+    if values is None or len(values) == 1:
+        return pa.repeat(pa.scalar(-1, kind) if values is None else values[0], end - first)
+    return values.slice(first, end - first)
 
 
 def task_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

@@ -1,13 +1,13 @@
 """Rows of a job's materialized source as new rows of the table, where each value goes over as it is.
 
 They go from file to file in the task that writes them. The invariant: a row is found by its number alone, which the
-driver has matched; nothing is compared or computed here.
+driver has matched; nothing is compared or computed here. Memory is bounded by what a task holds of the source at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,9 +16,11 @@ from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.errors import JobError
 
+# What a task holds of the source: all of it, or the rows that so many rows of the table have met.
+_HELD_BYTES = 256 * 1024 * 1024
 # Many rows of the table may take the values of one row of the source: what is taken at once.
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 65_536
@@ -28,31 +30,67 @@ _SMALL_BYTES = 16 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRows:
-    """A source that fits in memory. `columns`: the table's name and the source's of each column that is wanted; `scan`
-    reads the latter and ROW_ID_COLUMN."""
+    """A source's rows. `columns`: the table's name and the source's of each column that is wanted; `scan` reads the
+    latter and ROW_ID_COLUMN, which take `size_bytes` in `num_rows` rows."""
 
     scan: MaterializedTask
     columns: tuple[tuple[str, str], ...]
+    num_rows: int
+    size_bytes: int
 
     @property
     def names(self) -> tuple[str, ...]:
         """The table's names."""
         return tuple(name for name, _ in self.columns)
 
-    def read(self) -> SourceTable:
-        """The rows, in memory. Raises JobError, retryable."""
-        bins = self.scan.bins
-        store = bins.store.open()
-        planned = (file for number in range(len(bins)) for file in bins.files(number, store))
-        batches = [batch for file in planned for batch in self.scan.rows_of(file)]
-        return SourceTable(self, pa.Table.from_batches(batches, self.scan.output_schema))
+    def beside(self, met: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For batches of ROW_ID_COLUMN and ADDRESS_COLUMN: the rows with these numbers, in their order, under the
+        table's names, each with the address, in batches of a bounded size. Raises JobError.
+
+        A source that is held as a whole is read once; any other each time that so many rows have met it.
+        """
+        is_held = self.size_bytes <= _HELD_BYTES
+        at_once = max(_MOST_ROWS, self.num_rows * _HELD_BYTES // max(1, self.size_bytes))
+        held: SourceTable | None = None
+        for rows in _gathered(met, at_once):
+            numbers, addresses = (whole(rows.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
+            if held is None or not is_held:
+                held = None
+                held = self.read(None if is_held else pc.unique(numbers).sort())
+            start = 0
+            for values in held.take(numbers):
+                yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
+                start += values.num_rows
+
+    def read(self, only: pa.Array | None = None) -> SourceTable:
+        """All rows, or those of the ascending numbers, in memory. Raises JobError, retryable."""
+        scan = replace(self.scan, only=only)
+        return SourceTable(self, pa.Table.from_batches(scan.all_rows(), scan.output_schema))
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The batches put together to tables of about so many rows."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting, count = [], 0
+    if count:
+        yield pa.Table.from_batches(waiting)
 
 
 class SourceTable:
     """The rows of a source by their numbers."""
 
     def __init__(self, source: SourceRows, rows: pa.Table) -> None:
-        columns = {name: whole(rows.column(name)) for name in rows.column_names}
+        columns = {}
+        for name in rows.column_names:
+            columns[name] = whole(rows.column(name))
+            # Of no column there are two copies for longer than it takes to make one.
+            rows = rows.drop_columns([name])
         self._numbers = columns[ROW_ID_COLUMN]
         wanted = [columns[held] for _, held in source.columns]
         self._rows = pa.RecordBatch.from_arrays(wanted, names=list(source.names))
@@ -90,23 +128,21 @@ def whole(values: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, kw_only=True)
 class UnmatchedTask(MaterializedTask):
-    """The rows of a source whose numbers are not among `matched`, as rows of the table: `columns` is as of SourceRows.
+    """The rows of a source, but for those that the plan says are deleted, as rows of the table: `columns` is as of
+    SourceRows.
 
     They come with SEGMENT_COLUMN, and as change rows of `change_type` too.
     """
 
     columns: tuple[tuple[str, str], ...]
-    matched: pa.Array
     change_type: str | None = None
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file. Raises JobError, retryable."""
-        for batch in super().rows_of(planned):
-            rows = batch.filter(pc.invert(pc.is_in(batch.column(ROW_ID_COLUMN), value_set=self.matched)))
+        for rows in super().rows_of(planned):
             columns = [rows.column(held) for _, held in self.columns]
             new = pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.columns])
             new = new.append_column(SEGMENT_COLUMN, rows.column(SEGMENT_COLUMN))
             if self.change_type is not None:
                 new = new.append_column(CHANGE_TYPE_FIELD, pa.repeat(self.change_type, new.num_rows))
-            if new.num_rows:
-                yield new
+            yield new

@@ -95,7 +95,7 @@ class FilePlan:
         return replace(self, table=self.table.take(pa.array(rows, pa.int64())))
 
     def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
-        """The plan with `positions`, `row_ids`, `clauses`, `segment` or `is_copied` set, one value a file."""
+        """The plan with `positions`, `pairs`, `clause`, `segment` or `is_copied` set, one value a file."""
         index = self.table.schema.get_field_index(name)
         field = self.table.schema.field(index)
         column = pa.array(values, field.type)
@@ -189,7 +189,7 @@ def collected(context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, 
 
     `what` says in an error what was being done. Raises what `collect` raises.
     """
-    if context.reads_here(sum(_bins_of(task).size_bytes for task in tasks)):
+    if context.reads_here(sum(map(_size_of, tasks))):
         return run_here(work_of(tasks), schema, what, context.parallelism)
     return collect(union_of(over_bins(context, task, schema) for task in tasks), what)
 
@@ -315,3 +315,8 @@ def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFram
 
 def _bins_of(task: BinTask) -> Bins:
     return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask | FilterRowsTask) else task.bins
+
+
+def _size_of(task: BinTask) -> int:
+    """What all files take that the task reads."""
+    return task.size_bytes if isinstance(task, KeyRowsTask | SourceImageTask) else _bins_of(task).size_bytes

@@ -7,31 +7,33 @@ rows. The invariant: nothing after `materialize` evaluates the author's query ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructType
 
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import may_be_inside
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
+from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask, bounds_of, not_as_written
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.inputs import input_layout, input_scan, read_input
+from airflow_txlog.jobs.files.inputs import input_layout, input_scan
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
 from airflow_txlog.jobs.files.plain_files import plain_files
-from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame, sent_bins
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, scan_frame
 from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
 from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, load, records_of
@@ -40,6 +42,7 @@ from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import schema_of_json
+from airflow_txlog.locations import readable
 from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.storage import Store
 
@@ -83,38 +86,67 @@ class MaterializedSource:
         size_bytes = sum(file.size_bytes for file in self.files)
         return max(1, min(len(self.files), round(size_bytes / BUCKET_BYTES)))
 
-    def bucket_sql(self, row_id: str) -> str:
-        """SQL (int) for the bucket of a row, by SQL for its number: rows that one task has written share it."""
-        return f"CAST(pmod(shiftright({row_id}, {POSITION_BITS}), {self.num_buckets}L) AS INT)"
+    def bucket_of(self, number: int) -> int:
+        """The bucket of the rows of a file: those that one task has written share it."""
+        return (self._numbers[number][0] >> POSITION_BITS) % self.num_buckets
 
-    def buckets_of(self, rows: pa.Array) -> list[pa.Array]:
-        """Row numbers by bucket, in their order."""
-        parts = pc.shift_right(rows, pa.scalar(POSITION_BITS, pa.int64()))
-        count = pa.scalar(self.num_buckets, pa.int64())
-        buckets = pc.subtract(parts, pc.multiply(pc.divide(parts, count), count))
-        return [rows.filter(pc.equal(buckets, number)) for number in range(self.num_buckets)]
+    def among(self, rows: Mapping[int, RowPositions]) -> list[bytes | None]:
+        """For each file the bitmap of its rows that are among `rows`, a bitmap for each part of the source's; None for
+        none."""
+        found: list[bytes | None] = []
+        for first, count in self._numbers:
+            of_part, start = rows.get(first >> POSITION_BITS), first & ((1 << POSITION_BITS) - 1)
+            chosen = pa.array([], pa.int64()) if of_part is None else of_part.positions(start, start + count)
+            found.append(pack(pc.subtract(chosen, start)) if len(chosen) else None)
+        return found
+
+    @cached_property
+    def _footers(self) -> list[pq.FileMetaData]:
+        footers = []
+        for file in self.files:
+            with self.store.open_input(file.store_path) as source:
+                footers.append(pq.read_metadata(source))
+        return footers
+
+    @cached_property
+    def _numbers(self) -> list[tuple[int, int]]:
+        """The number of the first row of each file, and how many rows follow it."""
+        found = []
+        for file, footer in zip(self.files, self._footers, strict=True):
+            groups = range(footer.num_row_groups)
+            ends = [ends for group in groups if (ends := bounds_of(footer, ROW_ID_COLUMN, group)) is not None]
+            first = ends[0][0] if ends else 0
+            if len(ends) < len(groups) or (ends and ends[-1][1] - first + 1 != footer.num_rows):
+                raise not_as_written(readable(self.store.root, file.store_path))
+            found.append((first, footer.num_rows))
+        return found
 
     @property
     def schema(self) -> StructType:
         """The source's own columns."""
         return StructType([field for field in self.frame.schema if field.name != ROW_ID_COLUMN])
 
-    def distinct(self, column: str) -> pa.Array:
-        """The values of one of the source's columns, once each, in no order; null among them where there is one."""
-        parts = []
+    def distinct(self, column: str, most: int) -> tuple[pa.Array, bool]:
+        """The values of one of the source's columns, once each and in no order, and whether these are all: where there
+        are more than `most`, the least and the greatest are among them. Null is where there is one."""
+        found, are_all = pa.array([], pa.null()), True
         for file in self.files:
             with self.store.open_input(file.store_path) as source:
-                read = pq.read_table(source, columns=[column], use_threads=False).column(column)
-            parts.append(pc.unique(read))
-        return pc.unique(pa.concat_arrays(parts)) if parts else pa.array([], pa.null())
+                parquet = pq.ParquetFile(source)
+                for group in range(parquet.num_row_groups):
+                    read = parquet.read_row_group(group, columns=[column], use_threads=False).column(column)
+                    found = pc.unique(pa.concat_arrays([found.cast(read.type), *read.chunks]))
+                    if len(found) > most:
+                        ends, are_all = pc.min_max(found), False
+                        is_end = pc.or_(pc.equal(found, ends["min"]), pc.equal(found, ends["max"]))
+                        found = found.filter(pc.fill_null(is_end, True))
+        return found, are_all
 
     def bytes_of(self, columns: Iterable[str]) -> int:
         """Bytes of the values of these columns, by the footers of the files."""
         wanted = {name.lower() for name in columns}
         total = 0
-        for file in self.files:
-            with self.store.open_input(file.store_path) as source:
-                metadata = pq.read_metadata(source)
+        for metadata in self._footers:
             for group in range(metadata.num_row_groups):
                 for index in range(metadata.num_columns):
                     chunk = metadata.row_group(group).column(index)
@@ -209,20 +241,42 @@ def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSourc
     return MaterializedSource(frame=frame, files=saved.files, store=context.store, reads_target=False)
 
 
-def read_rows(context: JobContext, source: MaterializedSource, names: Collection[str]) -> pa.Table:
-    """The rows with these of the source's columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
-    return read_input(context, source.files, _stored(_chosen(source.schema, names)), "read the source's rows")
+def scan_of(context: JobContext, source: MaterializedSource, names: Collection[str]) -> MaterializedTask:
+    """What reads these of the source's columns and ROW_ID_COLUMN."""
+    _, task = input_scan(context, source.files, _with_row_id(_stored(_chosen(source.schema, names))))
+    return task
 
 
-def scan_of(
-    context: JobContext, source: MaterializedSource, names: Collection[str], segment: int | None = None
-) -> MaterializedTask:
-    """What reads these of the source's columns and ROW_ID_COLUMN; all rows in one task, as those of a `segment`."""
-    plan, task = input_scan(context, source.files, _with_row_id(_stored(_chosen(source.schema, names))))
-    if segment is None:
-        return task
-    plan = plan.with_column("segment", [segment] * plan.num_files)
-    return replace(task, bins=sent_bins(context, plan, [list(range(plan.num_files))]))
+def unmatched_plan(
+    context: JobContext,
+    source: MaterializedSource,
+    names: Collection[str],
+    matched: Mapping[int, RowPositions],
+    buckets: Collection[int],
+) -> FilePlan:
+    """The files of these buckets, of these columns, without the rows that are among `matched` (a bitmap for each part
+    of the source's); the bucket is the segment."""
+    files, skipped = source.files, source.among(matched)
+    counts = [0 if data is None else RowPositions(data, "of rows that matched").num_rows for data in skipped]
+    chosen = [
+        number
+        for number, file in enumerate(files)
+        if counts[number] < file.num_records and source.bucket_of(number) in buckets
+    ]
+    paths, sizes = [files[n].store_path for n in chosen], [files[n].size_bytes for n in chosen]
+    plan = plan_of(context.store, _stored(_chosen(source.schema, names)), paths, sizes)
+    plan = plan.with_column("deleted", [skipped[number] for number in chosen])
+    return plan.with_column("segment", [source.bucket_of(number) for number in chosen])
+
+
+def unmatched_rows(
+    context: JobContext, source: MaterializedSource, matched: Mapping[int, RowPositions], buckets: Collection[int]
+) -> DataFrame:
+    """The rows of that plan, with all columns, and the bucket as SEGMENT_COLUMN."""
+    plan = unmatched_plan(context, source, source.schema.names, matched, buckets)
+    task = MaterializedTask(bins=bins_for(context, plan), schema=plan.schema, with_segment=True)
+    frame = scan_frame(context, plan, task)
+    return frame.select(*_columns(frame, source.schema), frame[SEGMENT_COLUMN])
 
 
 def columns_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None) -> DataFrame:
@@ -292,9 +346,13 @@ def _read_back(
     chosen = wanted if names is None else _chosen(wanted, names)
     schema = _with_row_id(_stored(chosen))
     frame = scan_frame(context, *input_scan(context, staged, schema))
-    have = set(schema.names)
-    columns = [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in chosen]
-    return frame.select(*columns, frame[ROW_ID_COLUMN])
+    return frame.select(*_columns(frame, chosen), frame[ROW_ID_COLUMN])
+
+
+def _columns(frame: DataFrame, wanted: StructType) -> list[Column]:
+    """The columns of a frame over materialized rows; one that holds nothing but null is in no file."""
+    have = set(frame.schema.names)
+    return [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in wanted]
 
 
 def _stored(schema: StructType) -> pa.Schema:

@@ -15,23 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import POSITION, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules, still_holds
-
-POSITION = "position"
-SOURCE_ROW = "source_row"
-CLAUSE = "clause"
-
-# The pairs of one file: the row's ordinal in the file; the source row that ON matched it with; the clause that acts on
-# the row, null where none does.
-PAIRS = pa.schema(
-    [pa.field(POSITION, pa.int64(), nullable=False), pa.field(SOURCE_ROW, pa.int64()), pa.field(CLAUSE, pa.int32())]
-)
 
 COPY = "copy"
 IMAGES = "images"
@@ -60,11 +50,11 @@ class FileMatches:
     """Everything that one look at a file found.
 
     `rows`: for each clause, the rows on which it acts and that met no source row, because there is no source or because
-    nothing matched. `pairs`: a table `PAIRS`.
+    nothing matched. `pairs`: those that met one, as `pack_pairs` packs them.
     """
 
     rows: Mapping[int, RowPositions] = field(default_factory=dict)
-    pairs: pa.Table = field(default_factory=PAIRS.empty_table)
+    pairs: bytes = b""
 
 
 NOTHING = FileMatches()
@@ -200,7 +190,9 @@ def _without(matches: FileMatches, deleted: bytes | None) -> FileMatches:
         return matches
     gone = RowPositions(deleted, "of the table")
     left = {number: RowPositions(difference(rows, gone), rows.source) for number, rows in matches.rows.items()}
-    pairs = matches.pairs
-    if pairs.num_rows:
-        pairs = pairs.filter(pc.invert(pc.is_in(pairs.column(POSITION), value_set=gone.positions())))
-    return FileMatches(rows={number: rows for number, rows in left.items() if rows.num_rows}, pairs=pairs)
+    pairs = unpack_pairs(matches.pairs)
+    left_pairs = pairs.filter(pc.invert(pc.is_in(pairs.column(POSITION), value_set=gone.positions())))
+    return FileMatches(
+        rows={number: rows for number, rows in left.items() if rows.num_rows},
+        pairs=matches.pairs if left_pairs.num_rows == pairs.num_rows else pack_pairs(left_pairs),
+    )

@@ -20,24 +20,24 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 import airflow_txlog
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, LimitExceeded, OutsideTable, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.files.stage import may_be_swept
-from airflow_txlog.jobs.resume.memory import NOTHING, PAIRS, FileMatches, LiveFile, Memory, Scan, Segment
+from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
@@ -45,7 +45,7 @@ from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.wording import plural
 
-_FORMAT = 6
+_FORMAT = 7
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"
@@ -58,8 +58,7 @@ _MALFORMED = (
 )
 _HEADER = b"txlog"
 
-# One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs of all files lie one
-# after another in three columns of lists.
+# One row a scanned file. Beside each of its `clauses` stands the bitmap of the rows; the pairs are packed.
 _SCANS = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -67,7 +66,7 @@ _SCANS = pa.schema(
         pa.field("deleted", pa.large_binary()),
         pa.field("clauses", pa.list_(pa.int32())),
         pa.field("rows", pa.list_(pa.large_binary())),
-        *(pa.field(name, pa.large_list(PAIRS.field(name).type)) for name in PAIRS.names),
+        pa.field("pairs", pa.large_binary(), nullable=False),
     ]
 )
 
@@ -313,14 +312,9 @@ def _scan_rows(scans: Sequence[tuple[str, Scan]], schema: pa.Schema) -> pa.Recor
         "deleted": [scan.deleted for _, scan in scans],
         "clauses": [list(scan.matches.rows) for _, scan in scans],
         "rows": [[rows.data for rows in scan.matches.rows.values()] for _, scan in scans],
+        "pairs": [scan.matches.pairs for _, scan in scans],
     }
-    arrays = [pa.array(columns[name], _SCANS.field(name).type) for name in columns]
-    of_files = [scan.matches.pairs for _, scan in scans]
-    offsets = pa.array(accumulate((pairs.num_rows for pairs in of_files), initial=0), pa.int64())
-    # A concatenation of very many empty tables takes as long as one of full ones.
-    together = pa.concat_tables([PAIRS.empty_table(), *(pairs for pairs in of_files if pairs.num_rows)])
-    arrays += [pa.LargeListArray.from_arrays(offsets, whole(together.column(name))) for name in PAIRS.names]
-    return pa.record_batch(arrays, schema=schema)
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in _SCANS], schema=schema)
 
 
 def decode(data: bytes) -> tuple[Header, pa.Table]:
@@ -337,12 +331,12 @@ def memory_of(header: Header, table: pa.Table) -> Memory:
         dropped=[confined(file) for file in header.dropped],
     )
     for batch in table.to_batches(max_chunksize=_SCANS_AT_ONCE):
-        lists = [batch.column(name) for name in PAIRS.names]
-        for number, file in enumerate(batch.select(["path", "vector", "deleted", "clauses", "rows"]).to_pylist()):
+        for file in batch.to_pylist():
             bitmaps = zip(file.pop("clauses"), file.pop("rows"), strict=True)
             rows = {clause: RowPositions(data, "of saved work") for clause, data in bitmaps}
-            pairs = pa.table([values[number].values for values in lists], schema=PAIRS)
-            matches = FileMatches(rows=rows, pairs=pairs) if rows or pairs.num_rows else NOTHING
+            pairs = file.pop("pairs")
+            unpack_pairs(pairs)
+            matches = FileMatches(rows=rows, pairs=pairs) if rows or pairs else NOTHING
             memory.scans[file["path"]] = Scan.of(LiveFile(**file), matches)
     return memory
 

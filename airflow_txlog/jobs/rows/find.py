@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, FilterRowsTask, PackTask
 from airflow_txlog.datafiles.tasks.row_filter import RowFilter
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, scan_frame
@@ -38,13 +38,13 @@ _DOING = "find the matching rows"
 class FoundRows:
     """Rows of the files of one plan, by the plan's row number, and the clause that acts on them.
 
-    `clauses`: of the files in which one clause acts on all of the rows. `pairs`: of the others, for each position in
-    order, the source row (null where there is none) and the clause, as columns ROW_ID_COLUMN and CLAUSE_COLUMN.
+    `clauses`: of the files in which one clause acts on all of the rows. `pairs`: of the others, packed, for each
+    position the source row (null where there is none) and the clause.
     """
 
     positions: Mapping[int, RowPositions] = field(default_factory=dict)
     clauses: Mapping[int, int] = field(default_factory=dict)
-    pairs: Mapping[int, pa.Table] = field(default_factory=dict)
+    pairs: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -63,20 +63,9 @@ class FoundRows:
     def plan_with_clauses(self, scanned: FilePlan, rows: Iterable[int] | None = None) -> FilePlan:
         """The same with the source row and the clause of each position."""
         numbers = sorted(self.positions if rows is None else rows)
-        ids = [self._ids(number) for number in numbers]
-        clauses = [self._clauses(number) for number in numbers]
-        return self.plan(scanned, numbers).with_column("row_ids", ids).with_column("clauses", clauses)
-
-    def _ids(self, number: int) -> bytes | None:
-        if number not in self.pairs:
-            return None
-        # A row that met no source row gets an id that no source row has.
-        return _bytes_of(self.pairs[number][ROW_ID_COLUMN].fill_null(-1), pa.int64())
-
-    def _clauses(self, number: int) -> bytes:
-        if number not in self.pairs:
-            return bytes([self.clauses[number]])
-        return _bytes_of(self.pairs[number][CLAUSE_COLUMN], pa.uint8())
+        pairs = [self.pairs.get(number) for number in numbers]
+        clauses = [self.clauses.get(number) for number in numbers]
+        return self.plan(scanned, numbers).with_column("pairs", pairs).with_column("clause", clauses)
 
 
 def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
@@ -150,11 +139,3 @@ def find_filtered(
     """The same for a condition that is TRUE of exactly the rows that pass a filter: the tasks that read them decide."""
     task = FilterRowsTask(scan=addressed_scan(context, plan, columns, row_filter))
     return united(collected(context, [task], PACKED_SCHEMA, _DOING))
-
-
-def _bytes_of(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:
-    """The values as little-endian numbers; there are no nulls among them."""
-    array = pa.concat_arrays(values.cast(kind).chunks)
-    width = kind.bit_width // 8
-    start = array.offset * width
-    return bytes(memoryview(array.buffers()[1])[start : start + len(array) * width]) if len(array) else b""

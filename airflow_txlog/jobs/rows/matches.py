@@ -1,155 +1,172 @@
 """Matches in the rows of a plan's files: which source row each row met, and which clause acts on it.
 
-Rows that a clause acts on without a source row are bitmaps, however many they are; pairs are a row of a table each.
-The invariant: these are *all* raw matches, also those on which no clause acts, because they decide what is ambiguous
-and what is inserted; whatever an operation counts or stages is derived from them. Source: soundness, section 0, A1.
+They stay as the tasks have packed them, file by file, and are unpacked for one file at a time: what the driver holds of
+a pair is a few bytes. The invariant: these are *all* raw matches, also those on which no clause acts, because they
+decide what is ambiguous and what is inserted; whatever an operation counts or stages is derived from them. Source:
+soundness, section 0, A1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import functools
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import (
+    CLAUSE,
+    PAIRS,
+    POSITION,
+    SOURCE_ROW,
+    pack_pairs,
+    united_pairs,
+    unpack_pairs,
+)
+from airflow_txlog.datafiles.deletion_vectors.positions import pack, packed_by_file
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
-from airflow_txlog.jobs.resume.memory import CLAUSE, PAIRS, POSITION, SOURCE_ROW, FileMatches
+from airflow_txlog.datafiles.tasks.found_rows import FILE_COLUMN, PACKED_SCHEMA, PAIRS_COLUMN
+from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
+from airflow_txlog.datafiles.tasks.source_rows import whole
+from airflow_txlog.jobs.resume.memory import FileMatches
 from airflow_txlog.jobs.rows.find import FoundRows, united
 
-# As a Spark job yields pairs: the row's address in the plan, the source row or null, the acting clause or null.
-ADDRESSED = pa.schema([(ADDRESS_COLUMN, pa.int64()), (ROW_ID_COLUMN, pa.int64()), (CLAUSE_COLUMN, pa.int32())])
+# So many numbers of source rows are sorted at once.
+_AT_ONCE = 1_000_000
 
-_BITS = pa.scalar(POSITION_BITS, pa.int64())
-_ALL_POSITION_BITS = pa.scalar((1 << POSITION_BITS) - 1, pa.int64())
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRowSet:
+    """Numbers of source rows, once each: a bitmap for each part of the source (see `positions`)."""
+
+    parts: Mapping[int, RowPositions] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(rows.num_rows for rows in self.parts.values())
+
+    def fingerprints(self, buckets: int) -> list[str]:
+        """What decides which rows of each of so many buckets of source rows are in the set."""
+        digests = [hashlib.sha256() for _ in range(buckets)]
+        for part, rows in sorted(self.parts.items()):
+            digests[part % buckets].update(f"{part}\n{len(rows.data)}\n".encode() + rows.data)
+        return [digest.hexdigest() for digest in digests]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matches:
-    """What was matched in all files of one plan, by its row numbers.
+    """What was matched in all files of one plan, by its row numbers; a file in which nothing was may be left out."""
 
-    `rows`: for each file and clause, the rows on which it acts without a source row. `pairs`: a table ADDRESSED of the
-    rows that met one.
-    """
-
-    rows: Mapping[int, Mapping[int, RowPositions]] = field(default_factory=dict)
-    pairs: pa.Table = field(default_factory=ADDRESSED.empty_table)
+    files: Mapping[int, FileMatches] = field(default_factory=dict)
 
     @classmethod
     def of_clause(cls, number: int, rows: Mapping[int, RowPositions]) -> Matches:
         """One clause acts on all of these rows (by file), and there is no source."""
-        return cls(rows={file: {number: found} for file, found in rows.items()})
+        return cls(files={file: FileMatches(rows={number: found}) for file, found in rows.items()})
 
     @classmethod
     def of_packed(cls, found: pa.Table) -> Matches:
         """What a collected table PAIRS_SCHEMA holds."""
-        is_pair = found.column(ADDRESS_COLUMN).is_valid()
-        packed = found.filter(pc.invert(is_pair))
+        are_pairs = found.column(PAIRS_COLUMN).is_valid()
+        parts: dict[int, list[bytes]] = {}
+        columns = (found.filter(are_pairs).column(name).to_pylist() for name in (FILE_COLUMN, PAIRS_COLUMN))
+        for file, data in zip(*columns, strict=True):
+            parts.setdefault(file, []).append(data)
+        pairs = {file: united_pairs(of_file) for file, of_file in parts.items()}
+        others = found.filter(pc.invert(are_pairs))
         rows: dict[int, dict[int, RowPositions]] = {}
-        for number in pc.unique(packed.column(CLAUSE_COLUMN)).to_pylist():
-            of_clause = united(packed.filter(pc.equal(packed.column(CLAUSE_COLUMN), number)))
-            for file, bitmap in of_clause.items():
+        for number in pc.unique(others.column(CLAUSE_COLUMN)).to_pylist():
+            of_clause = others.filter(pc.equal(others.column(CLAUSE_COLUMN), number)).select(PACKED_SCHEMA.names)
+            for file, bitmap in united(of_clause).items():
                 rows.setdefault(file, {})[number] = bitmap
-        return cls(rows=rows, pairs=found.filter(is_pair).select(ADDRESSED.names).cast(ADDRESSED))
-
-    @classmethod
-    def of_files(cls, files: Mapping[int, FileMatches]) -> Matches:
-        """The matches of files one by one, put together."""
-        parts = []
-        for index, found in files.items():
-            if found.pairs.num_rows:
-                base = pa.scalar(index << POSITION_BITS, pa.int64())
-                pairs = found.pairs
-                columns = [pc.add(pairs.column(POSITION), base), pairs.column(SOURCE_ROW), pairs.column(CLAUSE)]
-                parts.append(pa.table(columns, schema=ADDRESSED))
-        rows = {index: found.rows for index, found in files.items() if found.rows}
-        return cls(rows=rows, pairs=pa.concat_tables(parts) if parts else ADDRESSED.empty_table())
-
-    def by_file(self) -> dict[int, FileMatches]:
-        """The matches of each file in which there are any."""
-        pairs = {
-            index: pa.table([table.column(name) for name in ADDRESSED.names], schema=PAIRS)
-            for index, table in _by_file(self.pairs).items()
-        }
-        empty = PAIRS.empty_table()
-        return {
-            index: FileMatches(rows=self.rows.get(index, {}), pairs=pairs.get(index, empty))
-            for index in {**self.rows, **pairs}
-        }
+        files = sorted({*pairs, *rows})
+        return cls(files={file: FileMatches(rows=rows.get(file, {}), pairs=pairs.get(file, b"")) for file in files})
 
     def acted(self, numbers: Collection[int] | None = None) -> FoundRows:
         """The rows on which one of these clauses acts (None: any), by file."""
         positions: dict[int, RowPositions] = {}
         clauses: dict[int, int] = {}
-        pairs = _by_file(self._acting_pairs(numbers))
-        for index, chosen in self._acting_rows(numbers).items():
-            if index not in pairs and len(chosen) == 1:
-                [(clauses[index], positions[index])] = chosen.items()
-            else:
-                alone = [_alone(number, rows) for number, rows in chosen.items()]
-                pairs[index] = pa.concat_tables([*alone, *([pairs[index]] if index in pairs else [])]).sort_by(
-                    ADDRESS_COLUMN
-                )
-        positions |= {index: _bitmap(table.column(ADDRESS_COLUMN)) for index, table in pairs.items()}
+        pairs: dict[int, bytes] = {}
+        for index, found in sorted(self.files.items()):
+            alone = {number: rows for number, rows in found.rows.items() if numbers is None or number in numbers}
+            all_met = unpack_pairs(found.pairs)
+            met = _acting(all_met, numbers)
+            if len(alone) == 1 and not met.num_rows:
+                [(clauses[index], positions[index])] = alone.items()
+            elif alone or met.num_rows:
+                acting = pa.concat_tables([met, *(_alone(number, rows) for number, rows in alone.items())])
+                is_all = not alone and met.num_rows == all_met.num_rows
+                pairs[index] = found.pairs if is_all else pack_pairs(acting)
+                positions[index] = RowPositions(pack(whole(acting.column(POSITION)).sort()), "of found rows")
         return FoundRows(positions=positions, clauses=clauses, pairs=pairs)
 
     def count(self, numbers: Collection[int]) -> int:
         """How many rows there are on which one of these clauses acts."""
-        rows = self._acting_rows(numbers).values()
-        alone = sum(bitmap.num_rows for of_file in rows for bitmap in of_file.values())
-        return alone + int(self._acting_pairs(numbers).num_rows)
+        alone = (rows.num_rows for found in self.files.values() for n, rows in found.rows.items() if n in numbers)
+        return sum(alone) + sum(int(_acting(pairs, numbers).num_rows) for _, pairs in self._pairs())
 
     def matched_files(self) -> list[int]:
         """The plan's row numbers of the files in which any row matched."""
-        with_pairs = pc.unique(pc.shift_right(self.pairs.column(ADDRESS_COLUMN), _BITS)).to_pylist()
-        return sorted({*self.rows, *with_pairs})
+        return sorted(index for index, found in self.files.items() if found.rows or found.pairs)
 
-    def matched_source_rows(self) -> pa.Array:
-        """The source rows that matched some target row, once each, ascending."""
-        found = pc.unique(self.pairs.column(ROW_ID_COLUMN).drop_null())
-        return found.sort() if len(found) else pa.array([], pa.int64())
+    @functools.cached_property
+    def source_rows(self) -> SourceRowSet:
+        """The source rows that matched some target row."""
+        packed = _packed(pairs.column(SOURCE_ROW) for _, pairs in self._pairs())
+        return SourceRowSet(parts=united(pa.Table.from_batches(packed, PACKED_SCHEMA)))
 
-    def _acting_rows(self, numbers: Collection[int] | None) -> dict[int, dict[int, RowPositions]]:
-        chosen = {
-            index: {number: rows for number, rows in of_file.items() if numbers is None or number in numbers}
-            for index, of_file in self.rows.items()
-        }
-        return {index: of_file for index, of_file in chosen.items() if of_file}
+    def met_by_many(self) -> tuple[int, tuple[int, int] | None]:
+        """How many rows met more than one source row, and the file and the position of the first of them."""
+        many, first = 0, None
+        for index, pairs in sorted(self._pairs(), key=lambda entry: entry[0]):
+            positions = whole(pairs.column(POSITION))
+            repeated = pc.unique(positions[1:].filter(pc.equal(positions[1:], positions[:-1])))
+            if len(repeated):
+                many, first = many + len(repeated), first or (index, repeated[0].as_py())
+        return many, first
 
-    def _acting_pairs(self, numbers: Collection[int] | None) -> pa.Table:
-        """The pairs on which one of the clauses acts, one for each row of a file."""
-        clauses = self.pairs.column(CLAUSE_COLUMN)
-        chosen = clauses.is_valid() if numbers is None else pc.is_in(clauses, pa.array(list(numbers), pa.int32()))
-        rows = self.pairs.filter(chosen)
-        if len(pc.unique(rows.column(ADDRESS_COLUMN))) < rows.num_rows:
-            # Only a merge that tolerates many matches gets here: any of them says the same.
-            one = rows.group_by(ADDRESS_COLUMN).aggregate([(ROW_ID_COLUMN, "min"), (CLAUSE_COLUMN, "min")])
-            rows = one.rename_columns([ADDRESS_COLUMN, ROW_ID_COLUMN, CLAUSE_COLUMN])
-        return rows
+    def _pairs(self) -> Iterator[tuple[int, pa.Table]]:
+        """The pairs of each file that has some."""
+        for index, found in self.files.items():
+            if found.pairs:
+                yield index, unpack_pairs(found.pairs)
 
 
-def _by_file(rows: pa.Table) -> dict[int, pa.Table]:
-    """A table ADDRESSED by file and sorted, with positions in the place of addresses."""
-    if rows.num_rows == 0:
-        return {}
-    ordered = rows.combine_chunks().sort_by(ADDRESS_COLUMN)
-    addresses = ordered.column(ADDRESS_COLUMN)
-    at = ordered.schema.get_field_index(ADDRESS_COLUMN)
-    placed = ordered.set_column(at, ADDRESS_COLUMN, pc.bit_wise_and(addresses, _ALL_POSITION_BITS))
-    found = {}
-    start = 0
-    # Sorted addresses have their files in ascending runs.
-    runs = pc.value_counts(pc.shift_right(addresses, _BITS)).to_pylist()
-    for run in sorted(runs, key=lambda run: run["values"]):
-        found[run["values"]] = placed.slice(start, run["counts"])
-        start += run["counts"]
-    return found
+def _packed(columns: Iterable[pa.ChunkedArray]) -> Iterator[pa.RecordBatch]:
+    """Numbers of source rows as bitmaps: batches of PACKED_SCHEMA, whose bitmaps of one part are to be united."""
+    waiting: list[pa.Array] = []
+    count = 0
+    for column in columns:
+        waiting += column.chunks
+        count += len(column)
+        if count >= _AT_ONCE:
+            yield _bitmaps(waiting)
+            waiting, count = [], 0
+    if count:
+        yield _bitmaps(waiting)
 
 
-def _bitmap(positions: pa.ChunkedArray) -> RowPositions:
-    return RowPositions(pack(pa.concat_arrays(positions.chunks)), "of found rows")
+def _bitmaps(numbers: list[pa.Array]) -> pa.RecordBatch:
+    found = list(packed_by_file(pc.unique(pa.concat_arrays(numbers)).drop_null()))
+    columns = zip(*found, strict=True) if found else ((), ())
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=PACKED_SCHEMA)
+
+
+def _acting(pairs: pa.Table, numbers: Collection[int] | None) -> pa.Table:
+    """The pairs of a file on which one of the clauses acts, one for each row."""
+    clauses = pairs.column(CLAUSE)
+    chosen = pairs.filter(
+        clauses.is_valid() if numbers is None else pc.is_in(clauses, pa.array(list(numbers), pa.int32()))
+    )
+    positions = whole(chosen.column(POSITION))
+    # Only a merge that tolerates many matches has a row twice: any of its pairs says the same.
+    is_first = pa.concat_arrays(
+        [pa.array([True] * min(len(positions), 1), pa.bool_()), pc.not_equal(positions[1:], positions[:-1])]
+    )
+    return chosen if is_first.true_count == len(is_first) else chosen.filter(is_first)
 
 
 def _alone(number: int, rows: RowPositions) -> pa.Table:
@@ -157,5 +174,5 @@ def _alone(number: int, rows: RowPositions) -> pa.Table:
     count = rows.num_rows
     return pa.table(
         [rows.positions(), pa.nulls(count, pa.int64()), pa.repeat(pa.scalar(number, pa.int32()), count)],
-        schema=ADDRESSED,
+        schema=PAIRS,
     )

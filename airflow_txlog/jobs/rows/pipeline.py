@@ -109,13 +109,13 @@ class RowAttempts(Generic[P]):
             context.log(f"{plural(plan.num_files - len(unknown), 'file')} remembered, {len(unknown)} to look at")
         if unknown:
             to_look = plan if len(unknown) == plan.num_files else plan.take(unknown)
-            looked = self._operation.find(prepared, to_look).by_file()
+            looked = self._operation.find(prepared, to_look).files
             is_unknown = set(unknown)
             for number, file in _live_files(context, plan, prepared.candidates):
                 if number in is_unknown:
                     memory.remember(file, looked.get(number, NOTHING))
             matches |= looked
-        together = Matches.of_files(matches)
+        together = Matches(files=matches)
         return Found(
             plan=plan,
             matches=together,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet import writing
 from airflow_txlog.datafiles.parquet.output import StagedFile
@@ -268,8 +269,7 @@ def test_a_scan_of_positions_carries_their_row_ids_and_clauses(tmp_path: Path) -
     files = two_files(tmp_path)[:1]
     files[0] |= {
         "positions": pack(positions),
-        "row_ids": pa.array(ids, pa.int64()).buffers()[1].to_pybytes()[:24],
-        "clauses": bytes(clauses),
+        "pairs": pack_pairs(pa.table([positions, ids, clauses], schema=PAIRS)),
     }
     schema = pa.schema([("id", pa.int64())])
     task = ScanTask(bins=all_of(tmp_path, plan(files)), schema=schema, rows="only", with_row_id=True, with_clause=True)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PARQUET_ID_KEY, PHYSICAL_NAME_KEY
@@ -136,10 +137,11 @@ def stored_rows(folder: Path, name: str, start: int) -> str:
 
 
 def test_rows_that_leave_their_files_become_change_rows_of_the_clause_that_took_them(tmp_path: Path) -> None:
+    pairs = pack_pairs(pa.table([[1, 5, 9], [7, 7, 7], [0, 2, 0]], schema=PAIRS))
     bins = plan(
         tmp_path,
-        {"path": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5, 9]), "clauses": bytes([0, 2, 0])},
-        {"path": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "clauses": bytes([2])},
+        {"path": stored_rows(tmp_path, "a", 0), "positions": pack([1, 5, 9]), "pairs": pairs},
+        {"path": stored_rows(tmp_path, "b", 100), "positions": pack([8]), "clause": 2},
         p=pa.array(["x", None]),
     )
     target = layout(tmp_path, partitions=("p",))

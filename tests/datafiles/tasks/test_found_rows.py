@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks import found_rows
@@ -51,27 +52,32 @@ def test_nothing_found_is_no_row() -> None:
     assert sum(batch.num_rows for batch in PackTask()(iter(batches_of([], 1)))) == 0
 
 
-def test_pairs_pass_and_rows_without_a_source_row_are_packed_by_clause() -> None:
+def test_pairs_and_rows_without_a_source_row_are_packed_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value for each file of so many pairs: the driver gets no row for a pair."""
+    monkeypatch.setattr(found_rows, "_AT_ONCE", 200)
     chance = random.Random(4)
     rows = [
-        (address(file, position), chance.choice([None, None, position + 1]), chance.choice([0, 2]))
+        (address(file, position), chance.choice([None, address(2, position), position + 1]), chance.choice([0, 2]))
         for file in range(3)
-        for position in range(0, 90_000, 1000)
+        for position in range(0, 90_000, 200)
     ]
     rows += [(address(5, 1), 9, None), (address(5, 1), 10, None)]
     chance.shuffle(rows)
-    columns = [pa.array([row[number] for row in rows], PAIRS_SCHEMA.field(number).type) for number in range(3)]
+    columns = [pa.array([row[number] for row in rows], kind) for number, kind in enumerate(found_rows._PAIR_TYPES)]
     table = pa.table(columns, names=["a", "r", "c"])
     packed = list(PackPairsTask()(iter(table.to_batches(max_chunksize=37))))
     found = pa.Table.from_batches(packed, PAIRS_SCHEMA).to_pylist()
-    pairs = [tuple(row.values())[:3] for row in found if row["_txlog_address"] is not None]
+    assert len(found) <= 4 * 6 + 2 * 3 * 3
+    pairs = [
+        (address(row["_txlog_file"], position), *met)
+        for row in found
+        if row["_txlog_pairs"] is not None
+        for position, *met in zip(*unpack_pairs(row["_txlog_pairs"]).to_pydict().values(), strict=True)
+    ]
     assert sorted(pairs, key=repr) == sorted((row for row in rows if row[1] is not None), key=repr)
     for clause in (0, 2):
         chosen = [
-            batch.filter(
-                pa.array([row["_txlog_clause"] == clause and row["_txlog_address"] is None for row in rows_of])
-            )
+            batch.filter(pa.array([row["_txlog_clause"] == clause for row in batch.to_pylist()], pa.bool_()))
             for batch in packed
-            for rows_of in [batch.to_pylist()]
         ]
         assert rows_in(chosen) == sorted(row[0] for row in rows if row[1] is None and row[2] == clause)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.tasks.key_rows import KeyPlaces
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
+from airflow_txlog.datafiles.tasks import key_rows
+from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
+from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.storage import PLAIN, StoreReference
 
 NUMBERS = st.integers(-2, 2)
 TEXTS = st.sampled_from(["", "a", "A", "a ", "\u00e9", "e\u0301"])
-KEYS = st.lists(st.tuples(NUMBERS, TEXTS, NUMBERS), max_size=12)
+KEYS = st.lists(st.tuples(*(st.none() | values for values in (NUMBERS, TEXTS, NUMBERS))), max_size=12)
 ROWS = st.lists(st.tuples(*(st.none() | values for values in (NUMBERS, TEXTS, NUMBERS))), max_size=30)
 TYPES = (pa.int64(), pa.string(), pa.int32())
 
@@ -19,14 +27,42 @@ def columns(rows: list[tuple[object, ...]], count: int) -> list[pa.Array]:
     return [pa.array([row[number] for row in rows], TYPES[number]) for number in range(count)]
 
 
-@given(keys=KEYS, rows=ROWS, count=st.integers(1, 3))
-def test_a_row_has_the_key_that_all_its_columns_equal(
-    keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int
+class Held(ScanTask):
+    """A scan of rows that are here already, a few at a time, each with its number as its address."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+
+def found(keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int) -> list[tuple[int, int]]:
+    """The position and the number of the key of each row that has one."""
+    names = [f"c{number}" for number in range(count)]
+    schema = pa.schema(list(zip(names, TYPES, strict=False)))
+    numbers = pa.array(range(len(rows)), pa.int64())
+    table = pa.table([*columns(rows, count), numbers], names=[*names, "address"])
+    held = HeldKeys(columns=tuple(columns(keys, count)), numbers=pa.array(range(100, 100 + len(keys)), pa.int64()))
+    task = KeyRowsTask(
+        scan=Held(bins=Bins(store=StoreReference(root="/", access=PLAIN)), schema=schema), keys=held, clause=3
+    )
+    pairs = [
+        unpack_pairs(packed)
+        for batch in task(iter(table.to_batches(max_chunksize=7)))
+        for packed in batch.column("_txlog_pairs").to_pylist()
+    ]
+    assert {clause for part in pairs for clause in part["clause"].to_pylist()} <= {3}
+    return sorted((p, row) for part in pairs for p, row, _ in zip(*part.to_pydict().values(), strict=True))
+
+
+@given(keys=KEYS, rows=ROWS, count=st.integers(1, 3), at_once=st.sampled_from([1, 10, 1000]))
+def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
+    keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int, at_once: int
 ) -> None:
     """`=` is TRUE of equal values that are not null, and a conjunction where each part is."""
-    found = KeyPlaces(columns(keys, count))
-    assert found.are_distinct == (len({key[:count] for key in keys}) == len(keys))
-    distinct = list(dict.fromkeys(key[:count] for key in keys))
-    places = KeyPlaces(columns(distinct, count)).of(columns(rows, count))
-    expected = [distinct.index(row[:count]) if row[:count] in distinct else None for row in rows]
-    assert places.to_pylist() == expected
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(key_rows, "_ROWS_AT_ONCE", at_once)
+        assert found(keys, rows, count) == [
+            (position, 100 + number)
+            for position, row in enumerate(rows)
+            for number, key in enumerate(keys)
+            if row[:count] == key[:count] and None not in row[:count]
+        ]

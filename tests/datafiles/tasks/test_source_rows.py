@@ -23,7 +23,7 @@ def table_of(values: list[object], kind: pa.DataType, tmp_path: Path) -> SourceT
     scan = MaterializedTask(bins=Bins(store=store_of(tmp_path)), schema=schema)
     numbers = pa.array(range(10, 10 + len(values)), pa.int64())
     rows = pa.table({"v": pa.array(values, kind), ROW_ID_COLUMN: numbers})
-    return SourceTable(SourceRows(scan=scan, columns=(("w", "v"),)), rows)
+    return SourceTable(SourceRows(scan=scan, columns=(("w", "v"),), num_rows=0, size_bytes=0), rows)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string())], ids=["text", "nested"])

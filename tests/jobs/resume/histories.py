@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import PAIRS, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, PAIRS, FileMatches, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from tests.helpers.vectors import bitmap
 
@@ -270,7 +271,7 @@ def file_matches(entries: Sequence[Mapping[str, int | None]]) -> FileMatches:
             alone.setdefault(entry["clause"], []).append(entry["position"])  # type: ignore[arg-type]
     rows = {clause: RowPositions(bitmap(positions), "found") for clause, positions in alone.items()}
     pairs = [entry for entry in entries if entry["source_row"] is not None]
-    return FileMatches(rows=rows, pairs=pa.Table.from_pylist(pairs, schema=PAIRS))
+    return FileMatches(rows=rows, pairs=pack_pairs(pa.Table.from_pylist(pairs, schema=PAIRS)))
 
 
 def one_by_one(matches: FileMatches) -> list[dict[str, int]]:
@@ -280,7 +281,7 @@ def one_by_one(matches: FileMatches) -> list[dict[str, int]]:
         for clause, rows in matches.rows.items()
         for position in rows.positions().to_pylist()
     ]
-    return sorted([*matches.pairs.to_pylist(), *alone], key=lambda entry: entry["position"])
+    return sorted([*unpack_pairs(matches.pairs).to_pylist(), *alone], key=lambda entry: entry["position"])
 
 
 def _acting(matches: Sequence[Mapping[str, int]]) -> dict[int, tuple[int | None, int]]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 import pyarrow.compute as pc
 import pytest
 
+from airflow_txlog.datafiles.deletion_vectors.packed_pairs import CLAUSE, pack_pairs, unpack_pairs
 from airflow_txlog.jobs.context import SavedInputs
-from airflow_txlog.jobs.resume.memory import CLAUSE, COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
+from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.resume.saved_work import Identity, decode, encode, memory_of
 from tests.helpers.depth import depth
@@ -89,8 +90,9 @@ class ActedPairsAlone(Memory):
     """Of the pairs that ON matches only those on which a clause acts are remembered."""
 
     def remember(self, file: LiveFile, matches: FileMatches) -> None:
-        pairs = matches.pairs.filter(pc.is_valid(matches.pairs.column(CLAUSE)))
-        super().remember(file, dataclasses.replace(matches, pairs=pairs))
+        pairs = unpack_pairs(matches.pairs)
+        acting = pack_pairs(pairs.filter(pc.is_valid(pairs.column(CLAUSE))))
+        super().remember(file, dataclasses.replace(matches, pairs=acting))
 
 
 class InsertsForGood(Memory):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.tasks.key_rows import KEY_ROWS_SCHEMA, KeyRowsTask
+from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
+from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine import Snapshot, Transaction
@@ -35,7 +36,7 @@ from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_colu
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
-from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.spark.errors import collect
@@ -222,8 +223,8 @@ class DeleteByKeys(RowOperation[_Prepared]):
         numbers = whole(source.rows.column(ROW_ID_COLUMN))
         # One of each that was written down, in that order.
         keys = prepared.keys.values.cast(scan.schema.field(0).type)
-        task = KeyRowsTask(scan=scan, keys=(keys,), numbers=numbers, clause=0)
-        return Matches(pairs=collected(context, [task], KEY_ROWS_SCHEMA, _DOING))
+        task = KeyRowsTask(scan=scan, keys=HeldKeys(columns=(keys,), numbers=numbers), clause=0)
+        return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
 
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""
@@ -232,6 +233,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             raise NeedsSpark(f"the keys are of the type {prepared.field.type}, whose values it compares in its own way")
         from airflow_txlog.jobs.files.source import hashed_bytes  # noqa: PLC0415
         from airflow_txlog.jobs.operations.merge.pairs import join_hint  # noqa: PLC0415
+        from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415
 
         target_view, source_view = context.view_name(), context.view_name()
         # By this most rows are dropped before they reach Spark, which has the last word on the others.
@@ -244,12 +246,13 @@ class DeleteByKeys(RowOperation[_Prepared]):
             f"SELECT /*+ {hint} */ t.{ADDRESS_COLUMN}, s.{ROW_ID_COLUMN}, CAST(0 AS INT) AS {CLAUSE_COLUMN} "
             f"FROM {quoted(target_view)} AS t JOIN {quoted(source_view)} AS s ON t.{quoted(name)} = s.{KEY}"
         )
-        return Matches(pairs=collect(context.spark.sql(query), _DOING).cast(ADDRESSED))
+        found = context.spark.sql(query).mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA))
+        return Matches.of_packed(collect(found, _DOING))
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises KeysNotFound where every key must match and one does not."""
         context = self._context
-        matched, count = len(found.matches.matched_source_rows()), prepared.source.num_rows
+        matched, count = found.matches.source_rows.num_rows, prepared.source.num_rows
         context.log(f"{matched} of {plural(count, 'key')} matched")
         if context.record(Delete).require_match and matched < count:
             within = "" if prepared.scope.text is None else f" within {prepared.scope.text}"
@@ -275,7 +278,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             "numDeletedRows": found.removed.num_rows,
             "numKeysGiven": self._context.saved_inputs.num_keys_given,
             "numKeys": prepared.source.num_rows,
-            "numKeysMatched": len(found.matches.matched_source_rows()),
+            "numKeysMatched": found.matches.source_rows.num_rows,
         }
 
 

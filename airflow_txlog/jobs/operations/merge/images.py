@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
-from airflow_txlog.jobs.files.source import MaterializedSource, hashed_bytes, scan_of
+from airflow_txlog.jobs.files.source import MaterializedSource, scan_of, unmatched_plan, unmatched_rows
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import (
     Clause,
@@ -34,8 +34,9 @@ from airflow_txlog.jobs.operations.merge.clauses import (
     generated_by,
     image_sql,
 )
-from airflow_txlog.jobs.operations.merge.pairs import join_hint, join_strategy
+from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.operations.merge.plain_merge import Columns
+from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type
 
@@ -102,7 +103,13 @@ def plain_images(
 ) -> ComputedColumns:
     """The same where each assigned column is one of the source's: no row of it has to go through the JVM."""
     bins, first_files = bins_by_segment(context, updated)
-    rows = SourceRows(scan=scan_of(context, source, [held for _, held in columns]), columns=columns)
+    names = [held for _, held in columns]
+    rows = SourceRows(
+        scan=scan_of(context, source, names),
+        columns=columns,
+        num_rows=source.num_rows,
+        size_bytes=source.bytes_of([*names, ROW_ID_COLUMN]),
+    )
     return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
 
 
@@ -137,22 +144,15 @@ def inserted_rows(
     sides: Sides,
     clauses: Clauses,
     source: MaterializedSource,
-    matched: pa.Array,
+    matched: SourceRowSet,
     buckets: Collection[int],
 ) -> DataFrame:
     """What WHEN NOT MATCHED clauses make of the source rows that are not among `matched`, with the bucket as segment.
 
-    Only source rows of these `buckets` (see `MaterializedSource.bucket_sql`).
+    Only source rows of these `buckets`.
     """
     view = context.view_name()
-    unmatched = source.frame.withColumn(SEGMENT_COLUMN, F.expr(source.bucket_sql(ROW_ID_COLUMN)))
-    if len(buckets) < source.num_buckets:
-        unmatched = unmatched.where(F.col(SEGMENT_COLUMN).isin(sorted(buckets)))
-    if len(matched):
-        ids = context.spark.createDataFrame(pa.table({ROW_ID_COLUMN: matched}))
-        strategy = join_strategy(hashed_bytes(len(matched), 1))
-        unmatched = unmatched.join(ids.hint(strategy), ROW_ID_COLUMN, "left_anti")
-    unmatched.createOrReplaceTempView(view)
+    unmatched_rows(context, source, matched.parts, buckets).createOrReplaceTempView(view)
     s = quoted(sides.source_alias)
     decided = f"SELECT {s}.*, {deciding_sql(clauses.not_matched)} AS {CLAUSE_COLUMN} FROM {quoted(view)} AS {s}"
     number = clause_of_row(sides.source_alias)
@@ -163,11 +163,12 @@ def inserted_rows(
 
 
 def plain_inserts(
-    context: JobContext, source: MaterializedSource, matched: pa.Array, columns: Columns
+    context: JobContext, source: MaterializedSource, matched: SourceRowSet, columns: Columns, buckets: Collection[int]
 ) -> UnmatchedTask:
-    """The same where each assigned column is one of the source's, whose rows are one bucket."""
-    scan = scan_of(context, source, [held for _, held in columns], segment=0)
-    return UnmatchedTask(bins=scan.bins, schema=scan.schema, with_segment=True, columns=columns, matched=matched)
+    """The same where each assigned column is one of the source's; a bucket is the work of one task."""
+    plan = unmatched_plan(context, source, [held for _, held in columns], matched.parts, buckets)
+    bins, _ = bins_by_segment(context, plan)
+    return UnmatchedTask(bins=bins, schema=plan.schema, with_segment=True, columns=columns)
 
 
 def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:

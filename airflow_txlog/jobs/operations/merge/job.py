@@ -8,16 +8,13 @@ matches. Source: delta-spark, MergeIntoCommand; soundness A2, A13, A14.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from airflow_txlog.contract import JobResult
-from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
@@ -104,7 +101,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 source=source,
                 sides=sides,
                 clauses=clauses,
-                plain=plain_clauses(sides, clauses, source),
+                plain=plain_clauses(self._merge.on, snapshot, sides, clauses, source),
             )
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
@@ -184,9 +181,9 @@ class MergeRows(RowOperation[PreparedMerge]):
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
         context = self._context
-        check_unambiguous(context, found.matches.pairs, found.plan, prepared.clauses)
+        check_unambiguous(context, found.matches, found.plan, prepared.clauses)
         given = prepared.source.num_rows
-        matched = len(found.matches.matched_source_rows()) if self._merge.require_match else given
+        matched = found.matches.source_rows.num_rows if self._merge.require_match else given
         if matched < given:
             raise MatchNotFound(
                 f"{context.root}: {given - matched} of {plural(given, 'source row')} match no row at version "
@@ -208,19 +205,17 @@ class MergeRows(RowOperation[PreparedMerge]):
         """Which rows of a bucket are inserted follows from those that matched."""
         if not prepared.clauses.not_matched or prepared.source.num_rows == 0:
             return {}
-        rows = matches.matched_source_rows()
-        if len(rows) == prepared.source.num_rows:
+        matched, count = matches.source_rows, prepared.source.num_buckets
+        if matched.num_rows == prepared.source.num_rows:
             return {}
-        matched = prepared.source.buckets_of(rows)
-        count = len(matched)
-        return {number: f"{number}/{count}:{_digest(rows)}" for number, rows in enumerate(matched)}
+        return {number: f"{number}/{count}:{digest}" for number, digest in enumerate(matched.fingerprints(count))}
 
     def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame | UnmatchedTask:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
         clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
-        matched = matches.matched_source_rows()
+        matched = matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:
-            return plain_inserts(self._context, source, matched, prepared.plain.inserted)
+            return plain_inserts(self._context, source, matched, prepared.plain.inserted, buckets)
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
@@ -257,8 +252,3 @@ class MergeRows(RowOperation[PreparedMerge]):
             "scanTimeMs": context.step_ms("find"),
             "rewriteTimeMs": context.step_ms("rewrite"),
         }
-
-
-def _digest(rows: pa.Array) -> str:
-    """Of ascending row numbers."""
-    return hashlib.sha256(pa.RecordBatch.from_arrays([rows], [ROW_ID_COLUMN]).serialize()).hexdigest()

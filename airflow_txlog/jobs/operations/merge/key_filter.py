@@ -20,7 +20,7 @@ from airflow_txlog.jobs.sql.schemas import is_same_type
 
 # Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
 MOST_KEYS = 100_000
-# What the driver reads of one key column, uncompressed.
+# What the driver reads of one key column, uncompressed and a row group at a time.
 MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -45,15 +45,15 @@ def key_filter(
         if key is None or not is_same_type(sides.source[key].dataType, sides.target[equality.column].dataType):
             continue
         if source.bytes_of([key]) <= MOST_BYTES:
-            values = source.distinct(key).cast(arrow_schema.field(equality.column).type)
-            parts.append(_one_of(equality, values))
+            values, are_all = source.distinct(key, MOST_KEYS)
+            parts.append(_one_of(equality, values.cast(arrow_schema.field(equality.column).type), are_all))
     return None if not parts else parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
 
-def _one_of(equality: Equality, values: pa.Array) -> RowFilter:
+def _one_of(equality: Equality, values: pa.Array, are_all: bool) -> RowFilter:
     present = values.drop_null()
     name = equality.column
-    if len(present) <= MOST_KEYS:
+    if are_all:
         found: RowFilter = OneOf(column=name, values=present)
     else:
         ends = pc.min_max(present)

@@ -1,21 +1,19 @@
 """Pairs of a merge: every target row and source row that ON matches, and the clause that acts on them.
 
-One Spark job joins the rows of the scanned files with the materialized source and yields numbers only: where the target
-row lives, which source row it met, which clause acts. The invariant: these are *all* pairs that ON matches, also those
-on which no clause acts, because they decide what is ambiguous and what is inserted; and every target row that matches
-nothing and on which a WHEN NOT MATCHED BY SOURCE clause acts. Source: delta-spark, MergeIntoCommand; soundness A1.
+One Spark job joins the rows of the scanned files with the materialized source and yields numbers only, which its tasks
+pack file by file: where the target row lives, which source row it met, which clause acts.
+
+The invariant: these are *all* pairs that ON matches, also those on which no clause acts, because they decide what is
+ambiguous and what is inserted; and every target row that matches nothing and on which a WHEN NOT MATCHED BY SOURCE
+clause acts. Source: delta-spark, MergeIntoCommand; soundness A1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
-from airflow_txlog.datafiles.tasks.key_rows import KEY_ROWS_SCHEMA, KeyRowsTask
+from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.errors import AmbiguousMerge
@@ -24,9 +22,9 @@ from airflow_txlog.jobs.files.scan import FilePlan, collected
 from airflow_txlog.jobs.files.source import MaterializedSource, columns_of
 from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
-from airflow_txlog.jobs.operations.merge.plain_merge import SourceKeys, source_keys
+from airflow_txlog.jobs.operations.merge.plain_merge import PlainKeys, plain_keys
 from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
-from airflow_txlog.jobs.rows.matches import ADDRESSED, Matches
+from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
@@ -52,7 +50,7 @@ def find_pairs(
     """The matches by the condition `on` in all rows of the planned files (of a table with this schema)."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
         return Matches()
-    keys = source_keys(context, on, schema, plan.schema, sides, clauses, source)
+    keys = plain_keys(context, on, schema, plan.schema, sides, clauses, source)
     if keys is not None:
         return _pairs_of_keys(context, plan, keys)
     texts = [on, *clauses.conditions_on_target()]
@@ -74,18 +72,15 @@ def find_pairs(
         f"{deciding_sql(clauses.matched)} AS {CLAUSE_COLUMN} FROM {quoted(target_view)} AS {t} "
         f"{'LEFT JOIN' if by_source else 'JOIN'} {quoted(source_view)} AS {s} ON (\n{on}\n)"
     )
-    if not by_source:
-        return Matches(pairs=collect(gate.run(query), _DOING).cast(ADDRESSED))
-    # Of rows that match nothing there may be as many as the table has: they come as bitmaps.
-    found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)))
+    found = gate.run(_with_unmatched(query, t, deciding_sql(by_source)) if by_source else query)
     return Matches.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
 
 
-def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: SourceKeys) -> Matches:
+def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: PlainKeys) -> Matches:
     """The same where keys alone decide: the tasks that read them find the pairs."""
     scan = addressed_scan(context, plan, frozenset(keys.columns))
-    task = KeyRowsTask(scan=scan, keys=keys.values, numbers=keys.numbers, clause=keys.clause)
-    return Matches(pairs=collected(context, [task], KEY_ROWS_SCHEMA, _DOING).cast(ADDRESSED))
+    task = KeyRowsTask(scan=scan, keys=keys.source, clause=keys.clause)
+    return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
 
 
 def _with_unmatched(pairs: str, t: str, deciding: str) -> str:
@@ -111,19 +106,18 @@ def join_strategy(size_bytes: int) -> str:
     return "BROADCAST" if size_bytes < BROADCAST_BYTES else "SHUFFLE_MERGE"
 
 
-def check_unambiguous(context: JobContext, rows: pa.Table, plan: FilePlan, clauses: Clauses) -> None:
+def check_unambiguous(context: JobContext, matches: Matches, plan: FilePlan, clauses: Clauses) -> None:
     """Raises AmbiguousMerge where two source rows match a target row that a clause may act on.
 
-    `rows`: all pairs in the files of the plan, a table `ADDRESSED`.
+    `matches` are those in all files of the plan.
     """
-    addresses = rows.column(ADDRESS_COLUMN)
     # Without a WHEN MATCHED clause it does not matter how often a row matches.
-    if not clauses.matched or clauses.tolerates_many_matches or len(pc.unique(addresses)) == len(addresses):
+    if not clauses.matched or clauses.tolerates_many_matches:
         return
-    counts = pc.value_counts(addresses)
-    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    many, first = len(repeated), pc.min(repeated).as_py()
-    file, row = first >> POSITION_BITS, first & ((1 << POSITION_BITS) - 1)
+    many, first = matches.met_by_many()
+    if first is None:
+        return
+    file, row = first
     path = plan.name_of(file)
     raise AmbiguousMerge(
         f"{context.root}: {many} target rows are matched by more than one source row, the first of them row {row} of "

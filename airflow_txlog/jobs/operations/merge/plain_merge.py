@@ -9,29 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import NullType, StructField
 
-from airflow_txlog.datafiles.tasks.key_rows import KeyPlaces
+from airflow_txlog.datafiles.tasks.key_rows import SourceKeys
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
-from airflow_txlog.datafiles.tasks.source_rows import whole
+from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import MaterializedSource, read_rows
+from airflow_txlog.jobs.files.source import MaterializedSource, scan_of
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides
 from airflow_txlog.jobs.operations.merge.source_scope import LITERAL_WORDS, conjuncts_as_equalities
 from airflow_txlog.jobs.sql.schemas import is_same_type
 from airflow_txlog.lexing import Token, Unreadable, lex
 
-# What every task that looks for keys is sent.
-MOST_KEYS = 100_000
-# What every task that writes new images holds of the source, uncompressed.
-MOST_BYTES = 64 * 1024 * 1024
-# The same in rows: each task looks their numbers up, and one is sent all that have matched.
-MOST_ROWS = 1_000_000
+# What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
+MOST_KEY_BYTES = 256 * 1024 * 1024
+# What the tasks that write new rows read of the source, uncompressed. They hold less: see `source_rows`.
+MOST_BYTES = 1024 * 1024 * 1024
 
 # One order and one equality for everybody. A collated string has another name.
 _PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string"))
@@ -39,16 +35,14 @@ _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceKeys:
-    """The keys of a source's rows, each once and none null: ON is TRUE of two rows exactly where these are equal.
+class PlainKeys:
+    """ON is TRUE of two rows exactly where the target's `columns` equal the source's keys, and null equals nothing.
 
-    `columns` are the target's, and `values` an array for each, in the types in which its rows are read; `numbers` are
-    those of the source's rows. `clause` acts on each target row that has a key; None: none does.
+    `clause` acts on each target row that has a key; None: none does.
     """
 
     columns: tuple[str, ...]
-    values: tuple[pa.Array, ...]
-    numbers: pa.Array
+    source: SourceKeys
     clause: int | None
 
 
@@ -63,7 +57,7 @@ class PlainClauses:
     inserted: Columns | None
 
 
-def source_keys(
+def plain_keys(
     context: JobContext,
     on: str,
     schema: delta.StructType,
@@ -71,27 +65,22 @@ def source_keys(
     sides: Sides,
     clauses: Clauses,
     source: MaterializedSource,
-) -> SourceKeys | None:
+) -> PlainKeys | None:
     """The keys by which the accepted condition `on` joins, where it does nothing else; None where Spark has to.
 
     `schema` is the target's, and `arrow_schema` the types in which its rows are read.
     """
     if clauses.not_matched_by_source or any(clause.condition is not None for clause in clauses.matched[:1]):
         return None
-    if source.num_rows > MOST_KEYS:
-        return None
     columns = _key_columns(on, schema, sides, source)
-    if not columns or source.bytes_of(columns.values()) > MOST_BYTES:
+    if not columns or source.bytes_of([*columns.values(), ROW_ID_COLUMN]) > MOST_KEY_BYTES:
         return None
-    rows = read_rows(context, source, columns.values())
-    # A null equals nothing.
-    rows = rows.filter(reduce(pc.and_, (rows.column(held).is_valid() for held in columns.values())))
-    values = tuple(whole(rows.column(held)).cast(arrow_schema.field(name).type) for name, held in columns.items())
-    if not KeyPlaces(values).are_distinct:
-        return None
+    keys = SourceKeys(
+        scan=scan_of(context, source, columns.values()),
+        columns=tuple((held, arrow_schema.field(name).type) for name, held in columns.items()),
+    )
     number = clauses.matched[0].number if clauses.matched else None
-    numbers = whole(rows.column(ROW_ID_COLUMN))
-    return SourceKeys(columns=tuple(columns), values=values, numbers=numbers, clause=number)
+    return PlainKeys(columns=tuple(columns), source=keys, clause=number)
 
 
 def _key_columns(on: str, schema: delta.StructType, sides: Sides, source: MaterializedSource) -> dict[str, str] | None:
@@ -116,21 +105,33 @@ def _key_columns(on: str, schema: delta.StructType, sides: Sides, source: Materi
     return {name: found[name] for name in schema.names if name in found}
 
 
-def plain_clauses(sides: Sides, clauses: Clauses, source: MaterializedSource) -> PlainClauses | None:
+def plain_clauses(
+    on: str, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: MaterializedSource
+) -> PlainClauses | None:
     """What the clauses assign, where each acts on all rows of its kind and takes values of the source as they are, and
-    nothing of the table has to look at these; None where Spark has to compute."""
+    nothing of the table has to look at these; None where Spark has to compute.
+
+    Of a large source, rows that may land in any partition are left to Spark too, which brings those of one together.
+    """
     both = [*clauses.matched, *clauses.not_matched]
     table = sides.rules.table
     if clauses.not_matched_by_source or len(clauses.matched) > 1 or len(clauses.not_matched) > 1:
         return None
     if table.must_check or table.fills or any(clause.condition is not None for clause in both):
         return None
-    if source.num_rows > MOST_ROWS or source.num_buckets > 1 or source.bytes_of(source.schema.names) > MOST_BYTES:
-        return None
     columns = {clause.number: _assigned(clause, sides) for clause in both if clause.action != "delete"}
     if None in columns.values():
         return None
-    return PlainClauses(updated=_of(columns, clauses.matched), inserted=_of(columns, clauses.not_matched))
+    updated, inserted = _of(columns, clauses.matched), _of(columns, clauses.not_matched)
+    if source.bytes_of({held for _, held in [*(updated or ()), *(inserted or ())]}) > MOST_BYTES:
+        return None
+    if source.num_buckets > 1 and snapshot.partition_columns:
+        partition = {name.lower() for name in snapshot.partition_columns}
+        moved = {name for name, _ in updated or () if name.lower() in partition}
+        if moved - set(_key_columns(on, snapshot.delta_schema, sides, source) or ()):
+            return None
+        inserted = None
+    return PlainClauses(updated=updated, inserted=inserted)
 
 
 def _of(columns: dict[int, Columns | None], clauses: Sequence[Clause]) -> Columns | None:

@@ -1,0 +1,172 @@
+"""Alone in showing that a merge which the tasks join and write leaves the rows that Spark's join leaves: keys of every
+type, nulls, duplicates, and a source that no task holds as a whole; and that no row of a pair reaches the driver."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.tasks import key_rows, source_rows
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files import source as sources
+from airflow_txlog.jobs.operations.merge import pairs, plain_merge
+from airflow_txlog.jobs.rows.matches import Matches
+from tests.helpers.jobs import committed, error_of, insert, merge, run, update
+from tests.helpers.rows import append, bag, make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NAN = float("nan")
+# Values of which target and source draw: some of them equal to others only in some engines.
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tinyint": (pa.int8(), [-128, -1, 0, 1, 127]),
+    "int": (pa.int32(), [-(2**31), 0, 7, 2**31 - 1]),
+    "bigint": (pa.int64(), [-(2**63), -1, 0, 2**53, 2**53 + 1, 2**63 - 1]),
+    "string": (pa.string(), ["", " ", "a", "a ", "A", "é", "e\u0301", "\U0001f600"]),
+    "date": (pa.date32(), [-719_162, 0, 19_000]),
+    "timestamp": (pa.timestamp("us", tz="UTC"), [-1, 0, 1, 1_700_000_000_000_000]),
+    "timestamp_ntz": (pa.timestamp("us"), [-1, 0, 1, 1_700_000_000_000_000]),
+    "decimal": (pa.decimal128(20, 2), ["-1.10", "0.00", "1.10", "123456789012345678.99"]),
+    "double": (pa.float64(), [NAN, 0.0, -0.0, 1.5, float("inf")]),
+    "boolean": (pa.bool_(), [True, False]),
+    "binary": (pa.binary(), [b"", b"a", b"\x00"]),
+}
+BY_TASKS = {"tinyint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"}
+CLAUSES = [update({"v": "s.v"}), insert("*")]
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """For each look for pairs: whether Spark joined, and how many rows came to the driver."""
+    seen: list[tuple[bool, int]] = []
+    by_spark: list[object] = []
+    collect, of_packed = pairs.collect, Matches.of_packed
+
+    def collecting(frame: Any, what: str) -> pa.Table:
+        by_spark.append(what)
+        return collect(frame, what)
+
+    def unpacking(found: pa.Table) -> Matches:
+        seen.append((bool(by_spark), found.num_rows))
+        by_spark.clear()
+        return of_packed(found)
+
+    monkeypatch.setattr(pairs, "collect", collecting)
+    monkeypatch.setattr(Matches, "of_packed", staticmethod(unpacking))
+    return seen
+
+
+def column(name: str, chosen: list[Any]) -> pa.Array:
+    kind = KEYS[name][0]
+    if pa.types.is_decimal(kind):
+        return pa.array(chosen, pa.string()).cast(kind)
+    if pa.types.is_temporal(kind):
+        return pa.array(chosen, pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+    return pa.array(chosen, kind)
+
+
+def table_of(names: list[str], keys: list[tuple[Any, ...]], prefix: str) -> pa.Table:
+    columns = {f"k{n}": column(name, [key[n] for key in keys]) for n, name in enumerate(names)}
+    return pa.table({**columns, "v": [f"{prefix}{number}" for number in range(len(keys))]})
+
+
+def merged(spark: SparkSession, folder: Path, target: pa.Table, source: pa.Table) -> tuple[Table, Any]:
+    """The table with the target's rows in two files, after the source was merged into it, and what the job said."""
+    half = target.num_rows // 2
+    table = make_table(folder / "t", target.slice(0, half))
+    append(table, target.slice(half))
+    pq.write_table(source, folder / "source.parquet")
+    on = " AND ".join(f"t.{name} = s.{name}" for name in source.column_names if name != "v")
+    described = {"format": "parquet", "path": str(folder / "source.parquet")}
+    return table, run(spark, "merge", table, source=described, on=on, clauses=CLAUSES)
+
+
+@pytest.mark.parametrize("names", [[name] for name in KEYS] + [["string", "int"], ["bigint", "date", "string"]])
+def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    collected: list[tuple[bool, int]],
+) -> None:
+    chance = random.Random(str(names))
+    values = [[None, *KEYS[name][1]] for name in names]
+    drawn = [tuple(chance.choice(of_key) for of_key in values) for _ in range(80)]
+    every = list(dict.fromkeys(drawn))
+    # Each key of the source once; but nulls, which equal nothing, more often.
+    given = chance.sample(every, max(1, len(every) * 2 // 3)) + [(None,) * len(names)] * 2
+    source, target = table_of(names, given, "new"), table_of(names, drawn, "old")
+    found = []
+    for way in ("tasks", "spark"):
+        if way == "spark":
+            monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
+            monkeypatch.setattr(plain_merge, "MOST_BYTES", 0)
+        (tmp_path / way).mkdir()
+        table, result = merged(spark, tmp_path / way, target, source)
+        metrics = committed(result).metrics
+        found.append((bag(table.to_arrow()), metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
+    assert [by_spark for by_spark, _ in collected] == [not BY_TASKS.issuperset(names), True]
+
+
+def test_two_source_rows_of_a_key_are_the_same_error(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = pa.table({"k0": [1, 1, 2, 3, None], "v": ["old"] * 5})
+    source = pa.table({"k0": [1, 1, 2, 2, 9, 9, None, None], "v": ["new"] * 8})
+    told = []
+    for way in ("tasks", "spark"):
+        if way == "spark":
+            monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
+        (tmp_path / way).mkdir()
+        error = error_of(merged(spark, tmp_path / way, target, source)[1])
+        assert error["type"] == "AmbiguousMerge"
+        told.append(re.search(r"\d+ target rows .*, the first of them row \d+ of", error["message"]))
+    first, second = (found[0] for found in told if found is not None)
+    assert first == second == "3 target rows are matched by more than one source row, the first of them row 0 of"
+
+
+@pytest.mark.parametrize("way", ["tasks", "spark"])
+@pytest.mark.parametrize("partition_by", [(), ("v",)])
+def test_a_source_that_no_task_holds_is_read_in_parts(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    collected: list[tuple[bool, int]],
+    way: str,
+    partition_by: tuple[str, ...],
+) -> None:
+    """Four buckets; keys are looked up, and source rows are held, for some rows at a time. What is collected does not
+    grow with the pairs."""
+    monkeypatch.setattr(sources, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 5_000)
+    monkeypatch.setattr(source_rows, "_HELD_BYTES", 1)
+    monkeypatch.setattr(source_rows, "_MOST_ROWS", 700)
+    if way == "spark":
+        monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
+        monkeypatch.setattr(plain_merge, "MOST_BYTES", 0)
+    numbers = list(range(20_000))
+    random.Random(3).shuffle(numbers)
+    old = pa.table({"k": numbers, "v": ["b"] * 20_000, "w": pa.array([0] * 20_000, pa.int32())})
+    table = make_table(tmp_path / "t", old.slice(0, 9_000), partition_by=partition_by)
+    append(table, old.slice(9_000))
+    rows = "SELECT id AS k, 'b' AS v, CAST(id AS INT) AS w FROM range(10000, 26000, 1, 4)"
+    result = committed(merge(spark, table, rows, update("*"), insert("*"), on="t.k = s.k AND t.v = s.v"))
+    new = {number: number if number >= 10_000 else 0 for number in range(26_000)}
+    expected = pa.table({"k": list(new), "v": ["b"] * len(new), "w": pa.array(list(new.values()), pa.int32())})
+    assert bag(table.to_arrow()) == bag(expected)
+    assert result.metrics["numTargetRowsUpdated"] == 10_000
+    assert result.metrics["numTargetRowsInserted"] == 6_000
+    (((by_spark, collected_rows)),) = collected
+    assert by_spark == (way == "spark")
+    assert collected_rows <= 8
