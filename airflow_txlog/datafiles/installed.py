@@ -17,7 +17,7 @@ from importlib import metadata
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import UnfitExecutor
 
-OLDEST = {"pyarrow": "19", "fsspec": "2024.12.0", "s3fs": "2025.9", "gcsfs": "2025.9", "adlfs": "2025.8"}
+OLDEST = {"pyarrow": "20", "fsspec": "2024.12.0", "s3fs": "2025.9", "gcsfs": "2025.9", "adlfs": "2025.8"}
 """The oldest release of each package that runs a job's tasks."""
 
 _CLIENTS = {

@@ -84,7 +84,7 @@ def test_a_probe_says_what_is_missing_and_what_is_too_old(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(installed.metadata, "version", version)
     answer = json.loads(Probe(packages=packages_for("s3"), pause_s=0.0)(0))
-    assert answer["wrong"] == ["pyarrow is 16.1.0, and must be 19 or newer", "s3fs is not installed"]
+    assert answer["wrong"] == ["pyarrow is 16.1.0, and must be 20 or newer", "s3fs is not installed"]
 
 
 def test_a_worker_of_an_executor_that_came_late_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
