@@ -21,6 +21,9 @@ from airflow_txlog.datafiles.tasks.source_rows import whole
 # So many rows of the table are looked up at once: each time all keys are gone through.
 _ROWS_AT_ONCE = 2_000_000
 _BYTES_AT_ONCE = 128 * 1024 * 1024
+# Fewer where keys repeat, so that those that were looked up before would have come to so many pairs. The first are few.
+_PAIRS_AT_ONCE = 8_000_000
+_FIRST_ROWS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,24 +73,30 @@ class KeyRowsTask:
         keys: pa.Table | None = None
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
+        at_once = min(_FIRST_ROWS, _ROWS_AT_ONCE)
         for batch in self.scan(batches):
             waiting.append(batch)
             rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-            if rows >= _ROWS_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
+            if rows >= at_once or size_bytes >= _BYTES_AT_ONCE:
                 keys = self.keys.read() if keys is None else keys
-                yield self._found(keys, waiting)
+                pairs = self._found(keys, waiting)
+                yield self._packed(pairs)
+                at_once = min(_ROWS_AT_ONCE, max(1, rows * _PAIRS_AT_ONCE // max(1, pairs.num_rows)))
                 waiting, rows, size_bytes = [], 0, 0
         if rows:
-            yield self._found(self.keys.read() if keys is None else keys, waiting)
+            yield self._packed(self._found(self.keys.read() if keys is None else keys, waiting))
 
-    def _found(self, keys: pa.Table, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _found(self, keys: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
+        """The pairs, by number and address."""
         rows = pa.Table.from_batches(batches)
         names = _names(len(self.scan.schema))[:-1]
         rows = rows.rename_columns([*names, ADDRESS_COLUMN])
         # The smaller side becomes the table in which the other is looked up.
         few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
-        found = many.join(few, names, join_type="inner", use_threads=False).combine_chunks()
-        numbers, addresses = (whole(found.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
+        return many.join(few, names, join_type="inner", use_threads=False)
+
+    def _packed(self, pairs: pa.Table) -> pa.RecordBatch:
+        numbers, addresses = (whole(pairs.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
         clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), len(numbers))
         return packed_pairs(addresses, numbers, clauses)
 
