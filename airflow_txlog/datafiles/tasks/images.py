@@ -204,7 +204,7 @@ class ValueImageTask(_ImageTask):
         yield from report
 
     def _images(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        return self.values.assigned(rows.drop_columns([ADDRESS_COLUMN]), self.layout.schema)
+        return self.values.assigned(rows.drop_columns([ADDRESS_COLUMN]))
 
 
 def out_of_order() -> JobError:

@@ -1,7 +1,7 @@
 """New values of columns that follow from a row alone: constants, other columns, and arithmetic of doubles.
 
-What the driver has read out of an UPDATE's plain texts (`jobs/sql/plain_values`). The invariant: a value is the one
-that Spark computes from the author's text, and no row makes the computation fail. Source:
+What the driver has read out of the plain texts of an UPDATE or a MERGE (`jobs/sql/plain_values`). The invariant: a
+value is the one that Spark computes from the author's text, and no row makes the computation fail. Source:
 docs/decisions/spark-computes.md.
 """
 
@@ -64,16 +64,16 @@ class RowValues:
         """The columns that the new values are made of."""
         return frozenset[str]().union(*(_columns_of(value) for value in self.values.values()))
 
-    def assigned(self, rows: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows with the assigned columns, in the types of `schema`, in the place of those they had.
+    def assigned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows with the assigned columns, in the place of those they had, in batches of a bounded size.
 
-        In batches of a bounded size. `rows` have `columns_read`.
+        `rows` have `columns_read`, and a column at least.
         """
         constants = sum(each.value.nbytes for each in self.values.values() if isinstance(each, ConstantValue))
         at_once = max(1, _MOST_BYTES // max(1, constants))
         for start in range(0, rows.num_rows, at_once):
             part = rows.slice(start, at_once)
-            new = {name: _values(value, part).cast(schema.field(name).type) for name, value in self.values.items()}
+            new = {name: _values(value, part) for name, value in self.values.items()}
             kept = {name: part.column(name) for name in part.schema.names if name not in new}
             yield pa.RecordBatch.from_pydict(new | kept)
 

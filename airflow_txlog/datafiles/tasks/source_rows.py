@@ -1,4 +1,4 @@
-"""Rows of a job's materialized source as new rows of the table, where each value goes over as it is.
+"""Rows of a job's materialized source as new rows of the table, where each value goes over as it is or is a constant.
 
 They go from file to file in the task that writes them. The invariant: a row is found by its number alone, which the
 driver has matched; nothing is compared or computed here. Memory is bounded by what a task holds of the source at once.
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.change_rows import CHANGE_TYPE_FIELD
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.errors import JobError
@@ -30,18 +31,19 @@ _SMALL_BYTES = 16 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRows:
-    """A source's rows. `columns`: the table's name and the source's of each column that is wanted; `scan` reads the
-    latter and ROW_ID_COLUMN, which take `size_bytes` in `num_rows` rows."""
+    """A source's rows. `columns`: the table's name and the source's of each column that is wanted, one at least; `scan`
+    reads the latter and ROW_ID_COLUMN, which take `size_bytes` in `num_rows` rows. `constants` stand beside them."""
 
     scan: MaterializedTask
     columns: tuple[tuple[str, str], ...]
+    constants: RowValues
     num_rows: int
     size_bytes: int
 
     @property
     def names(self) -> tuple[str, ...]:
         """The table's names."""
-        return tuple(name for name, _ in self.columns)
+        return (*(name for name, _ in self.columns), *self.constants.names)
 
     def beside(self, met: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For batches of ROW_ID_COLUMN and ADDRESS_COLUMN: the rows with these numbers, in their order, under the
@@ -58,9 +60,10 @@ class SourceRows:
                 held = None
                 held = self.read(None if is_held else pc.unique(numbers).sort())
             start = 0
-            for values in held.take(numbers):
-                yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
-                start += values.num_rows
+            for taken in held.take(numbers):
+                for values in self.constants.assigned(taken):
+                    yield values.append_column(ADDRESS_COLUMN, addresses.slice(start, values.num_rows))
+                    start += values.num_rows
 
     def read(self, only: pa.Array | None = None) -> SourceTable:
         """All rows, or those of the ascending numbers, in memory. Raises JobError, retryable."""
@@ -93,7 +96,7 @@ class SourceTable:
             rows = rows.drop_columns([name])
         self._numbers = columns[ROW_ID_COLUMN]
         wanted = [columns[held] for _, held in source.columns]
-        self._rows = pa.RecordBatch.from_arrays(wanted, names=list(source.names))
+        self._rows = pa.RecordBatch.from_arrays(wanted, names=[name for name, _ in source.columns])
         self._at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, _bytes_of_largest(self._rows))))
 
     def take(self, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -128,13 +131,14 @@ def whole(values: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, kw_only=True)
 class UnmatchedTask(MaterializedTask):
-    """The rows of a source, but for those that the plan says are deleted, as rows of the table: `columns` is as of
-    SourceRows.
+    """The rows of a source, but for those that the plan says are deleted, as rows of the table: `columns` and
+    `constants` are as of SourceRows.
 
     They come with SEGMENT_COLUMN, and as change rows of `change_type` too.
     """
 
     columns: tuple[tuple[str, str], ...]
+    constants: RowValues
     change_type: str | None = None
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
@@ -145,4 +149,4 @@ class UnmatchedTask(MaterializedTask):
             new = new.append_column(SEGMENT_COLUMN, rows.column(SEGMENT_COLUMN))
             if self.change_type is not None:
                 new = new.append_column(CHANGE_TYPE_FIELD, pa.repeat(self.change_type, new.num_rows))
-            yield new
+            yield from self.constants.assigned(new)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.datafiles.tasks.plans import Bins
+from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.datafiles.tasks.source_rows import SourceRows, SourceTable
@@ -23,7 +24,9 @@ def table_of(values: list[object], kind: pa.DataType, tmp_path: Path) -> SourceT
     scan = MaterializedTask(bins=Bins(store=store_of(tmp_path)), schema=schema)
     numbers = pa.array(range(10, 10 + len(values)), pa.int64())
     rows = pa.table({"v": pa.array(values, kind), ROW_ID_COLUMN: numbers})
-    return SourceTable(SourceRows(scan=scan, columns=(("w", "v"),), num_rows=0, size_bytes=0), rows)
+    constants = RowValues(values={})
+    source = SourceRows(scan=scan, columns=(("w", "v"),), constants=constants, num_rows=0, size_bytes=0)
+    return SourceTable(source, rows)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string())], ids=["text", "nested"])

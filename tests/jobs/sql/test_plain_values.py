@@ -208,6 +208,6 @@ def test_large_constants_are_written_in_small_batches(monkeypatch: pytest.Monkey
     monkeypatch.setattr(row_values, "_MOST_BYTES", 1000)
     values = RowValues(values={"s": ConstantValue(pa.array(["x" * 300]))})
     rows = pa.RecordBatch.from_pydict({"s": ["a"] * 10, "k": list(range(10))})
-    batches = list(values.assigned(rows, rows.schema))
+    batches = list(values.assigned(rows))
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]
     assert pa.Table.from_batches(batches)["k"].to_pylist() == list(range(10))

@@ -35,7 +35,7 @@ from airflow_txlog.jobs.operations.merge.clauses import (
     image_sql,
 )
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
-from airflow_txlog.jobs.operations.merge.plain_merge import Columns
+from airflow_txlog.jobs.operations.merge.plain_merge import Assigned
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type
@@ -99,16 +99,16 @@ def updated_images(
 
 
 def plain_images(
-    context: JobContext, updated: FilePlan, source: MaterializedSource, columns: Columns
+    context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: Assigned
 ) -> ComputedColumns:
-    """The same where each assigned column is one of the source's: no row of it has to go through the JVM."""
+    """The same where each assigned value is one of the source's or a constant: no row has to go through the JVM."""
     bins, first_files = bins_by_segment(context, updated)
-    names = [held for _, held in columns]
     rows = SourceRows(
-        scan=scan_of(context, source, names),
-        columns=columns,
+        scan=scan_of(context, source, assigned.held),
+        columns=assigned.columns,
+        constants=assigned.constants,
         num_rows=source.num_rows,
-        size_bytes=source.bytes_of([*names, ROW_ID_COLUMN]),
+        size_bytes=source.bytes_of([*assigned.held, ROW_ID_COLUMN]),
     )
     return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
 
@@ -163,12 +163,17 @@ def inserted_rows(
 
 
 def plain_inserts(
-    context: JobContext, source: MaterializedSource, matched: SourceRowSet, columns: Columns, buckets: Collection[int]
+    context: JobContext,
+    source: MaterializedSource,
+    matched: SourceRowSet,
+    assigned: Assigned,
+    buckets: Collection[int],
 ) -> UnmatchedTask:
-    """The same where each assigned column is one of the source's; a bucket is the work of one task."""
-    plan = unmatched_plan(context, source, [held for _, held in columns], matched.parts, buckets)
+    """The same where each assigned value is one of the source's or a constant; a bucket is the work of one task."""
+    plan = unmatched_plan(context, source, assigned.held, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
-    return UnmatchedTask(bins=bins, schema=plan.schema, with_segment=True, columns=columns)
+    columns, constants = assigned.columns, assigned.constants
+    return UnmatchedTask(bins=bins, schema=plan.schema, with_segment=True, columns=columns, constants=constants)
 
 
 def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:

@@ -101,7 +101,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 source=source,
                 sides=sides,
                 clauses=clauses,
-                plain=plain_clauses(self._merge.on, snapshot, sides, clauses, source),
+                plain=plain_clauses(self._merge, snapshot, context.parameters, sides, clauses, source),
             )
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:

@@ -1,19 +1,21 @@
-"""What of a MERGE needs no evaluation: keys that are columns of both sides, and clauses that take the source's values.
+"""What of a MERGE needs no evaluation: keys that are columns of both sides, and clauses that take the source's values
+and constants.
 
 The tasks that read and write the files do that themselves, and no row goes through the JVM. The invariant: the texts
-are read, never evaluated: whatever is more than a column's name, or of another type than the column that it meets, is
-left to Spark. Source: soundness A3, A4.
+are read, never evaluated: whatever is more than a column's name or a plain constant, or of another type than the column
+that it meets, is left to Spark. Source: soundness A3, A4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.types import NullType, StructField
 
 from airflow_txlog.datafiles.tasks.key_rows import SourceKeys
+from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
@@ -21,8 +23,10 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.source import MaterializedSource, scan_of
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides
 from airflow_txlog.jobs.operations.merge.source_scope import LITERAL_WORDS, conjuncts_as_equalities
+from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.schemas import is_same_type
 from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.records import AnyClause, InsertClause, Merge, UpdateClause
 
 # What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
 MOST_KEY_BYTES = 256 * 1024 * 1024
@@ -46,15 +50,30 @@ class PlainKeys:
     clause: int | None
 
 
-Columns = tuple[tuple[str, str], ...]
+@dataclass(frozen=True, kw_only=True)
+class Assigned:
+    """What a clause assigns: `columns` by the target's and the source's name, and constants by the target's."""
+
+    columns: tuple[tuple[str, str], ...]
+    constants: RowValues
+
+    @property
+    def held(self) -> list[str]:
+        """The source's columns."""
+        return [held for _, held in self.columns]
+
+    @property
+    def names(self) -> set[str]:
+        """The target's columns."""
+        return {*(name for name, _ in self.columns), *self.constants.names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainClauses:
-    """The target's and the source's name of each column that the clauses assign: None where there is no such clause."""
+    """What the clauses assign: None where there is no such clause, or where only Spark can say what."""
 
-    updated: Columns | None
-    inserted: Columns | None
+    updated: Assigned | None
+    inserted: Assigned | None
 
 
 def plain_keys(
@@ -106,12 +125,18 @@ def _key_columns(on: str, schema: delta.StructType, sides: Sides, source: Materi
 
 
 def plain_clauses(
-    on: str, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: MaterializedSource
+    merge: Merge,
+    snapshot: Snapshot,
+    parameters: Mapping[str, object],
+    sides: Sides,
+    clauses: Clauses,
+    source: MaterializedSource,
 ) -> PlainClauses | None:
-    """What the clauses assign, where each acts on all rows of its kind and takes values of the source as they are, and
-    nothing of the table has to look at these; None where Spark has to compute.
+    """What the clauses assign, where each acts on all rows of its kind and takes values of the source as they are and
+    constants, and nothing of the table has to look at these; None where Spark has to compute.
 
-    Of a large source, rows that may land in any partition are left to Spark too, which brings those of one together.
+    `parameters` are what the texts may name. Of a large source, rows that may land in any partition are left to Spark
+    too, which brings those of one together.
     """
     both = [*clauses.matched, *clauses.not_matched]
     table = sides.rules.table
@@ -119,36 +144,63 @@ def plain_clauses(
         return None
     if table.must_check or table.fills or any(clause.condition is not None for clause in both):
         return None
-    columns = {clause.number: _assigned(clause, sides) for clause in both if clause.action != "delete"}
-    if None in columns.values():
-        return None
-    updated, inserted = _of(columns, clauses.matched), _of(columns, clauses.not_matched)
-    if source.bytes_of({held for _, held in [*(updated or ()), *(inserted or ())]}) > MOST_BYTES:
+    schema = snapshot.delta_schema
+    found: list[Assigned | None] = []
+    for of_kind in (clauses.matched, clauses.not_matched):
+        assigned = None
+        for clause in of_kind:
+            if clause.action != "delete":
+                texts = _constants(merge.clauses[clause.number], schema, parameters, sides)
+                assigned = _assigned(clause, texts, sides)
+                if assigned is None:
+                    return None
+        found.append(assigned)
+    updated, inserted = found
+    if source.bytes_of({name for each in found if each is not None for name in each.held}) > MOST_BYTES:
         return None
     if source.num_buckets > 1 and snapshot.partition_columns:
         partition = {name.lower() for name in snapshot.partition_columns}
-        moved = {name for name, _ in updated or () if name.lower() in partition}
-        if moved - set(_key_columns(on, snapshot.delta_schema, sides, source) or ()):
+        moved = {name for name in (updated.names if updated is not None else ()) if name.lower() in partition}
+        if moved - set(_key_columns(merge.on, schema, sides, source) or ()):
             return None
         inserted = None
     return PlainClauses(updated=updated, inserted=inserted)
 
 
-def _of(columns: dict[int, Columns | None], clauses: Sequence[Clause]) -> Columns | None:
-    return next((columns.get(clause.number) for clause in clauses), None)
+def _constants(
+    clause: AnyClause, schema: delta.StructType, parameters: Mapping[str, object], sides: Sides
+) -> dict[str, ConstantValue]:
+    """The plain constants among the values that the author's clause assigns, by the target's column."""
+    given: str | Mapping[str, str] = {}
+    if isinstance(clause, UpdateClause | InsertClause):
+        given = clause.set if isinstance(clause, UpdateClause) else clause.values
+    found = {}
+    for name, text in {} if isinstance(given, str) else given.items():
+        alias = sides.target_alias
+        values = plain_values({name: text}, schema, parameters, alias=alias, is_ansi=sides.ansi)
+        # A name alone may be a column of either side.
+        for column, value in {} if isinstance(values, str) else values.values.items():
+            if isinstance(value, ConstantValue):
+                found[column] = value
+    return found
 
 
-def _assigned(clause: Clause, sides: Sides) -> Columns | None:
-    found = []
+def _assigned(clause: Clause, constants: Mapping[str, ConstantValue], sides: Sides) -> Assigned | None:
+    columns = []
     for name, sql in clause.values.items():
         held = source_column(sql, sides)
+        if held is None and name in constants:
+            continue
         if held is None or not is_same_type(sides.source[held].dataType, sides.target[name].dataType):
             return None
         if isinstance(sides.target[name].dataType, NullType):
             # No file holds it.
             return None
-        found.append((name, held))
-    return tuple(found)
+        columns.append((name, held))
+    taken = {name for name, _ in columns}
+    rest = {name: value for name, value in constants.items() if name not in taken}
+    # A batch of no column has no rows.
+    return Assigned(columns=tuple(columns), constants=RowValues(values=rest)) if columns else None
 
 
 def source_column(sql: str, sides: Sides) -> str | None:

@@ -82,6 +82,39 @@ def test_values_that_go_over_as_they_are_are_not_evaluated(
     assert by_spark == []
 
 
+@pytest.mark.parametrize("way", ["tasks", "Spark"])
+@pytest.mark.parametrize("properties", [{}, {"delta.enableChangeDataFeed": "true"}])
+def test_constants_are_not_evaluated(
+    tmp_path: Path,
+    spark: SparkSession,
+    by_spark: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, str],
+    way: str,
+) -> None:
+    if way == "Spark":
+        monkeypatch.setattr(plain_merge, "plain_values", lambda *_, **__: "what this test puts to Spark")
+    table = target_of(tmp_path / "t", "p", **properties)
+    clauses = [
+        update({"t.v": ":seen", "w": "s.w", "p": "'a'"}),
+        insert({"k": "s.k", "p": "'z'", "w": "-7", "v": "NULL"}),
+    ]
+    committed(merge(spark, table, SOURCE, *clauses, on=ON, parameters={"seen": "it's"}))
+    updated = [(1, "a", "it's", 10), (2, "a", "it's", 20), (2, "a", "it's", 30), (2, "a", "it's", 30)]
+    inserted = [(None, "z", None, -7), (9, "z", None, -7)]
+    assert bag(table.to_arrow()) == bag(rows(*UNTOUCHED, *updated, *inserted))
+    assert by_spark == ([WRITE] if way == "Spark" else [])
+
+
+@pytest.mark.parametrize("values", [{"v": "concat(t.v, '!')"}, {"v": "upper('x')", "w": "s.w"}, {"v": "'only'"}])
+def test_what_is_no_constant_beside_a_column_is_left_to_spark(
+    tmp_path: Path, spark: SparkSession, by_spark: list[str], values: dict[str, str]
+) -> None:
+    table = target_of(tmp_path / "t")
+    committed(merge(spark, table, SOURCE, update(values), on=ON))
+    assert by_spark == [WRITE]
+
+
 @pytest.mark.parametrize(("limit", "by_spark_beyond"), [("MOST_BYTES", [WRITE]), ("MOST_KEY_BYTES", [FIND])])
 def test_a_source_of_more_than_the_tasks_read_is_left_to_spark(
     tmp_path: Path,
