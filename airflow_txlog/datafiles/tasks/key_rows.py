@@ -12,18 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
 
-from airflow_txlog.datafiles.tasks.found_rows import packed_pairs
+from airflow_txlog.datafiles.tasks.found_rows import PackPairsTask
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, ScanTask, without_values
-from airflow_txlog.datafiles.tasks.source_rows import whole
 
 # So many rows of the table are looked up at once: each time all keys are gone through.
 _ROWS_AT_ONCE = 2_000_000
 _BYTES_AT_ONCE = 128 * 1024 * 1024
-# Fewer where keys repeat, so that those that were looked up before would have come to so many pairs. The first are few.
-_PAIRS_AT_ONCE = 8_000_000
-_FIRST_ROWS = 100_000
+# The join holds all pairs of so many rows: each may meet many.
+_PROBED_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,35 +69,38 @@ class KeyRowsTask:
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of what was found; raises TaskFailed."""
+        yield from PackPairsTask()(self._pairs(batches))
+
+    def _pairs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Address, number and clause of each pair."""
         keys: pa.Table | None = None
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
-        at_once = min(_FIRST_ROWS, _ROWS_AT_ONCE)
         for batch in self.scan(batches):
             waiting.append(batch)
             rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-            if rows >= at_once or size_bytes >= _BYTES_AT_ONCE:
+            if rows >= _ROWS_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
                 keys = self.keys.read() if keys is None else keys
-                pairs = self._found(keys, waiting)
-                yield self._packed(pairs)
-                at_once = min(_ROWS_AT_ONCE, max(1, rows * _PAIRS_AT_ONCE // max(1, pairs.num_rows)))
+                yield from self._found(keys, waiting)
                 waiting, rows, size_bytes = [], 0, 0
         if rows:
-            yield self._packed(self._found(self.keys.read() if keys is None else keys, waiting))
+            yield from self._found(self.keys.read() if keys is None else keys, waiting)
 
-    def _found(self, keys: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
-        """The pairs, by number and address."""
+    def _found(self, keys: pa.Table, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(batches)
         names = _names(len(self.scan.schema))[:-1]
         rows = rows.rename_columns([*names, ADDRESS_COLUMN])
         # The smaller side becomes the table in which the other is looked up.
         few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
-        return many.join(few, names, join_type="inner", use_threads=False)
-
-    def _packed(self, pairs: pa.Table) -> pa.RecordBatch:
-        numbers, addresses = (whole(pairs.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))
-        clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), len(numbers))
-        return packed_pairs(addresses, numbers, clauses)
+        many = pa.Table.from_batches(many.to_batches(max_chunksize=_PROBED_AT_ONCE), many.schema)
+        sides = [Declaration("table_source", TableSourceNodeOptions(side)) for side in (many, few)]
+        outputs = [[side.column_names[-1]] for side in (many, few)]
+        join = Declaration("hashjoin", HashJoinNodeOptions("inner", names, names, *outputs), inputs=sides)
+        # As they are found: of a key that stands there often, all pairs together may be too many to hold.
+        for found in join.to_reader(use_threads=False):
+            clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), found.num_rows)
+            columns = [found.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]
+            yield pa.RecordBatch.from_arrays([*columns, clauses], names=["address", "row", "clause"])
 
 
 def _names(keys: int) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
-from airflow_txlog.datafiles.tasks import key_rows
+from airflow_txlog.datafiles.tasks import found_rows, key_rows
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
@@ -21,6 +21,7 @@ TEXTS = st.sampled_from(["", "a", "A", "a ", "\u00e9", "e\u0301"])
 KEYS = st.lists(st.tuples(*(st.none() | values for values in (NUMBERS, TEXTS, NUMBERS))), max_size=12)
 ROWS = st.lists(st.tuples(*(st.none() | values for values in (NUMBERS, TEXTS, NUMBERS))), max_size=30)
 TYPES = (pa.int64(), pa.string(), pa.int32())
+NAMES = ("c0", "c1", "c2")
 
 
 def columns(rows: list[tuple[object, ...]], count: int) -> list[pa.Array]:
@@ -34,21 +35,21 @@ class Held(ScanTask):
         yield from batches
 
 
+def task(keys: list[pa.Array]) -> KeyRowsTask:
+    """What looks for these keys, which have numbers from 100 on."""
+    schema = pa.schema(list(zip(NAMES[: len(keys)], TYPES, strict=False)))
+    return KeyRowsTask(
+        scan=Held(bins=Bins(store=StoreReference(root="/", access=PLAIN)), schema=schema),
+        keys=HeldKeys(columns=tuple(keys), numbers=pa.array(range(100, 100 + len(keys[0])), pa.int64())),
+        clause=3,
+    )
+
+
 def found(keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int) -> list[tuple[int, int]]:
     """The position and the number of the key of each row that has one."""
-    names = [f"c{number}" for number in range(count)]
-    schema = pa.schema(list(zip(names, TYPES, strict=False)))
-    numbers = pa.array(range(len(rows)), pa.int64())
-    table = pa.table([*columns(rows, count), numbers], names=[*names, "address"])
-    held = HeldKeys(columns=tuple(columns(keys, count)), numbers=pa.array(range(100, 100 + len(keys)), pa.int64()))
-    task = KeyRowsTask(
-        scan=Held(bins=Bins(store=StoreReference(root="/", access=PLAIN)), schema=schema), keys=held, clause=3
-    )
-    pairs = [
-        unpack_pairs(packed)
-        for batch in task(iter(table.to_batches(max_chunksize=7)))
-        for packed in batch.column("_txlog_pairs").to_pylist()
-    ]
+    table = pa.table([*columns(rows, count), pa.array(range(len(rows)), pa.int64())], names=[*NAMES[:count], "address"])
+    batches = task(columns(keys, count))(iter(table.to_batches(max_chunksize=7)))
+    pairs = [unpack_pairs(packed) for batch in batches for packed in batch.column("_txlog_pairs").to_pylist()]
     assert {clause for part in pairs for clause in part["clause"].to_pylist()} <= {3}
     return sorted((p, row) for part in pairs for p, row, _ in zip(*part.to_pydict().values(), strict=True))
 
@@ -66,3 +67,16 @@ def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
             for number, key in enumerate(keys)
             if row[:count] == key[:count] and None not in row[:count]
         ]
+
+
+def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_rows, "_AT_ONCE", 1)
+    same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 600), pa.array(range(600), pa.int64())
+    rows = pa.record_batch([same, numbers], names=["c0", "address"])
+    counts = [
+        unpack_pairs(packed).num_rows
+        for batch in task([same])(iter([rows]))
+        for packed in batch.column("_txlog_pairs").to_pylist()
+    ]
+    assert sum(counts) == 600 * 600
+    assert max(counts) < 600 * 600 / 5
