@@ -30,7 +30,7 @@ _PACKED = pa.schema(
         pa.field("step", pa.uint32(), nullable=False),
         pa.field("part", pa.uint32()),
         pa.field("row", pa.uint32()),
-        pa.field("clause", pa.uint8()),
+        pa.field("clause", pa.uint16()),
     ]
 )
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")

@@ -102,10 +102,10 @@ class ScanTask:
     """Rows of data files as Spark wants them, for `spark.range(0, len(bins), 1, len(bins))`.
 
     Columns: those of `schema`, then, where asked, the row's address (int64), for each position the row id (int64) and
-    the clause (uint8 as int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all
-    that no deletion vector deletes, or only those at the plan's positions. An address counts the rows as the file has
-    them, deleted ones too. Rows come in the order of the bin's files, and in each in the file's. `row_filter`, where
-    all rows are read, drops rows that are of no interest; it looks at columns of `schema`.
+    the clause (int32) that the plan has beside it, and the file's segment (int32). `rows` says which rows: all that no
+    deletion vector deletes, or only those at the plan's positions. An address counts the rows as the file has them,
+    deleted ones too. Rows come in the order of the bin's files, and in each in the file's. `row_filter`, where all rows
+    are read, drops rows that are of no interest; it looks at columns of `schema`.
     """
 
     bins: Bins

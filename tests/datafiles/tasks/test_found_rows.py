@@ -62,6 +62,8 @@ def test_pairs_and_rows_without_a_source_row_are_packed_by_file(monkeypatch: pyt
         for position in range(0, 90_000, 200)
     ]
     rows += [(address(5, 1), 9, None), (address(5, 1), 10, None)]
+    # The last row that a file may have, and the clause of a long list.
+    rows += [(address(5, (1 << 32) - 1), address((1 << 23) - 1, (1 << 32) - 1), 300)]
     chance.shuffle(rows)
     columns = [pa.array([row[number] for row in rows], kind) for number, kind in enumerate(found_rows._PAIR_TYPES)]
     table = pa.table(columns, names=["a", "r", "c"])
