@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def test_only_files_that_may_hold_a_key_are_read_and_the_history_tells_no_key(
     assert entry["operation"] == "DELETE"
     assert entry["operationParameters"]["predicate"] == '["id IN (3 keys)"]'
     assert any("2 of 3 keys matched" in line for line in lines)
-    assert not any("105" in line for line in lines)
+    assert not any(re.search(r"\b105\b", line.replace(table.uri, "")) for line in lines)
     # Too many to be asked one by one: the files between the least and the greatest are read.
     monkeypatch.setattr(job, "MOST_KEYS", 2)
     ranged = committed(run(spark, "delete", table, **by_keys("id", 103, 201, 500, 209)))
