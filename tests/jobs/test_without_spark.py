@@ -134,6 +134,8 @@ def test_the_keys_of_a_table_need_no_spark_and_those_of_a_query_do(tmp_path: Pat
         ("year(day) = 2024", "the name year"),
         ("day = DATE '2024-01-01' + 1", "more than one expression"),
         ("day IN (SELECT 1)", "of the type of the column day"),
+        # A day too far for Spark, which the engine does not look at beside TRUE.
+        ("TRUE OR day < DATE '+5881580-07-12'", "of the type of the column day"),
     ],
 )
 def test_a_text_that_only_spark_can_judge_needs_it(tmp_path: Path, predicate: str, why: str) -> None:
@@ -230,6 +232,7 @@ def test_an_update_by_plain_texts_needs_no_spark(tmp_path: Path, properties: dic
         ({"set": {"amount": "amount / 2"}}, "more than plain ones"),
         ({"set": {"name": "'x'"}, "predicate": "abs(id) = 3"}, "more than a plain condition: it has the name abs"),
         ({"set": {"name": "'x'"}, "predicate": "amount = 1.5"}, "the column amount, of the type double"),
+        ({"set": {"name": "'x'"}, "predicate": "TRUE OR id < DATE 5"}, "not of the type of the column id"),
         ({"set": {"nowhere": "'x'"}}, "the assigned column nowhere"),
     ],
 )

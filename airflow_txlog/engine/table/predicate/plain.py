@@ -28,6 +28,8 @@ _COMPARISONS = frozenset(("=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>"))
 _NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 _WHOLE_TEXT = re.compile("0|-?[1-9][0-9]{0,17}", re.ASCII)
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# Spark counts the days of a date in 32 bits.
+_DAYS = 1 << 31
 _MOST_TOKENS = 10_000
 _MOST_DEPTH = 50
 # Words that begin, or go on with, an expression of another form: a column of such a name is written in backquotes.
@@ -128,7 +130,8 @@ class _Reader:
         token = self._next()
         self.at += 1
         if is_negative or token.kind == "number":
-            fits = field.type in WHOLE and token.kind == "number" and _NUMBER.fullmatch(token.text) is not None
+            is_number = token.kind == "number" and _NUMBER.fullmatch(token.text) is not None
+            fits = field.type in WHOLE and is_number and not is_date
         elif token.kind == "string":
             fits = fits_plainly(token.text, field) and not (is_date and field.type is not Primitive.DATE)
         else:
@@ -177,7 +180,7 @@ def fits_plainly(value: object, field: StructField) -> bool:
     if field.type is Primitive.DATE:
         if isinstance(value, str):
             days = parse_date(value)
-            return days is not None and date_text(days) == value
+            return days is not None and -_DAYS <= days < _DAYS and date_text(days) == value
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     if isinstance(value, str):
         # As Jinja renders a number. Spark reads it, whether it casts the text or, without ANSI mode, the column.
