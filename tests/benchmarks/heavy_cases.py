@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.limits import SMALL_JOB
 from tests.benchmarks.events import Events, make_events
 from tests.benchmarks.peaks import peaks_mb, set_back
 from tests.benchmarks.row_cases import (
@@ -230,7 +231,10 @@ def _child(case: str, name: str, folder: Path, scale: float) -> None:
     small.make()
     warm_up = side_of(small)
     warm_up.prepare()
+    # By Spark's workers, as the large table: a small one is read in this process.
+    os.environ[SMALL_JOB.setting] = "1"
     warm_up.run()
+    del os.environ[SMALL_JOB.setting]
     side = side_of(_events(case, folder, scale))
     side.prepare()
     set_back()

@@ -59,9 +59,13 @@ class PackTask:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterRowsTask:
-    """The rows of a scan with addresses, by its row filter alone, as rows of PACKED_SCHEMA."""
+    """The rows of a scan with addresses, by its row filter alone, as rows of PACKED_SCHEMA.
+
+    `size_bytes` is about what the scan reads.
+    """
 
     scan: ScanTask
+    size_bytes: int
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

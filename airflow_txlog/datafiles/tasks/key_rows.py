@@ -60,6 +60,9 @@ class KeyRowsTask:
     scan: ScanTask
     keys: HeldKeys | SourceKeys
     clause: int | None
+    may_meet_many: bool = True
+    """Whether a row may have the key of several. Where it may not, the search ends soon after some row has: what the
+    caller refuses then may be more than it can hold."""
 
     @property
     def size_bytes(self) -> int:
@@ -74,20 +77,29 @@ class KeyRowsTask:
     def _pairs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Address, number and clause of each pair."""
         keys: pa.Table | None = None
+        for rows in self._looked_up(batches):
+            keys = self.keys.read() if keys is None else keys
+            found = 0
+            for pairs in self._found(keys, rows):
+                yield pairs
+                found += pairs.num_rows
+                if found > rows.num_rows and not self.may_meet_many:
+                    return
+
+    def _looked_up(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """The rows of the table, as many as are looked up at once."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for batch in self.scan(batches):
             waiting.append(batch)
             rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
             if rows >= _ROWS_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
-                keys = self.keys.read() if keys is None else keys
-                yield from self._found(keys, waiting)
+                yield pa.Table.from_batches(waiting)
                 waiting, rows, size_bytes = [], 0, 0
         if rows:
-            yield from self._found(self.keys.read() if keys is None else keys, waiting)
+            yield pa.Table.from_batches(waiting)
 
-    def _found(self, keys: pa.Table, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = pa.Table.from_batches(batches)
+    def _found(self, keys: pa.Table, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         names = _names(len(self.scan.schema))[:-1]
         rows = rows.rename_columns([*names, ADDRESS_COLUMN])
         # The smaller side becomes the table in which the other is looked up.

@@ -319,4 +319,8 @@ def _bins_of(task: BinTask) -> Bins:
 
 def _size_of(task: BinTask) -> int:
     """What all files take that the task reads."""
-    return task.size_bytes if isinstance(task, KeyRowsTask | SourceImageTask) else _bins_of(task).size_bytes
+    return (
+        task.size_bytes
+        if isinstance(task, KeyRowsTask | FilterRowsTask | SourceImageTask)
+        else _bins_of(task).size_bytes
+    )

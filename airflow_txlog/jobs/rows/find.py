@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DOING = "find the matching rows"
+# What is taken for the bytes of a value that may have any number of them.
+_WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,5 +139,19 @@ def find_filtered(
     context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter
 ) -> dict[int, RowPositions]:
     """The same for a condition that is TRUE of exactly the rows that pass a filter: the tasks that read them decide."""
-    task = FilterRowsTask(scan=addressed_scan(context, plan, columns, row_filter))
+    scan = addressed_scan(context, plan, columns, row_filter)
+    share = _width(scan.schema) / max(1, _width(plan.schema))
+    task = FilterRowsTask(scan=scan, size_bytes=int(scan.bins.size_bytes * share))
     return united(collected(context, [task], PACKED_SCHEMA, _DOING))
+
+
+def _width(schema: pa.Schema) -> int:
+    """About how many bytes of a row these columns are."""
+    return sum(_WIDTH_OF_NESTED if pa.types.is_nested(each) else _width_of_value(each) for each in schema.types)
+
+
+def _width_of_value(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return _WIDTH_OF_TEXT

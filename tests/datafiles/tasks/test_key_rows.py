@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -67,6 +69,16 @@ def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
             for number, key in enumerate(keys)
             if row[:count] == key[:count] and None not in row[:count]
         ]
+
+
+def test_a_search_that_allows_one_key_a_row_ends_soon_after_the_second() -> None:
+    same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 3000), pa.array(range(3000), pa.int64())
+    rows = pa.record_batch([same, numbers], names=["c0", "address"])
+    searched = replace(task([same]), may_meet_many=False)(iter([rows]))
+    pairs = [unpack_pairs(packed) for batch in searched for packed in batch.column("_txlog_pairs").to_pylist()]
+    met = [part["position"].to_pylist() for part in pairs]
+    assert 3000 < sum(map(len, met)) < 3000 * 3000 / 5
+    assert max(Counter(position for part in met for position in part).values()) > 1
 
 
 def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together(monkeypatch: pytest.MonkeyPatch) -> None:

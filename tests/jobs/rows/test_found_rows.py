@@ -10,14 +10,17 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files import scan, stage
 from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.resume import saved_work
 from airflow_txlog.jobs.rows import find, staging
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.limits import SMALL_JOB
 from tests.helpers.jobs import BY_SOURCE, application, committed, delete, ids, merge, run
 from tests.helpers.rows import append, make_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -162,3 +165,26 @@ def test_a_file_whose_rows_all_go_travels_without_positions_and_saved_work_is_sm
     assert sum(sizes) < FILE_BYTES
     assert saved
     assert max(saved) < FILE_BYTES + 10_000
+
+
+@pytest.mark.parametrize(("column", "by_spark"), [("id", ["write"]), ("text", ["find", "write"])])
+def test_rows_are_found_in_this_process_by_a_column_that_is_little_of_large_files(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, column: str, by_spark: list[str]
+) -> None:
+    texts = [f"{number:064d}" for number in range(2000)]
+    data = pa.table({"id": pa.array(range(2000), pa.int64()), **dict.fromkeys(("text", "b", "c", "d"), texts)})
+    table = make_table(tmp_path / "t", data)
+    size_bytes = sum(path.stat().st_size for path in (tmp_path / "t").glob("*.parquet"))
+    monkeypatch.setenv(SMALL_JOB.setting, str(size_bytes // 5))
+    collected: list[str] = []
+
+    def counted(frame: DataFrame, what: str) -> pa.Table:
+        collected.append(what.split(" ")[0])
+        return collect(frame, what)
+
+    for module in (scan, stage):
+        monkeypatch.setattr(module, "collect", counted)
+    value = "3" if column == "id" else f"'{texts[3]}'"
+    committed(run(spark, "delete", table, predicate=f"{column} = {value}"))
+    assert collected == by_spark
+    assert ids(table) == [number for number in range(2000) if number != 3]

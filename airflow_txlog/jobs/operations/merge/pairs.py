@@ -52,7 +52,7 @@ def find_pairs(
         return Matches()
     keys = plain_keys(context, on, schema, plan.schema, sides, clauses, source)
     if keys is not None:
-        return _pairs_of_keys(context, plan, keys)
+        return _pairs_of_keys(context, plan, keys, may_meet_many=_may_meet_many(clauses))
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
     # Where no match is a reason to act, every row is of interest.
@@ -76,10 +76,10 @@ def find_pairs(
     return Matches.of_packed(collect(found.mapInArrow(PackPairsTask(), spark_schema(PAIRS_SCHEMA)), _DOING))
 
 
-def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: PlainKeys) -> Matches:
+def _pairs_of_keys(context: JobContext, plan: FilePlan, keys: PlainKeys, *, may_meet_many: bool) -> Matches:
     """The same where keys alone decide: the tasks that read them find the pairs."""
     scan = addressed_scan(context, plan, frozenset(keys.columns))
-    task = KeyRowsTask(scan=scan, keys=keys.source, clause=keys.clause)
+    task = KeyRowsTask(scan=scan, keys=keys.source, clause=keys.clause, may_meet_many=may_meet_many)
     return Matches.of_packed(collected(context, [task], PAIRS_SCHEMA, _DOING))
 
 
@@ -111,8 +111,7 @@ def check_unambiguous(context: JobContext, matches: Matches, plan: FilePlan, cla
 
     `matches` are those in all files of the plan.
     """
-    # Without a WHEN MATCHED clause it does not matter how often a row matches.
-    if not clauses.matched or clauses.tolerates_many_matches:
+    if _may_meet_many(clauses):
         return
     many, first = matches.met_by_many()
     if first is None:
@@ -120,13 +119,18 @@ def check_unambiguous(context: JobContext, matches: Matches, plan: FilePlan, cla
     file, row = first
     path = plan.name_of(file)
     raise AmbiguousMerge(
-        f"{context.root}: {many} target rows are matched by more than one source row, the first of them row {row} of "
-        f"{path}. It is not defined which one acts: make the source unique in the columns of ON. "
+        f"{context.root}: at least {many} target rows are matched by more than one source row, the first of them row "
+        f"{row} of {path}. It is not defined which one acts: make the source unique in the columns of ON. "
         "Nothing was changed.",
         table=context.root,
         path=path,
         row=row,
     )
+
+
+def _may_meet_many(clauses: Clauses) -> bool:
+    # Without a WHEN MATCHED clause it does not matter how often a row matches.
+    return not clauses.matched or clauses.tolerates_many_matches
 
 
 def _named(texts: Iterable[str], schema: StructType, other_alias: str) -> frozenset[str] | None:
