@@ -65,7 +65,14 @@ CASES = (
     "s3-merge",
 )
 # Run where they are asked for, each alone or all as "heavy": they take minutes.
-HEAVY_CASES = ("heavy-delete-all", "heavy-delete-half", "heavy-delete-half-vectors", "heavy-update-all", "heavy-merge")
+HEAVY_CASES = (
+    "heavy-delete-all",
+    "heavy-delete-half",
+    "heavy-delete-half-vectors",
+    "heavy-update-all",
+    "heavy-update-plain",
+    "heavy-merge",
+)
 HEAVY = "heavy"
 # Ours alone, on tables of growing size; run where it is asked for.
 GROWTH = "growth"

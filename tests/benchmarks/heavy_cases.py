@@ -139,6 +139,7 @@ CASES = {
     "heavy-delete-half": HeavyCase(sides=_deletes(HALF), expected=_without_half),
     "heavy-delete-half-vectors": HeavyCase(sides=_deletes(HALF, masking=True), expected=_without_half),
     "heavy-update-all": HeavyCase(sides=_updates(EVERY_ROW), expected=_changed),
+    "heavy-update-plain": HeavyCase(sides=_updates("customer_id >= 0"), expected=_changed),
     "heavy-merge": HeavyCase(sides=_merges, expected=_merged, events=MatchingEvents),
 }
 
