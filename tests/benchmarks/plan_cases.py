@@ -34,7 +34,7 @@ def measure_plan(table: Path, files: int) -> dict[str, Any]:
 
 def _child(table: str) -> None:
     spare_memory()
-    # As in a job's process: after Arrow was told, and no earlier.
+    # As in a job's process: after Arrow has been configured, and no earlier.
     from airflow_txlog.application import remove_saved_work
     from airflow_txlog.contract import ApplicationTransaction
     from airflow_txlog.engine import Table

@@ -124,15 +124,15 @@ def test_two_source_rows_of_a_key_are_the_same_error(
 ) -> None:
     target = pa.table({"k0": [1, 1, 2, 3, None], "v": ["old"] * 5})
     source = pa.table({"k0": [1, 1, 2, 2, 9, 9, None, None], "v": ["new"] * 8})
-    told = []
+    messages = []
     for way in ("tasks", "spark"):
         if way == "spark":
             monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
         (tmp_path / way).mkdir()
         error = error_of(merged(spark, tmp_path / way, target, source)[1])
         assert error["type"] == "AmbiguousMerge"
-        told.append(re.search(r"\d+ target rows .*, the first of them row \d+ of", error["message"]))
-    first, second = (found[0] for found in told if found is not None)
+        messages.append(re.search(r"\d+ target rows .*, the first of them row \d+ of", error["message"]))
+    first, second = (found[0] for found in messages if found is not None)
     assert first == second == "3 target rows are matched by more than one source row, the first of them row 0 of"
 
 
