@@ -63,7 +63,10 @@ class ByCondition(RowOperation[C]):
         return plain[0]
 
     def _plain(self, snapshot: Snapshot) -> tuple[Predicate, RowFilter] | str:
-        """A plain condition as the engine reads it, and the filter that exactly its rows pass; else what is not."""
+        """The condition as the engine reads it and the filter that exactly its rows pass, where it is plain.
+
+        Else what in it is not plain.
+        """
         condition, schema = self._condition, snapshot.delta_schema
         used = self._gate.parameters_in(condition)
         why = why_not_plain(condition, schema, used)
