@@ -204,6 +204,8 @@ def _ways(kind: pa.DataType) -> tuple[Callable[[Any], Any] | None, Callable[[Any
         return to_decimal, lambda lower, upper: (decimal_text(lower), decimal_text(upper))
     if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
         # As bytes, whose order is Spark's; a value that is not UTF-8 then costs its bounds and nothing else.
+        if is_a.is_string(kind):
+            return _cast_to(pa.binary()), _string_texts
         return lambda values: values.cast(pa.large_string()).cast(pa.large_binary()), _string_texts
     if is_a.is_date(kind):
         return lambda values: values.cast(pa.date32()).cast(pa.int32()), _date_texts

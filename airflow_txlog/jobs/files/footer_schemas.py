@@ -122,6 +122,12 @@ def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
     return stated
 
 
+def has_notes(parquet: pq.ParquetFile) -> bool:
+    """Whether Spark has noted more of a column than its type, such as that a text is a CHAR. Raises NotSpark."""
+    written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
+    return written is not None and any(field.metadata for field in walk_fields(_noted(written)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A field of a schema: its path with a dot behind it, its annotation, and whether each of its members repeats."""
@@ -198,12 +204,16 @@ def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
     return is_int96 or stated == held
 
 
-def _written_by_spark(text: bytes) -> StructType:
-    """The columns that Spark has written down in a file of its own."""
+def _noted(text: bytes) -> StructType:
     try:
-        found = parse_schema(text.decode())
+        return parse_schema(text.decode())
     except (CorruptTable, UnsupportedFeature, UnicodeDecodeError) as error:
         raise NotSpark("a schema that cannot be read") from error
+
+
+def _written_by_spark(text: bytes) -> StructType:
+    """The columns that Spark has written down in a file of its own."""
+    found = _noted(text)
     if any(field.is_collated for field in walk_fields(found)):
         raise NotSpark("a column of text with a collation")
     for kind in walk_types(found):

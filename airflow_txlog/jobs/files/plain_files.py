@@ -22,13 +22,13 @@ from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
 from airflow_txlog.engine.table.schema.types import walk_fields
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.footer_schemas import NotSpark, schema_of_footer
+from airflow_txlog.jobs.files.footer_schemas import NotSpark, has_notes, schema_of_footer
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
 from airflow_txlog.jobs.files.source_files import check_no_table
 from airflow_txlog.jobs.files.source_listing import SourceFiles, check_honoured, find_files, fixed_part
 from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
 from airflow_txlog.jobs.spark.needed import NeedsSpark
-from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.spark.session import is_classic, reads_this_disk
 from airflow_txlog.locations import LOCAL, local_path, scheme_of
 from airflow_txlog.records import FileView
 from airflow_txlog.storage import Store, open_store
@@ -86,6 +86,27 @@ def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTa
     store = open_store(paths[0].rpartition("/")[0] or "/", replace(context.store.access, allow_absolute_paths=True))
     plain = _plain(store, {f"{LOCAL}://{path}": None for path in paths}, columns)
     return None if plain is None else plain.scan(context)
+
+
+def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
+    """The columns of a view on this machine's disk, from the footer of the file that Spark would take them from.
+
+    Spark starts a job to look into it. None where only Spark can say what the columns are.
+    """
+    if view.format != "parquet" or view.schema is not None or not reads_this_disk(context.spark):
+        return None
+    try:
+        found = _found(context, view, "source")
+        if any(file.values or not file.size_bytes for file in found.files):
+            return None
+        # In the order of Java's texts.
+        first = min((file.path for file in found.files), key=lambda path: path.encode("utf-16-be"), default=None)
+        if first is None:
+            return None
+        with open_data_file(DataFile(store=found.store, path=first)) as parquet:
+            return None if has_notes(parquet) else schema_of_footer(parquet)
+    except (TxlogError, NotSpark, NeedsSpark):
+        return None
 
 
 def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFiles:

@@ -32,7 +32,7 @@ from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.inputs import input_layout, input_scan
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
-from airflow_txlog.jobs.files.plain_files import plain_files
+from airflow_txlog.jobs.files.plain_files import plain_files, schema_by_footer
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, scan_frame
 from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
 from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
@@ -41,7 +41,7 @@ from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import schema_of_json
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, schema_of_json
 from airflow_txlog.locations import readable
 from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.storage import Store
@@ -297,8 +297,10 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
             frame, scan = read_files(context, view, found, argument)
             return Source(frame=frame, reads_target=False, scan=lambda: scan)
         reader = context.spark.read.format(view.format).options(**view.options)
-        if view.schema is not None:
-            reader = reader.schema(view.schema)
+        by_footer = schema_by_footer(context, view)
+        columns = view.schema if by_footer is None else as_spark_schema(by_footer)
+        if columns is not None:
+            reader = reader.schema(columns)
         frame = reader.load(list(view.paths))
         check_types(frame, argument)
         _ = frame.schema

@@ -65,6 +65,7 @@ _SETTINGS = {
         "spark.sql.parquet.mergeSchema": "false",
         "spark.sql.parquet.binaryAsString": "false",
         "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+        "spark.sql.parquet.int96AsTimestamp": "true",
         "spark.sql.parquet.int96TimestampConversion": "false",
         "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
         "spark.sql.parquet.int96RebaseModeInRead": "corrected",

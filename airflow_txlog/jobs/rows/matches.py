@@ -104,6 +104,8 @@ class Matches:
 
     def count(self, numbers: Collection[int]) -> int:
         """How many rows there are on which one of these clauses acts."""
+        if not numbers:
+            return 0
         alone = (rows.num_rows for found in self.files.values() for n, rows in found.rows.items() if n in numbers)
         return sum(alone) + sum(int(_acting(pairs, numbers).num_rows) for _, pairs in self._pairs())
 

@@ -98,6 +98,14 @@ def is_local(spark: SparkSession) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def reads_this_disk(spark: SparkSession) -> bool:
+    """Whether driver and executors are one process here, to which a path without a scheme is on this machine's disk."""
+    if not is_local(spark):
+        return False
+    hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    return str(hadoop.get("fs.defaultFS")).startswith("file:")
+
+
 def default_parallelism(spark: SparkSession) -> int:
     """How many tasks run at once."""
     if is_classic(spark):

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.plain_files import plain_files, plain_source
+from airflow_txlog.jobs.files.plain_files import plain_files, plain_source, schema_by_footer
 from airflow_txlog.jobs.files.scan import over_bins
+from airflow_txlog.jobs.files.source import build_source
 from airflow_txlog.jobs.run import begin_job, run_job
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
+from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN
 from tests.helpers import layouts
@@ -217,6 +220,80 @@ def test_an_append_writes_them_without_spark_s_reader(
     assert result.metrics["numOutputRows"] == 1
     rows = Table.open(str(tmp_path / "t")).to_arrow().sort_by("name").to_pylist()
     assert rows == [{"id": 1, "name": "a"}, {"id": None, "name": "c"}, {"id": 2, "name": None}]
+
+
+def noted(context: JobContext, view: FileView) -> list[str] | None:
+    columns = schema_by_footer(context, view)
+    return None if columns is None else [f"{field.name} {field.type}" for field in columns]
+
+
+def test_spark_starts_no_job_for_the_columns(context: JobContext, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "b.parquet", TEXTS)
+    put(tmp_path / "in" / "a.parquet", TEXTS.select(["id"]))
+    view = FileView(format="parquet", path=str(tmp_path / "in"))
+    assert noted(context, view) == ["id long"]
+
+    before = context.spark.sparkContext.statusTracker().getJobIdsForGroup()
+    source = build_source(context, SqlGate(context), None, view)
+    assert source.frame.columns == ["id"] == context.spark.read.parquet(str(tmp_path / "in")).columns
+    during = context.spark.sparkContext.statusTracker().getJobIdsForGroup()
+    # That of the line above.
+    assert len(set(during) - set(before)) == 1
+
+
+def _marked_as_char(context: JobContext, folder: Path) -> FileView:
+    context.spark.sql("SELECT 1 AS id").select(F.lit("a").alias("c", metadata={"comment": "a"})).write.parquet(
+        str(folder)
+    )
+    return FileView(format="parquet", path=str(folder))
+
+
+def _of_no_byte(context: JobContext, folder: Path) -> FileView:
+    put(folder / "a.parquet", TEXTS)
+    (folder / "b.parquet").write_bytes(b"")
+    return FileView(format="parquet", path=str(folder))
+
+
+def _below_a_value(context: JobContext, folder: Path) -> FileView:
+    put(folder / "k=1" / "a.parquet", TEXTS)
+    return FileView(format="parquet", path=str(folder))
+
+
+def _with_a_schema(context: JobContext, folder: Path) -> FileView:
+    put(folder / "a.parquet", TEXTS)
+    return FileView(format="parquet", path=str(folder), schema="id BIGINT")
+
+
+def _with_merged_schemas(context: JobContext, folder: Path) -> FileView:
+    put(folder / "a.parquet", TEXTS)
+    return FileView(format="parquet", path=str(folder), options={"mergeSchema": "true"})
+
+
+def _nothing(context: JobContext, folder: Path) -> FileView:
+    folder.mkdir()
+    return FileView(format="parquet", path=str(folder))
+
+
+LEFT_TO_SPARK = (_marked_as_char, _of_no_byte, _below_a_value, _with_a_schema, _with_merged_schemas, _nothing)
+
+
+@pytest.mark.parametrize("make", LEFT_TO_SPARK)
+def test_spark_says_the_columns_where_the_footer_may_not(
+    context: JobContext, tmp_path: Path, make: Callable[[JobContext, Path], FileView]
+) -> None:
+    assert noted(context, make(context, tmp_path / "in")) is None
+
+
+@pytest.mark.parametrize("name", ["spark.sql.parquet.int96AsTimestamp", "fs.defaultFS"])
+def test_a_session_that_reads_in_another_way_says_the_columns(context: JobContext, tmp_path: Path, name: str) -> None:
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    view = FileView(format="parquet", path=str(tmp_path / "in"))
+    assert noted(context, view) == ["id long", "name string"]
+    context.spark.conf.set(name, {"fs.defaultFS": "hdfs://nowhere"}.get(name, "false"))
+    try:
+        assert noted(context, view) is None
+    finally:
+        context.spark.conf.unset(name)
 
 
 def test_a_file_that_breaks_while_it_is_read_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
