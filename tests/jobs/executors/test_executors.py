@@ -34,8 +34,12 @@ DAYS = (dt.date(2024, 1, 1), dt.date(2024, 1, 2))
 
 # What each operation is asked, and which ids with which names it leaves of 0 to 79.
 OPERATIONS: dict[str, dict[str, Any]] = {
+    # Its rows are shuffled, so that an executor that is lost while it stages takes outputs of the stage before with it.
     "write": {
-        "source": {"sql": "SELECT id + 100 AS id, date'2024-01-01' AS day, 'new' AS name, 0D AS amount FROM range(30)"}
+        "source": {
+            "sql": "SELECT DISTINCT id % 30 + 100 AS id, date'2024-01-01' AS day, 'new' AS name, 0D AS amount "
+            "FROM range(60)"
+        }
     },
     "delete": {"predicate": "id % 10 = 3"},
     "optimize": {},
