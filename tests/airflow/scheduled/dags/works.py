@@ -138,3 +138,26 @@ with DAG("forget_fails", **FORGET):
         sensitive=True,
         runner="warm",
     )
+# The same on Spark elsewhere, found by the driver, by an executor and by the job itself.
+with DAG("forget_fails_elsewhere", **FORGET):
+    for runner, conn_id in (("submit", "spark_cluster"), ("connect", "spark_server")):
+        elsewhere: dict[str, Any] = {"runner": runner, "spark_conn_id": conn_id}
+        DeltaDeleteOperator(
+            task_id=f"no_cast_on_{runner}",
+            predicate="id = CAST(:email AS BIGINT)",
+            parameters={"email": PERSON},
+            **elsewhere,
+        )
+        DeltaDeleteOperator(
+            task_id=f"no_row_s_cast_on_{runner}",
+            predicate="id = CAST(concat(:email, id) AS BIGINT)",
+            parameters={"email": PERSON},
+            **elsewhere,
+        )
+        DeltaDeleteOperator(
+            task_id=f"no_match_on_{runner}",
+            predicate="lower(email) = concat(:email, '.nowhere')",
+            parameters={"email": PERSON},
+            require_match=True,
+            **elsewhere,
+        )
