@@ -200,6 +200,36 @@ def test_a_job_whose_spark_submit_is_killed_is_lost_and_leaves_nothing_that_runs
     eventually(lambda: not cluster.state()["activeapps"], "the application goes with its driver")
 
 
+@LONG
+@by_hand("another application on the cluster")
+def test_a_driver_that_is_killed_after_its_commit_has_done_its_work(
+    cluster: StandaloneCluster, users: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = Path(users.uri.removeprefix("file://")) / ".pauses"
+    pauses.mkdir()
+    (pauses / "after").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests/airflow/scheduled/pauses'}{os.pathsep}{ROOT}")
+    killed: list[psutil.Process] = []
+
+    def kill_the_driver() -> None:
+        eventually((pauses / "after.reached").exists, "the commit is put")
+        driver = psutil.Process(int((pauses / "after.reached").read_text()))
+        driver.kill()
+        killed.append(driver)
+
+    killer = threading.Thread(target=kill_the_driver)
+    killer.start()
+    spec = submitted_spec(
+        operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 42"}, application=transaction()
+    )
+    result = runner_of(cluster).run(spec, log=print)
+    killer.join()
+    assert len(killed) == 1
+    assert (result.status, users.latest_version()) == ("already_done", 3)
+    assert 42 not in users.to_arrow().column("user_id").to_pylist()
+    eventually(lambda: not cluster.state()["activeapps"], "the application goes with its driver")
+
+
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
