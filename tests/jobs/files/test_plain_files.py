@@ -26,6 +26,7 @@ from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN
 from tests.helpers import layouts
@@ -61,6 +62,8 @@ def both(
     view = FileView(format="parquet", path=str(folder), options=options, schema=schema)
     reader = context.spark.read.format("parquet").options(**options)
     frame = (reader if schema is None else reader.schema(schema)).load(str(folder))
+    columns = schema_by_footer(context, view)
+    assert columns is None or as_spark_schema(columns) == without_metadata(frame.schema)
     return frame, plain_files(context, view, frame)
 
 
