@@ -411,13 +411,19 @@ def test_a_disk_or_settings_that_are_spark_s_own_are_left_to_it(
     assert "settings of its own" in needs(spec)
 
 
-@pytest.mark.parametrize("name", ["datetimeRebaseModeInRead", "int96RebaseModeInRead", "int96TimestampConversion"])
-def test_a_setting_that_changes_old_times_is_left_to_spark(tmp_path: Path, name: str) -> None:
+OLD_TIMES = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.legacy.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96TimestampConversion": "true",
+    "spark.sql.parquet.int96AsTimestamp": "false",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), OLD_TIMES.items())
+def test_a_setting_that_changes_old_times_is_left_to_spark(tmp_path: Path, name: str, value: str) -> None:
     _plain(tmp_path / "in")
-    value = "true" if name == "int96TimestampConversion" else "LEGACY"
-    assert "option" in needs(
-        spec_of(tmp_path / "t", tmp_path / "in", {"spark_conf": {f"spark.sql.parquet.{name}": value}})
-    )
+    assert "option" in needs(spec_of(tmp_path / "t", tmp_path / "in", {"spark_conf": {name: value}}))
 
 
 def test_a_folder_of_very_many_names_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ _SETTINGS = {
     "csv": {"spark.sql.files.ignoreCorruptFiles": "false"},
     "json": {"spark.sql.files.ignoreCorruptFiles": "false"},
 }
+# A name by which Spark knows one of them, too.
+_FORMER = {"spark.sql.parquet.datetimeRebaseModeInRead": "spark.sql.legacy.parquet.datetimeRebaseModeInRead"}
 
 Values = tuple[tuple[str, str | None], ...]
 """Names and values of the partition columns of one folder, from the top down."""
@@ -179,7 +181,7 @@ def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
     if view.format == "csv" and is_true(options, "multiline"):
         raise refused(argument, "CSV with multiLine", "Have the files written without line ends inside of values")
     for name, value in _SETTINGS[view.format].items():
-        found = context.setting(name, value).lower()
+        found = context.setting(name, context.setting(_FORMER.get(name, name), value)).lower()
         # Values that Spark would refuse for their calendar are refused here, too.
         if found != value and not (name.endswith("RebaseModeInRead") and found == "exception"):
             raise refused(argument, f"the setting {name}", f"Set it to {value}")

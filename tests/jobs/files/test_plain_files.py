@@ -287,12 +287,21 @@ def test_spark_says_the_columns_where_the_footer_may_not(
     assert noted(context, make(context, tmp_path / "in")) is None
 
 
-@pytest.mark.parametrize("name", ["spark.sql.parquet.int96AsTimestamp", "fs.defaultFS"])
-def test_a_session_that_reads_in_another_way_says_the_columns(context: JobContext, tmp_path: Path, name: str) -> None:
+OTHER_WAYS = {
+    "spark.sql.parquet.int96AsTimestamp": "false",
+    "spark.sql.legacy.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "fs.defaultFS": "hdfs://nowhere",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), OTHER_WAYS.items())
+def test_a_session_that_reads_in_another_way_says_the_columns(
+    context: JobContext, tmp_path: Path, name: str, value: str
+) -> None:
     put(tmp_path / "in" / "a.parquet", TEXTS)
     view = FileView(format="parquet", path=str(tmp_path / "in"))
     assert noted(context, view) == ["id long", "name string"]
-    context.spark.conf.set(name, {"fs.defaultFS": "hdfs://nowhere"}.get(name, "false"))
+    context.spark.conf.set(name, value)
     try:
         assert noted(context, view) is None
     finally:
