@@ -104,7 +104,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "own_process": ("pyarrow",),
     "own_folder": (),
     "datafiles": ("pyarrow",),
-    "engine": ("pyarrow", "msgspec", "sqlglot", "pyroaring"),
+    "engine": ("pyarrow", "msgspec", "sqlglot"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
     **dict.fromkeys(AIRFLOW_SIDE, ("airflow",)),
     "operators": ("airflow", "jinja2"),

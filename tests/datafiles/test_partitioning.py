@@ -7,6 +7,7 @@ import json
 import struct
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ EVENING = dt.datetime(2021, 9, 8, 11, 11, 11)
         (["x", None], pa.large_string(), ["x", None]),
         (["x", None], pa.string_view(), ["x", None]),
         ([b"x", None], pa.binary(1), ["x", None]),
-        ([1.5], pa.float16(), ["1.5"]),
+        ([np.float16(1.5)], pa.float16(), ["1.5"]),
         ([None], pa.null(), [None]),
     ],
 )

@@ -34,6 +34,8 @@ REFUSED: dict[str, tuple[type[errors.TxlogError], str]] = {
     "legacy_calendar": CALENDAR,
     "legacy_calendar_int96": CALENDAR,
 }
+if int(pa.__version__.partition(".")[0]) < 22:
+    REFUSED["variant"] = (errors.UnsupportedFeature, "does not know")
 
 # The properties that DESCRIBE DETAIL shows and that are no part of the metadata's configuration.
 NOT_CONFIGURATION = {"delta.minReaderVersion", "delta.minWriterVersion"}

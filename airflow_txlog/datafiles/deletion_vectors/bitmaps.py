@@ -165,8 +165,9 @@ def _runs(low: pa.UInt16Array, breaks: pa.Array) -> bytes:
 
 
 def _bits(low: pa.UInt16Array) -> bytes:
-    if hasattr(pc, "inverse_permutation"):
-        # Arrow 20 and later, ten times as fast: which places of the permutation are taken is a bit for each row.
+    # Earlier releases of Arrow have the function and not its options.
+    if hasattr(pc, "InversePermutationOptions"):
+        # Ten times as fast: which places of the permutation are taken is a bit for each row.
         bits = pc.inverse_permutation(low.cast(pa.int32()), max_index=CONTAINER_ROWS - 1).buffers()[0]
     else:
         bits = pc.is_in(_all_rows(), value_set=low).buffers()[1]

@@ -32,6 +32,8 @@ BATCH_ROWS = 131_072
 _OPTIONS: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 _ENCRYPTED_FOOTER = b"PARE"
+# What Arrow says of a footer that names a type of later Parquet.
+_NEW_TYPE = "Logical type Undefined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +208,8 @@ def _reading(file: DataFile) -> Iterator[None]:
             raise
         if file.key is None and "crypt" in str(error).lower():
             raise _encrypted(file) from error
+        if _NEW_TYPE in str(error):
+            raise _too_new(file, error) from error
         raise _corrupt(file, f"it cannot be read as Parquet: {error}") from error
 
 
@@ -219,6 +223,16 @@ def _corrupt(file: DataFile, reason: str, **facts: Any) -> CorruptDataFile:
         "engine that wrote it.",
         path=file.name,
         **facts,
+    )
+
+
+def _too_new(file: DataFile, error: Exception) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"Data file {file.name} has a column of a type that pyarrow {pa.__version__} does not know: {error}. Nothing "
+        "was changed. VARIANT needs pyarrow 22 or newer: install it where this ran.",
+        feature="a type of a Parquet column",
+        needed_to="read",
+        path=file.name,
     )
 
 

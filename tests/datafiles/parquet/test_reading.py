@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, re
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 from airflow_txlog.storage import LocalStore
 from tests.helpers.files import data_file
+from tests.helpers.paths import ROOT
 
 UTC_US = pa.timestamp("us", tz="UTC")
 
@@ -137,6 +138,17 @@ def test_a19_an_encrypted_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFeature, match="encrypted") as caught:
         read(data_file(tmp_path / "f.parquet"))
     assert caught.value.feature == "modular encryption"
+
+
+def test_a_column_of_a_type_of_later_parquet_is_refused_by_name(tmp_path: Path) -> None:
+    """As an earlier pyarrow finds a VARIANT: the number of its type in the footer is one that is not known."""
+    [variant] = (ROOT / "tests/interop/reference/variant/table").glob("*.parquet")
+    data = variant.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert data[footer:].count(b"\x0c\x20") == 1
+    (tmp_path / "later.parquet").write_bytes(data[:footer] + data[footer:].replace(b"\x0c\x20", b"\x0c\x28"))
+    with pytest.raises(UnsupportedFeature, match=r"pyarrow [0-9.]+ does not know"):
+        read(data_file(tmp_path / "later.parquet"))
 
 
 def test_a_percent_sign_in_a_path_is_a_percent_sign(tmp_path: Path) -> None:

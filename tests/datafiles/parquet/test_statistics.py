@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -84,7 +85,7 @@ def test_a_float_has_its_own_shortest_digits():
         (["b", "a", ""], pa.string(), ("", "b", 0)),
         (["b", "a"], pa.string_view(), ("a", "b", 0)),
         (["b", "a"], pa.dictionary(pa.int8(), pa.string()), ("a", "b", 0)),
-        ([1.5], pa.float16(), (Decimal("1.5"), Decimal("1.5"), 0)),
+        ([np.float16(1.5)], pa.float16(), (Decimal("1.5"), Decimal("1.5"), 0)),
         ([Decimal("1.5")], pa.decimal32(4, 2), (Decimal("1.50"), Decimal("1.50"), 0)),
         ([Decimal("1.5")], pa.decimal256(40, 2), (Decimal("1.50"), Decimal("1.50"), 0)),
         (["é\0\n\"\\'"], pa.string(), ("é\0\n\"\\'", "é\0\n\"\\'", 0)),
