@@ -197,7 +197,8 @@ def stat_linked(path: str) -> os.stat_result | None:
 
 
 def names_below(path: str) -> Iterator[tuple[str, bool]]:
-    """The names in and below a folder at an absolute path, each with whether it is neither a folder nor a regular file.
+    """The names in and below a folder at an absolute path, each with whether it is neither a folder nor a regular file,
+    or is no text.
 
     Of what is no folder, nothing. A folder behind a link is not looked into. Raises OSError for one that cannot be.
     """
@@ -208,7 +209,8 @@ def names_below(path: str) -> Iterator[tuple[str, bool]]:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder:
                     pending.append(entry.path)
-                yield entry.name, not (is_folder or entry.is_file(follow_symlinks=False))
+                is_text = os.fsencode(entry.name).decode(errors="replace") == entry.name
+                yield entry.name, not (is_text and (is_folder or entry.is_file(follow_symlinks=False)))
 
 
 def delete(root: str, path: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -367,6 +368,16 @@ def _plain(folder: Path) -> None:
     put(folder / "a.parquet", TEXTS)
 
 
+def _of_a_stream(folder: Path) -> None:
+    _plain(folder)
+    (folder / "_spark_metadata").mkdir()
+
+
+def _of_no_text(folder: Path) -> None:
+    _plain(folder)
+    os.link(folder / "a.parquet", os.fsencode(folder) + b"/caf\xe9.parquet")
+
+
 SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any], str]] = {
     "a link": (_linked, {}, "links"),
     "a summary": (_summary, {}, "summaries"),
@@ -381,6 +392,9 @@ SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any], str]] = {
     "no Parquet": (lambda folder: (folder / "a.parquet").write_bytes(b"no Parquet") and None, {}, "not certain"),
     "a folder's column": (lambda folder: put(folder / "k=1" / "a.parquet", TEXTS), {}, "folders name"),
     "an option": (_plain, {"options": {"mergeSchema": "true"}}, "option"),
+    "a filter of names": (_plain, {"options": {"pathGlobFilter": "{a,b}.parquet"}}, "a filter"),
+    "what a stream has written": (_of_a_stream, {}, "a stream's log"),
+    "a name that is no text": (_of_no_text, {}, "names that are no text"),
     "a schema": (_plain, {"schema": "id INT"}, "evaluates SQL"),
     "another format": (_plain, {"format": "orc"}, "evaluates SQL"),
 }

@@ -229,7 +229,8 @@ def _corrupt(file: DataFile, reason: str, **facts: Any) -> CorruptDataFile:
 def _too_new(file: DataFile, error: Exception) -> UnsupportedFeature:
     return UnsupportedFeature(
         f"Data file {file.name} has a column of a type that pyarrow {pa.__version__} does not know: {error}. Nothing "
-        "was changed. VARIANT needs pyarrow 22 or newer: install it where this ran.",
+        "was changed. Install a newer pyarrow where this ran (VARIANT needs 22); where it is the newest, the file is "
+        "damaged, or its type newer still.",
         feature="a type of a Parquet column",
         needed_to="read",
         path=file.name,

@@ -25,7 +25,14 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.footer_schemas import NotSpark, has_notes, schema_of_footer
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
 from airflow_txlog.jobs.files.source_files import check_no_table
-from airflow_txlog.jobs.files.source_listing import SourceFiles, check_honoured, find_files, fixed_part
+from airflow_txlog.jobs.files.source_listing import (
+    STREAM_LOG,
+    SourceFiles,
+    check_honoured,
+    find_files,
+    fixed_part,
+    options_of,
+)
 from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import is_classic, reads_this_disk
@@ -44,6 +51,8 @@ _READERS = 8
 MAX_NAMES = 20_000
 # What decides a schema for Spark, and holds no row.
 _SUMMARIES = ("_metadata", "_common_metadata")
+# What Hadoop reads of a glob in ways of its own.
+_ODD_IN_GLOB = frozenset("\\{}[]")
 _NOT_CERTAIN = "it is not certain that Arrow reads every file of the source as Spark does"
 
 
@@ -104,8 +113,11 @@ def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
         if first is None:
             return None
         with open_data_file(DataFile(store=found.store, path=first)) as parquet:
-            return None if has_notes(parquet) else schema_of_footer(parquet)
-    except (TxlogError, NotSpark, NeedsSpark):
+            columns = schema_of_footer(parquet)
+            # Spark may pass over what another writer has noted in its name.
+            is_plain = [field.name for field in columns] == parquet.schema_arrow.names and not has_notes(parquet)
+            return columns if is_plain else None
+    except (TxlogError, NotSpark, NeedsSpark, OSError):
         return None
 
 
@@ -151,12 +163,18 @@ def _found(context: JobContext, view: FileView, argument: str) -> SourceFiles:
         raise NeedsSpark("the source lies on the disk of the machine that Spark runs on")
     if _reads_other_disks(context, view):
         raise NeedsSpark("Hadoop may be set to find paths without a scheme elsewhere")
+    # Columns of folders are found before names are filtered.
+    if "pathglobfilter" in options_of(view) or any(_ODD_IN_GLOB & set(path) for path in view.paths):
+        raise NeedsSpark("the source's files are named by a filter, or by a glob with more than * and ?")
     try:
         for folder in folders:
             assert folder is not None
             for number, (name, is_odd) in enumerate(names_below(folder)):
-                if is_odd or name.startswith(_SUMMARIES) or number >= MAX_NAMES:
-                    raise NeedsSpark("the source's folder holds links, summaries of files, or very many names")
+                if is_odd or name.startswith((*_SUMMARIES, STREAM_LOG)) or number >= MAX_NAMES:
+                    raise NeedsSpark(
+                        "the source's folder holds links, summaries of files, a stream's log, names that are no text, "
+                        "or very many names"
+                    )
         return find_files(context, view, argument)
     except (InvalidJobSpec, OSError) as error:
         # Spark has options of its own for its own files, and words of its own for what it cannot open.

@@ -31,7 +31,10 @@ _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 # Files that hold the footers of the files beside them and no rows, the first to be asked first.
 _SUMMARIES = ("_common_metadata", "_metadata")
-
+# Where a stream of Spark's notes which files it has finished: Spark reads these alone, and their columns from there.
+STREAM_LOG = "_spark_metadata"
+# What stands for more to Hadoop than the character itself.
+_ODD_ESCAPE = re.compile(r"\\[A-Za-z0-9]|\[[^\]]*\\")
 
 # Options by their names in small letters. Those that look for files are ours, those of the parsers Spark's.
 LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
@@ -215,7 +218,11 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
     # As data files that a log names by their URI: a source may lie in several folders or buckets.
     anywhere = replace(access, allow_absolute_paths=True)
     base = None if lookup.base is None else open_store(lookup.base, anywhere).root
-    pattern = None if lookup.name_glob is None else _pattern(lookup.name_glob)
+    for path in paths:
+        _check_glob(path, argument, is_name=False)
+    if lookup.name_glob is not None:
+        _check_glob(lookup.name_glob, argument, is_name=True)
+    patterns = None if lookup.name_glob is None else [_pattern(each) for each in _alternatives(lookup.name_glob)]
     listed = [_listed(path, anywhere, argument) for path in paths]
     found: list[tuple[SourceFile, bool]] = []
     for path, each in zip(paths, listed, strict=True):
@@ -224,12 +231,18 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
                 f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument
             )
         for root in each.roots:
+            if not _GLOB.search(path) and any(name.startswith(f"{root}/{STREAM_LOG}/") for name in each.sizes):
+                raise refused(argument, f"the log of the stream that wrote {root}", "Name the files that count")
             found += _files_of(root, each.sizes, lookup, base, argument)
     # Without partition columns Spark reads no folders below the ones that are named.
     is_deep = lookup.recurses or any(file.values for file, _ in found if file.name not in _SUMMARIES)
     chosen = [file for file, is_direct in found if is_deep or is_direct]
-    if pattern is not None:
-        chosen = [file for file in chosen if pattern.fullmatch(file.name)]
+    if patterns is not None:
+        values = {file.values for file in chosen}
+        chosen = [file for file in chosen if any(pattern.fullmatch(file.name) for pattern in patterns)]
+        # Spark makes columns of folders before it filters names.
+        if any(values) and {file.values for file in chosen} < values:
+            raise refused(argument, "a pathGlobFilter that leaves out whole folders of a column", "Name the folders")
     summaries = sorted((_SUMMARIES.index(file.name), file.path) for file in chosen if file.name in _SUMMARIES)
     files = [file for file in chosen if file.name not in _SUMMARIES]
     return SourceFiles(
@@ -347,6 +360,20 @@ def _and_above(uri: str) -> Iterator[str]:
 
 
 # --- globs ----------------------------------------------------------------------------------------------------------
+
+
+def _check_glob(glob: str, argument: str, *, is_name: bool) -> None:
+    """Raises InvalidJobSpec for a glob of names or of paths that means something else to Hadoop, or nothing."""
+    # A part of a path without a wildcard is taken as it stands, escapes aside.
+    parts = [part for part in glob.split("/") if is_name or set(part) & set("*?[{")]
+    is_odd = any(_ODD_ESCAPE.search(part) for part in parts)
+    with contextlib.suppress(re.error):
+        for each in _alternatives(glob):
+            for part in each.split("/"):
+                _pattern(part)
+        if not is_odd:
+            return
+    raise refused(argument, f"the glob {glob}", "Write it with *, ?, [a-z] and {a,b}")
 
 
 def _alternatives(pattern: str) -> list[str]:

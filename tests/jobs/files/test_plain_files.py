@@ -277,7 +277,35 @@ def _nothing(context: JobContext, folder: Path) -> FileView:
     return FileView(format="parquet", path=str(folder))
 
 
-LEFT_TO_SPARK = (_marked_as_char, _of_no_byte, _below_a_value, _with_a_schema, _with_merged_schemas, _nothing)
+def _of_a_stream(context: JobContext, folder: Path) -> FileView:
+    put(folder / "a.parquet", TEXTS)
+    (folder / "_spark_metadata").mkdir()
+    return FileView(format="parquet", path=str(folder))
+
+
+def _by_a_filter(context: JobContext, folder: Path) -> FileView:
+    put(folder / "a.parquet", TEXTS)
+    return FileView(format="parquet", path=str(folder), options={"pathGlobFilter": "a*"})
+
+
+def _with_another_s_note(context: JobContext, folder: Path) -> FileView:
+    context.spark.sql("SELECT 1L AS id, 'a' AS other").write.parquet(str(folder / "noted"))
+    [noted] = (folder / "noted").glob("*.parquet")
+    put(folder / "in" / "a.parquet", TEXTS.replace_schema_metadata(pq.read_schema(noted).metadata))
+    return FileView(format="parquet", path=str(folder / "in"))
+
+
+LEFT_TO_SPARK = (
+    _of_a_stream,
+    _by_a_filter,
+    _with_another_s_note,
+    _marked_as_char,
+    _of_no_byte,
+    _below_a_value,
+    _with_a_schema,
+    _with_merged_schemas,
+    _nothing,
+)
 
 
 @pytest.mark.parametrize("make", LEFT_TO_SPARK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.files import source_listing
 from airflow_txlog.jobs.files.source_listing import Lookup, list_source
 from airflow_txlog.storage import PLAIN
@@ -30,3 +31,41 @@ def test_only_names_that_begin_as_the_glob_does_are_listed(
     files = list_source([f"{store.root}/{glob}"], PLAIN, Lookup(), "source").files
     assert [file.path.removeprefix(f"{store.root}/") for file in files] == found
     assert [each for each in store.take() if each.startswith("walk")] == [f"walk {prefix}"]
+
+
+ODD = {
+    "a digit to Hadoop": ("\\d*", None),
+    "of names": ("*", "\\d"),
+    "a range behind a backslash": ("[a\\-z]*", None),
+    "a class that has no end": ("[!]]*", None),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_glob_that_hadoop_reads_in_another_way_is_refused(name: str) -> None:
+    path, names = ODD[name]
+    with pytest.raises(InvalidJobSpec, match="the glob"):
+        list_source([f"memory://source-globs/odd/{path}"], PLAIN, Lookup(name_glob=names), "source")
+
+
+def test_a_filter_that_hides_whole_folders_of_a_column_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CountingStore("memory://source-globs/filtered")
+    for path in ("a.csv", "b.csv", "k=1/b.txt"):
+        store.put(path, b"1")
+    monkeypatch.setattr(source_listing, "open_store", lambda uri, access: store)
+    found = list_source([store.root], PLAIN, Lookup(name_glob="{a,b}.{csv,txt}"), "source")
+    assert [file.name for file in found.files] == ["a.csv", "b.csv", "b.txt"]
+    with pytest.raises(InvalidJobSpec, match="leaves out whole folders"):
+        list_source([store.root], PLAIN, Lookup(name_glob="*.csv"), "source")
+
+
+def test_files_that_a_stream_has_written_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log says which of them it has finished."""
+    store = CountingStore("memory://source-globs/stream")
+    for path in ("a.csv", "_spark_metadata/0"):
+        store.put(path, b"1")
+    monkeypatch.setattr(source_listing, "open_store", lambda uri, access: store)
+    with pytest.raises(InvalidJobSpec, match="the log of the stream"):
+        list_source([store.root], PLAIN, Lookup(), "source")
+    [file] = list_source([f"{store.root}/*.csv"], PLAIN, Lookup(), "source").files
+    assert file.name == "a.csv"
