@@ -48,10 +48,17 @@ pq.write_table(pa.table({"user_id": ["41", "42", "43"]}), "in.parquet")
 PYTHON
 cat >dags/load.py <<PYTHON
 from airflow.sdk import DAG
-from airflow_txlog.operators import DeltaWriteOperator, files
+from airflow_txlog.operators import DeltaUpdateOperator, DeltaWriteOperator, files
 
 with DAG(dag_id="load"):
-    DeltaWriteOperator(task_id="load", table_uri="$work/users", source=files("$work/in.parquet"))
+    load = DeltaWriteOperator(task_id="load", table_uri="$work/users", source=files("$work/in.parquet"))
+    # The one that starts a Spark, by a text that Spark alone evaluates.
+    load >> DeltaUpdateOperator(
+        task_id="mark",
+        table_uri="$work/users",
+        set={"user_id": "concat(user_id, '!')"},
+        predicate="length(user_id) = 2 AND user_id LIKE '%3'",
+    )
 PYTHON
 airflow db migrate >log 2>&1 || { tail -n 50 log; exit 1; }
 started=$SECONDS
@@ -64,6 +71,6 @@ python - <<'PYTHON'
 from airflow_txlog.engine import Table
 
 rows = sorted(Table.open("users").to_arrow()["user_id"].to_pylist())
-assert rows == ["41", "43"], rows
+assert rows == ["41", "43!"], rows
 PYTHON
 echo "check_install: OK"

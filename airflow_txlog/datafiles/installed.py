@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.errors import UnfitExecutor
+from airflow_txlog.errors import TxlogError, UnfitExecutor, UnsupportedStore
 
 OLDEST = {"pyarrow": "20", "fsspec": "2024.12.0", "s3fs": "2025.9", "gcsfs": "2025.9", "adlfs": "2025.8"}
 """The oldest release of each package that runs a job's tasks."""
@@ -53,6 +53,17 @@ def check_worker() -> None:
     wrong = unfit(("pyarrow", "fsspec"))
     if wrong:
         raise unfit_executor(socket.gethostname(), sys.executable, wrong)
+
+
+def unfit_for_store(error: TxlogError) -> TxlogError:
+    """UnfitExecutor where a store cannot be opened here for want of its client; any other error as it is.
+
+    The driver, which has opened it, has the client.
+    """
+    if not isinstance(error, UnsupportedStore):
+        return error
+    wrong = unfit(packages_for(str(error.facts["uri"]).partition("://")[0]))
+    return unfit_executor(socket.gethostname(), sys.executable, wrong) if wrong else error
 
 
 def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...]) -> UnfitExecutor:

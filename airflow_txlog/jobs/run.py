@@ -28,6 +28,7 @@ from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism,
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import scheme_of
+from airflow_txlog.records import Merge, Upsert
 from airflow_txlog.storage import Access
 from airflow_txlog.wording import LinesOnce
 
@@ -177,12 +178,17 @@ def _run_rows(context: JobContext) -> JobResult:
 
 def _prepare(context: JobContext, spark: SparkSession) -> None:
     """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
-    from airflow_txlog.jobs.spark.executors import check_executors  # noqa: PLC0415 - only with Spark
+    from airflow_txlog.jobs.spark.executors import (  # noqa: PLC0415 - only with Spark
+        MERGE_MEMORY_MIB,
+        TASK_MEMORY_MIB,
+        check_executors,
+    )
     from airflow_txlog.jobs.spark.shipping import ship  # noqa: PLC0415
 
     with context.step("prepare"):
         ship(spark)
-        check_executors(spark, context.parallelism, scheme_of(context.root), context.log)
+        task_mib = MERGE_MEMORY_MIB if isinstance(context.spec.operation, (Merge, Upsert)) else TASK_MEMORY_MIB
+        check_executors(spark, context.parallelism, scheme_of(context.root), context.log, task_mib)
 
 
 def _may_be_retried(spec: JobSpec, error: Exception) -> bool:

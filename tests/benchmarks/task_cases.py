@@ -289,7 +289,7 @@ def _run(runner: str, spec: JobSpec) -> tuple[float, int, float]:
     def look() -> None:
         nonlocal peak
         while not is_over.wait(_LOOK_S):
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
                 process = psutil.Process(task.pid)
                 # A server that it has started is no part of it.
                 family = [process, *process.children(recursive=True)]

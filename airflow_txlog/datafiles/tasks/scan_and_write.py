@@ -23,7 +23,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, addresses_of, named_rows, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
 from airflow_txlog.datafiles.failures import text_of
-from airflow_txlog.datafiles.installed import check_worker
+from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, StagedFile, file_suffix
 from airflow_txlog.datafiles.parquet.reading import (
@@ -90,7 +90,7 @@ def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Ta
         except TaskFailed:
             raise
         except TxlogError as error:
-            raise TaskFailed(error) from None
+            raise TaskFailed(unfit_for_store(error)) from None
         except Exception as error:
             raise TaskFailed(JobError(text_of(error), cause_type=type(error).__name__)) from None
 

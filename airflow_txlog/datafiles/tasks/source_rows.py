@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_
 from airflow_txlog.errors import JobError
 
 # What a task holds of the source: all of it, or the rows that so many rows of the table have met.
-_HELD_BYTES = 256 * 1024 * 1024
+HELD_BYTES = 256 * 1024 * 1024
 # Many rows of the table may take the values of one row of the source: what is taken at once.
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 65_536
@@ -51,8 +51,8 @@ class SourceRows:
 
         A source that is held as a whole is read once; any other each time that so many rows have met it.
         """
-        is_held = self.size_bytes <= _HELD_BYTES
-        at_once = max(_MOST_ROWS, self.num_rows * _HELD_BYTES // max(1, self.size_bytes))
+        is_held = self.size_bytes <= HELD_BYTES
+        at_once = max(_MOST_ROWS, self.num_rows * HELD_BYTES // max(1, self.size_bytes))
         held: SourceTable | None = None
         for rows in _gathered(met, at_once):
             numbers, addresses = (whole(rows.column(name)) for name in (ROW_ID_COLUMN, ADDRESS_COLUMN))

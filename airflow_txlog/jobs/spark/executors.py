@@ -33,25 +33,31 @@ _PAUSE_S = 0.2
 # What a task takes outside the JVM: Python with Arrow, the buffers of its files (`parquet.writing.MEMORY_BYTES`),
 # and a row group on its way in and out.
 TASK_MEMORY_MIB = 768
+# A merge's task may hold the source's keys too, where they are few enough to be sent, and rows that it inserts.
+MERGE_MEMORY_MIB = 1_536
 
-_checked: set[tuple[str, tuple[str, ...]]] = set()
+_checked: set[tuple[str, tuple[str, ...], int]] = set()
 
 
-def check_executors(spark: SparkSession, parallelism: int, scheme: str, log: Callable[[str], None]) -> None:
+def check_executors(
+    spark: SparkSession, parallelism: int, scheme: str, log: Callable[[str], None], task_memory_mib: int
+) -> None:
     """Log where the application runs, wait for an executor, and check those that are there.
 
-    `scheme`: of the store that tasks open. Raises NoExecutors, and UnfitExecutor with what is missing on which host.
+    `scheme`: of the store that tasks open; `task_memory_mib`: what each may take outside the JVM. Raises NoExecutors,
+    and UnfitExecutor with what is missing on which host.
     """
     master = str(spark.sparkContext.master if is_classic(spark) else spark.conf.get("spark.master", "local"))
     if master == "local" or master.startswith("local["):
         return
     packages = packages_for(scheme)
-    key = (str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id), packages)  # type: ignore[attr-defined]
+    application = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
+    key = (application, packages, task_memory_mib)
     if key in _checked:
         return
     if is_classic(spark):
         log(application_line(spark.sparkContext.applicationId, master, spark.sparkContext.uiWebUrl))
-        warning = memory_warning(master, dict(spark.sparkContext.getConf().getAll()))
+        warning = memory_warning(master, dict(spark.sparkContext.getConf().getAll()), task_memory_mib)
         if warning is not None:
             log(warning)
     probe = F.udf(Probe(packages=packages, pause_s=_PAUSE_S), "string", useArrow=False)
@@ -70,7 +76,7 @@ def check_executors(spark: SparkSession, parallelism: int, scheme: str, log: Cal
     _checked.add(key)
 
 
-def memory_warning(master: str, conf: Mapping[str, str]) -> str | None:
+def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -> str | None:
     """What to raise where executors have less memory outside the JVM than their tasks may take; None where it fits.
 
     None on a standalone cluster, which bounds the JVM's memory alone.
@@ -86,7 +92,7 @@ def memory_warning(master: str, conf: Mapping[str, str]) -> str | None:
         found = _mib(given)
     found += _mib(conf.get("spark.executor.pyspark.memory", "0"))
     tasks = max(1, int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1")))
-    wanted = tasks * TASK_MEMORY_MIB
+    wanted = tasks * task_memory_mib
     if found >= wanted:
         return None
     return (

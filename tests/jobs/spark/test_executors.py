@@ -7,13 +7,15 @@ import re
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
 import pytest
 
 from airflow_txlog.datafiles import installed
 from airflow_txlog.datafiles.installed import OLDEST, Probe, check_worker, packages_for, unfit
-from airflow_txlog.errors import UnfitExecutor
-from airflow_txlog.jobs.spark.executors import TASK_MEMORY_MIB, memory_warning
+from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in, without_values
+from airflow_txlog.errors import UnfitExecutor, UnsupportedStore
+from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, memory_warning
 from tests.helpers.paths import ROOT
 
 
@@ -42,7 +44,7 @@ def asked_anew() -> Iterator[None]:
 def test_too_little_memory_outside_the_jvm_is_warned_of_by_the_settings_name(
     master: str, conf: dict[str, str], said: str | None
 ) -> None:
-    found = memory_warning(master, conf)
+    found = memory_warning(master, conf, TASK_MEMORY_MIB)
     assert (found is None) == (said is None), found
     if said is not None:
         assert found is not None
@@ -55,6 +57,14 @@ def test_the_bound_of_a_task_has_room_for_what_its_writers_hold() -> None:
     from airflow_txlog.datafiles.parquet.writing import MEMORY_BYTES
 
     assert TASK_MEMORY_MIB * 2**20 >= MEMORY_BYTES + 2 * ROW_GROUP_BYTES + 200 * 2**20
+
+
+def test_the_bound_of_a_merges_task_has_room_for_the_source_s_keys_and_rows() -> None:
+    from airflow_txlog.datafiles.tasks.source_rows import HELD_BYTES
+    from airflow_txlog.jobs.operations.merge.plain_merge import MOST_KEY_BYTES
+
+    # Keys are held twice: as they are read, and in the table that rows are looked up in.
+    assert (MERGE_MEMORY_MIB - TASK_MEMORY_MIB) * 2**20 >= 2 * MOST_KEY_BYTES + HELD_BYTES
 
 
 def test_the_oldest_releases_are_those_that_the_package_asks_for() -> None:
@@ -92,3 +102,30 @@ def test_a_worker_of_an_executor_that_came_late_names_itself(monkeypatch: pytest
     with pytest.raises(UnfitExecutor, match=r"pyarrow is 1\.0, and") as caught:
         check_worker()
     assert caught.value.facts["host"]
+
+
+def test_a_worker_that_lacks_the_client_of_the_store_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an executor that came late: the others are asked before the first task."""
+
+    @without_values
+    def task(self: object, batches: Iterator[Any]) -> Iterator[Any]:
+        raise UnsupportedStore("needs the package s3fs", uri="s3a://lake/t", filesystem="s3")
+        yield
+
+    with pytest.raises(TaskFailed) as unsupported:
+        list(task(None, iter(())))
+    assert isinstance(error_in(str(unsupported.value)), UnsupportedStore)
+    found = installed.metadata.version
+
+    def version(name: str) -> str:
+        if name == "s3fs":
+            raise installed.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    unfit.cache_clear()
+    monkeypatch.setattr(installed.metadata, "version", version)
+    with pytest.raises(TaskFailed) as lacking:
+        list(task(None, iter(())))
+    error = error_in(str(lacking.value))
+    assert isinstance(error, UnfitExecutor)
+    assert error.facts["missing"] == ["s3fs is not installed"]

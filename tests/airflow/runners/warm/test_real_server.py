@@ -552,7 +552,7 @@ def test_memory_and_daemons_of_a_server_stay_as_they_are_after_the_first_jobs(
         sizes.append((java.memory_info().rss / 1e6, len(roots)))
     record_property("reported", f"warm server after 20 jobs {sizes[20]}, after {count} {sizes[-1]} (MB, daemons)")
     assert sizes[-1][1] == sizes[20][1]
-    assert sizes[-1][0] < sizes[20][0] + 400
+    assert sizes[-1][0] < sizes[20][0] + 200
 
 
 @pytest.mark.long(LONG)
