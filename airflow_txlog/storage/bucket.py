@@ -211,7 +211,11 @@ class Connection:
         return self._made[process]
 
     def run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-        """What a request returns that is made on the client's event loop; for any thread but that loop's own."""
+        """What a request returns that is made on the client's event loop.
+
+        Raises RuntimeError on that loop's own thread, where the collector may run a destructor: it would wait for
+        itself for ever, and every other request of this process with it.
+        """
         return self._on_loop(_within_limit(request, *arguments))
 
     def run_all(self, requests: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> Sequence[Any]:
@@ -233,6 +237,10 @@ class Connection:
         except BaseException:
             coroutine.close()
             raise
+        # None on a thread that runs no loop.
+        if asyncio._get_running_loop() is loop:
+            coroutine.close()
+            raise RuntimeError("A store was asked for something on the thread that carries its requests.")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:

@@ -86,7 +86,7 @@ class Output:
     def __del__(self) -> None:
         # An object that failed in its constructor has no state to drop.
         if not getattr(self, "_is_closed", True):
-            # The collector may run in the thread of the store's own client, which can make no request from here: then
-            # the parts of an upload are left to a VACUUM.
+            # The collector may run in the thread of the store's own client, which refuses a request from there
+            # (`Connection.run`): then the parts of an upload are left to a VACUUM.
             with suppress(Exception):
                 self.discard()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec.asyn
 import pytest
 
 from airflow_txlog.engine.upkeep.vacuum_plan import Visibility, is_leftover
@@ -109,6 +111,27 @@ def test_a_large_file_that_fails_or_finds_its_name_taken_leaves_nothing(store: S
         assert store.read("taken") == b"good"
         assert names(store) == ["taken"]
     assert store.abort_unfinished(store.now_ms() + 60_000) == 0
+
+
+def test_a_file_that_the_clients_own_thread_drops_holds_nothing_up(object_store: Store) -> None:
+    """The collector runs on any thread, and an upload is given up by a request."""
+    assert isinstance(object_store, ObjectStore)
+    dropped = [object_store.open_new("large")]
+    dropped[0].write(bytes_of(1, 2 * object_store._bucket.part_bytes + 1))
+
+    async def drop() -> None:
+        dropped.clear()
+
+    loop = fsspec.asyn.get_loop()
+    asyncio.run_coroutine_threadsafe(drop(), loop).result(timeout=60)
+    object_store.put("small", b"1")
+    assert names(object_store) == ["small"]
+
+    async def ask() -> bytes:
+        return object_store.read("small")
+
+    with pytest.raises(RuntimeError, match="on the thread that carries its requests"):
+        asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=60)
 
 
 def test_a_file_is_read_by_ranges(store: Store) -> None:
