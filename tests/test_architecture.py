@@ -236,7 +236,7 @@ _OF_FILES = re.compile(
 def file_calls(name: str) -> set[str]:
     """The calls of a module that open, make, delete or look up a file by its path."""
     found = set()
-    for node in ast.walk(ast.parse(modules()[name].read_text())):
+    for node in ast.walk(rooms.syntax_of(modules()[name])):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called == "open" or _OF_FILES.fullmatch(called):
@@ -298,7 +298,7 @@ def test_no_two_modules_share_a_name_by_accident() -> None:
 def test_no_two_public_classes_share_a_name() -> None:
     found: dict[str, list[str]] = {}
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(rooms.syntax_of(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(name)
     assert not {name: where for name, where in found.items() if len(where) > 1}
@@ -430,7 +430,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {body_lines(node)} lines"
         for path in modules().values()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(rooms.syntax_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert not long, long
@@ -442,7 +442,7 @@ def test_no_module_holds_more_than_one_subject() -> None:
 
 
 def test_every_module_says_what_it_holds() -> None:
-    silent = [name for name, path in modules().items() if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [name for name, path in modules().items() if not ast.get_docstring(rooms.syntax_of(path))]
     assert not silent, silent
 
 

@@ -7,6 +7,7 @@ source text, imports inside functions included; what stands under `if TYPE_CHECK
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections import Counter
@@ -25,12 +26,21 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+def syntax_of(path: Path) -> ast.Module:
+    """What a module says, parsed."""
+    for _ in range(9):
+        # CPython 3.11 counts depth for all threads together, and gives up where two parse at a time.
+        with contextlib.suppress(SystemError):
+            return ast.parse(path.read_text(), str(path))
+    return ast.parse(path.read_text(), str(path))
+
+
 def imports_of(name: str, known: Mapping[str, Path]) -> frozenset[str]:
     """Dotted names that a module imports, anywhere in it; a name of ours is resolved to the module that holds it."""
     path = known[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in running_nodes(ast.parse(path.read_text(), str(path))):
+    for node in running_nodes(syntax_of(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

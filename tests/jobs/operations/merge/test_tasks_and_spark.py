@@ -150,7 +150,7 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
     grow with the pairs."""
     monkeypatch.setattr(sources, "BUCKET_BYTES", 1)
     monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 5_000)
-    monkeypatch.setattr(source_rows, "_HELD_BYTES", 1)
+    monkeypatch.setattr(source_rows, "HELD_BYTES", 1)
     monkeypatch.setattr(source_rows, "_MOST_ROWS", 700)
     if way == "spark":
         monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
