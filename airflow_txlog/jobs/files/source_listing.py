@@ -238,10 +238,10 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
     is_deep = lookup.recurses or any(file.values for file, _ in found if file.name not in _SUMMARIES)
     chosen = [file for file, is_direct in found if is_deep or is_direct]
     if patterns is not None:
-        values = {file.values for file in chosen}
+        values = {file.values for file in chosen if file.values}
         chosen = [file for file in chosen if any(pattern.fullmatch(file.name) for pattern in patterns)]
         # Spark makes columns of folders before it filters names.
-        if any(values) and {file.values for file in chosen} < values:
+        if values - {file.values for file in chosen}:
             raise refused(argument, "a pathGlobFilter that leaves out whole folders of a column", "Name the folders")
     summaries = sorted((_SUMMARIES.index(file.name), file.path) for file in chosen if file.name in _SUMMARIES)
     files = [file for file in chosen if file.name not in _SUMMARIES]

@@ -50,11 +50,13 @@ def test_a_glob_that_hadoop_reads_in_another_way_is_refused(name: str) -> None:
 
 def test_a_filter_that_hides_whole_folders_of_a_column_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store = CountingStore("memory://source-globs/filtered")
-    for path in ("a.csv", "b.csv", "k=1/b.txt"):
+    for path in ("_metadata", "a.csv", "b.csv", "k=1/b.txt"):
         store.put(path, b"1")
     monkeypatch.setattr(source_listing, "open_store", lambda uri, access: store)
     found = list_source([store.root], PLAIN, Lookup(name_glob="{a,b}.{csv,txt}"), "source")
     assert [file.name for file in found.files] == ["a.csv", "b.csv", "b.txt"]
+    [file] = list_source([store.root], PLAIN, Lookup(name_glob="*.txt"), "source").files
+    assert file.values == (("k", "1"),)
     with pytest.raises(InvalidJobSpec, match="leaves out whole folders"):
         list_source([store.root], PLAIN, Lookup(name_glob="*.csv"), "source")
 
