@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,18 +43,22 @@ class StandaloneCluster:
         worker_memory: str = "2g",
         environment: Mapping[str, str] | None = None,
         apart: bool = False,
+        standby: bool = False,
     ) -> None:
         """`folder`: for logs, and for what executors write, which is deleted at the end. `environment` is of all its
-        processes. `apart`: each worker has an address of its own, as if on a host of its own; for Linux.
+        processes. `apart`: each worker has an address of its own, as if on a host of its own; for Linux. `standby`:
+        there is an address for a second master, which `start_standby` starts.
         """
         self._environment = dict(environment or {})
         self._folder = folder
         self._workers = workers
         self._apart = apart
+        self._standby = standby
         self._worker_memory = worker_memory
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._reserved: list[socket.socket] = []
         self.master = ""
-        """`spark://127.0.0.1:PORT`."""
+        """`spark://127.0.0.1:PORT`, with `standby` `spark://127.0.0.1:PORT,127.0.0.1:PORT`."""
         self.ui = ""
         """`http://localhost:PORT` of the master."""
 
@@ -84,6 +89,38 @@ class StandaloneCluster:
         with urllib.request.urlopen(f"{self.ui}/app/kill/", data=form, timeout=10):
             pass
 
+    def kill_master(self) -> None:
+        """Kill the master, without a word to its workers and applications, which go on."""
+        master = self._processes.pop(0)
+        master.kill()
+        master.wait()
+
+    def start_standby(self) -> None:
+        """Start the second master, which knows what the first one knew; returns when its workers are back.
+
+        In a cluster with ZooKeeper it would run before, and be told that the first one is gone.
+        """
+        self._start_master(self._reserved[1].getsockname()[1])
+        self._processes.insert(0, self._processes.pop())
+
+        def is_back() -> bool | None:
+            found = self.state()
+            return (found["status"] == "ALIVE" and found["aliveworkers"] == self._workers) or None
+
+        self._wait(is_back, "the second master did not recover")
+
+    def add_worker(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start one worker more, with these variables in addition. Returns before it has registered."""
+        self._start_worker(self._workers, environment)
+        self._workers += 1
+
+    def end_workers(self) -> None:
+        """Kill the workers that run. Their executors go on until they notice."""
+        for process in self._processes[1:]:
+            process.kill()
+            process.wait()
+        del self._processes[1:]
+
     def files(self) -> list[Path]:
         """What the daemons and the executors have written."""
         return [path for path in self._folder.rglob("*") if path.is_file()]
@@ -100,24 +137,51 @@ class StandaloneCluster:
                 process.kill()
                 process.wait()
         self._processes.clear()
+        for held in self._reserved:
+            held.close()
+        self._reserved.clear()
         shutil.rmtree(self._folder / "work", ignore_errors=True)
 
     def _start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        log = self._run("master", "org.apache.spark.deploy.master.Master", "--port", "0")
-        self.master = self._said(log, _MASTER)
-        self.ui = self._said(log, _UI)
+        if self._standby:
+            self._reserved = [_reserved_port() for _ in range(2)]
+            ports = [held.getsockname()[1] for held in self._reserved]
+            self._start_master(ports[0])
+            self.master = f"spark://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+        else:
+            self.master = self._start_master(0)
         for number in range(self._workers):
-            options = ["--port", "0", "--cores", "1", "--memory", self._worker_memory]
-            options += ["--work-dir", str(self._folder / "work" / str(number)), self.master]
-            host = f"127.0.0.{2 + number}" if self._apart else "127.0.0.1"
-            self._run(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *options, host=host)
+            self._start_worker(number)
         self._wait(lambda: self.state()["aliveworkers"] == self._workers or None, "the workers did not register")
 
-    def _run(self, name: str, *command: str, host: str = "127.0.0.1") -> Path:
+    def _start_master(self, port: int) -> str:
+        """Start a master at this port, 0 for any that is free; its address."""
+        log = self._run(f"master-{port}", "org.apache.spark.deploy.master.Master", "--port", str(port))
+        address = self._said(log, _MASTER)
+        self.ui = self._said(log, _UI)
+        return address
+
+    def _start_worker(self, number: int, environment: Mapping[str, str] | None = None) -> None:
+        options = ["--port", "0", "--cores", "1", "--memory", self._worker_memory]
+        options += ["--work-dir", str(self._folder / "work" / str(number)), self.master]
+        host = f"127.0.0.{2 + number}" if self._apart else "127.0.0.1"
+        name = f"worker-{number}"
+        self._run(name, "org.apache.spark.deploy.worker.Worker", *options, host=host, environment=environment)
+
+    def _run(
+        self, name: str, *command: str, host: str = "127.0.0.1", environment: Mapping[str, str] | None = None
+    ) -> Path:
         """Start a daemon of Spark; where it logs."""
         home = os.path.dirname(pyspark.__file__)
-        environment = {
+        # Its port is fixed, and a second cluster would not find it free.
+        of_masters = "-Dspark.master.rest.enabled=false"
+        if self._standby:
+            # What one master knows, the next one reads, whatever its address is.
+            of_masters += (
+                f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={self._folder}/recovery"
+            )
+        variables = {
             **os.environ,
             "SPARK_HOME": home,
             "SPARK_LOCAL_IP": host,
@@ -125,9 +189,9 @@ class StandaloneCluster:
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             # What executors inherit is the worker's environment: nothing of the package, and no keys.
             "PYTHONPATH": "",
-            # Its port is fixed, and a second cluster would not find it free.
-            "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+            "SPARK_MASTER_OPTS": of_masters,
             **self._environment,
+            **(environment or {}),
         }
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
@@ -136,7 +200,7 @@ class StandaloneCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=variables,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
@@ -161,6 +225,14 @@ class StandaloneCluster:
             if ended or time.monotonic() > deadline:
                 raise RuntimeError(f"{failure}; ended: {ended}; see {self._folder}")
             time.sleep(0.1)
+
+
+def _reserved_port() -> socket.socket:
+    """A port of loopback that no other program is given and at which nothing listens. A master may be told to."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def _end_with_parent() -> None:
