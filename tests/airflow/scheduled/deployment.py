@@ -272,11 +272,12 @@ class Deployment:
             raise AssertionError(f"{late}; {[(t['dag_run_id'], t['state']) for t in self.tasks(dag_id)]}") from None
         return found
 
-    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+    def clear(self, dag_id: str, run_id: str, task_id: str, map_index: int | None = None) -> None:
+        """Clear the task, or one of its mapped tasks."""
         body = {
             "dry_run": False,
             "dag_run_id": run_id,
-            "task_ids": [task_id],
+            "task_ids": [task_id if map_index is None else [task_id, map_index]],
             "only_failed": False,
             "reset_dag_runs": True,
         }
@@ -290,8 +291,14 @@ class Deployment:
         run = self.folder / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
         return sorted(run.glob(f"task_id={task_id or '*'}/**/attempt={try_number}.log"))
 
-    def status(self, dag_id: str, run_id: str, task_id: str) -> str:
+    def status(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
         """What the task's last try reported in its XCom."""
         run = urllib.parse.quote(run_id)
-        path = f"dags/{dag_id}/dagRuns/{run}/taskInstances/{task_id}/xcomEntries/return_value?deserialize=true"
-        return str(self.api("GET", path)["value"]["status"])
+        path = f"dags/{dag_id}/dagRuns/{run}/taskInstances/{task_id}/xcomEntries/return_value"
+        return str(self.api("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]["status"])
+
+    def test_dag(self, dag_id: str, logical_date: str, **conf: Any) -> None:
+        """`airflow dags test`, which runs the DAG's tasks by itself, beside the scheduler."""
+        command = [sys.executable, "-m", "airflow", "dags", "test", dag_id, logical_date, "--conf", json.dumps(conf)]
+        done = subprocess.run(command, env=self.environment(), cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"

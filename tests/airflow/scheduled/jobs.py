@@ -63,11 +63,21 @@ class Lake:
     def looks(self) -> int:
         return (self._pauses / "looks").stat().st_size
 
-    def commits(self, operation: str | None = None) -> list[tuple[str, int]]:
+    def commits(self) -> list[tuple[str, int]]:
         """The commits of tasks, oldest first: run and try."""
-        found = [commit for commit in reversed(self.table.history()) if commit.get("tags", {}).get("airflow.run_id")]
-        chosen = [commit for commit in found if operation in (None, commit["operation"])]
-        return [(c["tags"]["airflow.run_id"], int(c["tags"]["airflow.try_number"])) for c in chosen]
+        return [(tags["airflow.run_id"], int(tags["airflow.try_number"])) for tags in self._tags()]
+
+    def tries_by_map_index(self) -> dict[int, list[int]]:
+        """The tries that committed, oldest first, of each mapped task."""
+        found: dict[int, list[int]] = {}
+        for tags in self._tags():
+            found.setdefault(int(tags["airflow.map_index"]), []).append(int(tags["airflow.try_number"]))
+        return found
+
+    def _tags(self) -> list[dict[str, str]]:
+        """Those of the commits of tasks, oldest first."""
+        found = [commit.get("tags", {}) for commit in reversed(self.table.history())]
+        return [tags for tags in found if tags.get("airflow.run_id")]
 
     def append(self, rows: list[dict[str, object]]) -> None:
         append(self.table, rows)

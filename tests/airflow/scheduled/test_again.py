@@ -175,6 +175,55 @@ def test_deleted_and_made_again(airflow: Deployment, run: Run) -> None:
     assert (run.status, run.tries) == ("committed", [1, 1])
 
 
+def test_mapped_and_one_killed_after_its_commit(airflow: Deployment) -> None:
+    """Each mapped task is work of its own. One dies after its commit, when another has been cleared, which Airflow
+    counts for the run as a whole: the retry finds its work done, and only the cleared one does it again.
+    """
+    dag_id, run_id = "mapped_works", "mapped"
+    lake = Lake(airflow, "mapped")
+    lake.hold("after")
+    airflow.trigger(dag_id, run_id, table=lake.uri)
+    paused = lake.wait_for("after")
+    held = Held.of(parent_of(paused), paused)
+
+    def others() -> dict[int, str]:
+        tasks = airflow.tasks(dag_id, run_id)
+        return {task["map_index"]: task["state"] for task in tasks if task["pid"] != held.task}
+
+    airflow.until(lambda: list(others().values()) == ["success"] * 2, "the other mapped tasks have ended")
+    (killed,) = {0, 1, 2} - set(others())
+    cleared, other = others()
+    airflow.clear(dag_id, run_id, "append", cleared)
+    held.kill("task")
+    none_left(held)
+    assert airflow.wait(dag_id, [run_id]) == {run_id: "success"}
+
+    assert lake.tries_by_map_index() == {killed: [1], cleared: [1, 2], other: [1]}
+    assert {task["map_index"]: task["try_number"] for task in airflow.tasks(dag_id, run_id)} == {
+        killed: 2,
+        cleared: 2,
+        other: 1,
+    }
+    assert airflow.status(dag_id, run_id, "append", killed) == "already_done"
+    rows = lake.table.to_arrow(columns=["id"])["id"].to_pylist()
+    assert sorted(rows) == sorted([*range(9), *range(3 * cleared, 3 * cleared + 3)])
+
+
+@by_hand("two minutes; test_identity has its rule")
+def test_dags_test_twice(airflow: Deployment) -> None:
+    """`airflow dags test` makes a run of another name each time, also for the same date: its work is new. The scheduler
+    beside it takes the tasks of such a run for its own, and two copies of one commit once.
+    """
+    lake = Lake(airflow, "tested-twice")
+    for _ in range(2):
+        airflow.test_dag(WORK, "2024-01-31", table=lake.uri)
+    (first, _), (second, _) = lake.commits()
+    assert first != second
+    # The run of the same date was deleted for the second one.
+    assert [run in airflow.runs(WORK) for run in (first, second)] == [False, True]
+    assert sorted(lake.table.to_arrow(columns=["id"])["id"].to_pylist()) == [0, 0, 1, 1, 2, 2]
+
+
 @by_hand("two backfills")
 def test_backfill_that_reprocesses(airflow: Deployment) -> None:
     """A backfill over runs that have succeeded does their work again: here a merge, which leaves the same rows."""

@@ -47,6 +47,14 @@ with DAG("works", **MANUAL):
         runner="child",
     )
 
+# The same by mapped tasks, each with its own three of nine rows.
+with DAG("mapped_works", **MANUAL):
+    DeltaWriteOperator.partial(
+        task_id="append",
+        source=query("SELECT 3 * CAST(:index AS BIGINT) + id AS id, 'mapped' AS name FROM range(3)"),
+        runner="warm",
+    ).expand(parameters=[{"index": index} for index in range(3)])
+
 # A merge that a job without Spark races: a person who is gone must stay gone, though it would insert those it misses.
 with DAG("race", render_template_as_native_obj=True, **MANUAL):
     DeltaDeleteOperator(task_id="forget", keys="{{ dag_run.conf.ids }}", key_column="id")
