@@ -2,7 +2,8 @@
 
 A condition travels between processes as a small JSON object, so that a deferred task and a restarted triggerer wait for
 what the author wrote. The invariant: `ask_table` is the only caller of the engine's `ask`; a sensor that pokes and a
-trigger get their answers here. Importing this module imports no engine: a triggerer's event loop must not wait for it.
+trigger get their answers here. Importing this module imports neither the engine nor the contract: a triggerer imports
+it in its event loop, which waits meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
 from airflow_txlog.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def ask_table(
 
 def engine_condition(condition: Mapping[str, Any]) -> Condition:
     """The engine's condition from the JSON of `condition_of`."""
+    from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
     from airflow_txlog.engine.table.changes.conditions import Condition
 
     newer_than, since = condition.get("newer_than"), condition.get("since")

@@ -1,19 +1,21 @@
 """SubmittedJobTrigger: wait until a job whose driver runs on a cluster has ended.
 
 It asks the cluster alone. What the job did is in its result, which the task reads once it goes on. Invariants: what
-Airflow keeps of a trigger is names; and no question is put to the cluster in the triggerer's event loop itself.
+Airflow keeps of a trigger is names; and no question is put to the cluster in the triggerer's event loop itself, nor is
+there an import of more than this module.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_txlog.runners.cluster import Applications, ApplicationState, SparkSubmit
+if TYPE_CHECKING:
+    from airflow_txlog.runners.cluster import Applications, ApplicationState
 
 POLL_S = 15.0
 UNANSWERED_POLLS = 40
@@ -69,6 +71,7 @@ class SubmittedJobTrigger(BaseTrigger):
 
     def _applications(self) -> Applications:
         from airflow_txlog.hooks.spark_connection import open_spark_connection
+        from airflow_txlog.runners.cluster import SparkSubmit
 
         cluster = open_spark_connection("submit", self.spark_conn_id)
         assert isinstance(cluster, SparkSubmit)
