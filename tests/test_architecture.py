@@ -33,7 +33,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
     "errors": ("errors",),
-    **dict.fromkeys(CONTRACT, ("errors", "locations", *CONTRACT)),
+    **dict.fromkeys(CONTRACT, ("errors", "lexing", "locations", *CONTRACT)),
     "limits": ("errors",),
     "credentials": ("clock", "errors"),
     "storage": ("", *BASE, "limits", "credentials", "storage"),

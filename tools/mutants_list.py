@@ -47,9 +47,9 @@ RETRY_POLICY = "tests/airflow/policies/test_retry_policy.py"
 CLOUDS = "tests/storage/test_clouds.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
+MERGES_WITHOUT_SPARK = "tests/jobs/test_merges_without_spark.py"
 MERGE_KEYS = "tests/jobs/operations/merge/test_key_filter.py"
 NEVER_START_OVER = "tests/jobs/resume/test_never_start_over.py"
-UPSERT = "tests/jobs/operations/test_upsert.py"
 WRITE = "tests/jobs/operations/write/test_write.py"
 
 
@@ -428,6 +428,22 @@ FAULTS = (
         new="isinstance(error, TxlogError)",
         tests=(RETRY_POLICY,),
     ),
+    Fault(
+        name="null-safe-key-never-meets-null",
+        breaks="a merge ON t.k <=> s.k overlooks the target row without a key and inserts it once more",
+        file="airflow_txlog/jobs/operations/merge/key_filter.py",
+        old="return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found",
+        new="return found",
+        tests=(MERGE_KEYS,),
+    ),
+    Fault(
+        name="key-twice-in-the-source-of-an-upsert",
+        breaks="an upsert inserts two rows of one key",
+        file="airflow_txlog/jobs/operations/upsert.py",
+        old="pc.greater(counts, pa.scalar(1, pa.int64()))",
+        new="pc.greater(counts, pa.scalar(2, pa.int64()))",
+        tests=(MERGES_WITHOUT_SPARK,),
+    ),
     # --- jobs that need Spark, last ---------------------------------------------------------------------------------
     Fault(
         name="retry-has-a-current-time-of-its-own",
@@ -439,30 +455,12 @@ FAULTS = (
         needs_spark=True,
     ),
     Fault(
-        name="null-safe-key-never-meets-null",
-        breaks="a merge ON t.k <=> s.k overlooks the target row without a key and inserts it once more",
-        file="airflow_txlog/jobs/operations/merge/key_filter.py",
-        old="return AnyOf((found, IsNull(column=name))) if equality.null_safe and values.null_count else found",
-        new="return found",
-        tests=(MERGE_KEYS,),
-        needs_spark=True,
-    ),
-    Fault(
         name="staged-inserts-kept-whatever-matches",
         breaks="after a conflict a merge inserts a row that is there by now, or does not insert one that is gone",
         file="airflow_txlog/jobs/operations/merge/job.py",
         old='f"{number}/{count}:{digest}"',
         new='f"{number}/{count}"',
         tests=(NEVER_START_OVER,),
-        needs_spark=True,
-    ),
-    Fault(
-        name="key-twice-in-the-source-of-an-upsert",
-        breaks="an upsert inserts two rows of one key",
-        file="airflow_txlog/jobs/operations/upsert.py",
-        old="count_if(n > 1 AND NOT has_null)",
-        new="count_if(n > 2 AND NOT has_null)",
-        tests=(UPSERT,),
         needs_spark=True,
     ),
     Fault(

@@ -4,6 +4,7 @@ The description comes from a file and the result goes to `result_uri`; nothing o
 `--session` says whose Spark it is: `local` (the default) is started by this process, `connect` is a server's, and
 `submitted` was started by `spark-submit` together with this process (`submitted_main`). A Spark is started,
 or asked for, where the job needs it; with `none` a job that does fails, has done nothing, and says so (`needs_spark`).
+`--spark-here`: the job's Spark reads this machine's disk, as a local one does.
 Standard output has lines of the job alone. What any other prints, as Spark's JVM does, goes to standard error.
 The process ends when its standard input does, so that it dies with its parent, and on SIGTERM. Exit codes: 0 done, 75
 failed and worth a retry (EX_TEMPFAIL), 1 failed; the result says the same in full.
@@ -35,9 +36,9 @@ EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
 STOP_TIMEOUT_S = 3.0
 # The function that gives each kind of session. Named and not imported: they need the PySpark that may be broken.
-NO_SESSION = "none"
+NO_SESSION, LOCAL_SESSION = "none", "local"
 SESSIONS = {
-    "local": "airflow_txlog.jobs.spark.session:local_session",
+    LOCAL_SESSION: "airflow_txlog.jobs.spark.session:local_session",
     "connect": "airflow_txlog.jobs.spark.connect:connect_session",
     "submitted": "airflow_txlog.jobs.spark.submitted:submitted_session",
 }
@@ -50,6 +51,7 @@ def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
     say = begin()
     parser = argparse.ArgumentParser(prog="python -m airflow_txlog.jobs")
     parser.add_argument("--session", default=_usual_session(), choices=sorted([*SESSIONS, NO_SESSION]))
+    parser.add_argument("--spark-here", action="store_true")
     parser.add_argument("spec_file", metavar="SPEC_FILE")
     given = parser.parse_args(arguments)
     try:
@@ -59,7 +61,8 @@ def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
         return EXIT_FAILED
     if spec.result_uri is not None:
         spec = spec.replace(result_uri=opened(spec.result_uri))
-    return exit_code(run_in_session(spec, given.session, say))
+    is_spark_here = given.spark_here or given.session == LOCAL_SESSION
+    return exit_code(run_in_session(spec, given.session, say, is_spark_here=is_spark_here))
 
 
 def begin() -> Callable[[str], None]:
@@ -72,23 +75,31 @@ def begin() -> Callable[[str], None]:
 
 
 def run_in_session(
-    spec: JobSpec, session: str, say: Callable[[str], None], begun: Callable[[Any], None] = lambda spark: None
+    spec: JobSpec,
+    session: str,
+    say: Callable[[str], None],
+    begun: Callable[[Any], None] = lambda spark: None,
+    *,
+    is_spark_here: bool = False,
 ) -> JobResult:
     """The result of the job, which is put at `spec.result_uri` where there is one, for a task that then logs it.
-    Without one it is logged here. `begun` gets the session first.
+    Without one it is logged here. `begun` gets the session first. `is_spark_here`: the
+    job's Spark reads this machine's disk.
     """
-    result = _run_in_session(spec, session, say, begun)
+    result = _run_in_session(spec, session, say, begun, is_spark_here=is_spark_here)
     if spec.result_uri is None:
         for line in summary_lines(result, result.seconds):
             say(line)
     return result
 
 
-def _run_in_session(spec: JobSpec, session: str, say: Callable[[str], None], begun: Callable[[Any], None]) -> JobResult:
+def _run_in_session(
+    spec: JobSpec, session: str, say: Callable[[str], None], begun: Callable[[Any], None], *, is_spark_here: bool
+) -> JobResult:
     started: list[Any] = []
 
     def start() -> Any:
-        if session == "local":
+        if session == LOCAL_SESSION:
             log_start(spec.spark_conf, say)
         started.append(_session_of(session, spec.spark_conf))
         begun(started[-1])
@@ -113,9 +124,7 @@ def _run_in_session(spec: JobSpec, session: str, say: Callable[[str], None], beg
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return result
-    result = run_job(
-        spec, spark, log=say, start=None if session == NO_SESSION else start, is_spark_here=session == "local"
-    )
+    result = run_job(spec, spark, log=say, start=None if session == NO_SESSION else start, is_spark_here=is_spark_here)
     for each in started:
         with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
             each.stop()

@@ -67,10 +67,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """
         return False
 
-    @property
-    def likely_spares_spark(self) -> bool:
-        """Whether it is worth a process of its own to find out, where the process that has Spark cannot try without."""
-        return self.may_spare_spark
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        """Whether it is worth a process of its own to find out, where the process that has Spark cannot try without.
+
+        A guess, by the texts and the kind of the source. `is_spark_here`: that Spark reads this machine's disk.
+        """
+        return False
 
     def arguments(self) -> dict[str, Any]:
         """The fields as JSON has them, all of them."""

@@ -11,7 +11,7 @@ from msgspec import Meta
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.records.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
-from airflow_txlog.records.clauses import AnyClause, InsertClause
+from airflow_txlog.records.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
 from airflow_txlog.records.fields import (
     Assignments,
     Bytes,
@@ -25,15 +25,24 @@ from airflow_txlog.records.fields import (
     TextMap,
     Version,
 )
+from airflow_txlog.records.plain_texts import looks_plain
 from airflow_txlog.records.refusals import invalid, want
 from airflow_txlog.records.sources import AnyKeys, AnySource, FileView, KeySource, KeyValues, TableView
 
 _JOBS = "airflow_txlog.jobs.operations"
 
 
-def _is_on_disk(source: AnySource) -> bool:
-    """Whether a source is files on a disk. Of which machine, the Spark that reads them decides."""
-    return isinstance(source, FileView) and any(scheme_of(path) == LOCAL for path in source.paths)
+def _may_be_read_here(operation: SourceOperation) -> bool:
+    """Whether the rows of a merge may be had without Spark, from Parquet files or one of our tables."""
+    source = operation.source
+    is_readable = isinstance(source, TableView) or (isinstance(source, FileView) and source.may_be_plain)
+    return is_readable and not operation.schema_evolution
+
+
+def _is_in_reach(source: AnySource, *, is_spark_here: bool) -> bool:
+    """Whether this process finds the files of a source that Spark would, which decides which disk a path names."""
+    is_on_disk = isinstance(source, FileView) and any(scheme_of(path) == LOCAL for path in source.paths)
+    return is_spark_here or not is_on_disk
 
 
 @register
@@ -69,9 +78,8 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         """Of Parquet files Arrow may read what Spark would."""
         return isinstance(self.source, FileView) and self.source.may_be_plain and self.replace_where is None
 
-    @property
-    def likely_spares_spark(self) -> bool:
-        return self.may_spare_spark and not _is_on_disk(self.source)
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return self.may_spare_spark and _is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
 @register
@@ -103,10 +111,10 @@ class Delete(ScopedOperation, frozen=True, kw_only=True, tag="delete"):
             return True
         return isinstance(keys.source, FileView) and keys.source.may_be_plain
 
-    @property
-    def likely_spares_spark(self) -> bool:
-        of_disk = isinstance(self.keys, KeySource) and _is_on_disk(self.keys.source)
-        return self.may_spare_spark and self.predicate is None and not of_disk
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        if isinstance(self.keys, KeySource) and not _is_in_reach(self.keys.source, is_spark_here=is_spark_here):
+            return False
+        return self.may_spare_spark and (self.predicate is None or looks_plain(self.predicate))
 
 
 @register
@@ -131,9 +139,9 @@ class Update(ScopedOperation, frozen=True, kw_only=True, tag="update"):
         """Predicate and values may be plain ones, which Spark need neither judge nor compute."""
         return True
 
-    @property
-    def likely_spares_spark(self) -> bool:
-        return False
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        is_plain = self.predicate is None or looks_plain(self.predicate)
+        return is_plain and all(looks_plain(text, is_value=True) for text in self.set.values())
 
 
 @register
@@ -174,6 +182,27 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
             if clause.condition is None:
                 last.add(clause.when)
 
+    @property
+    def may_spare_spark(self) -> bool:
+        """Clauses without a condition may assign what the source's files or table hold, where ON compares columns."""
+        kinds = {clause.when for clause in self.clauses if clause.condition is None}
+        acts_plainly = len(kinds) == len(self.clauses) and "not_matched_by_source" not in kinds
+        return acts_plainly and _may_be_read_here(self)
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        is_in_reach = _is_in_reach(self.source, is_spark_here=is_spark_here)
+        return self.may_spare_spark and is_in_reach and all(map(looks_plain, [self.on, *self.assigned_texts]))
+
+    @property
+    def assigned_texts(self) -> list[str]:
+        """What the clauses assign, but for `*`."""
+        found: list[str] = []
+        for clause in self.clauses:
+            if not isinstance(clause, DeleteClause):
+                given = clause.set if isinstance(clause, UpdateClause) else clause.values
+                found += [] if isinstance(given, str) else given.values()
+        return found
+
 
 @register
 class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
@@ -195,6 +224,14 @@ class Upsert(SourceOperation, frozen=True, kw_only=True, tag="upsert"):
         for name, given in (("keys", self.keys), ("columns", self.columns or ())):
             distinct = len({column.lower() for column in given}) == len(given)
             want(f"arguments.{name}", distinct, "a list of different column names", given)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        """As of the merge that it is."""
+        return _may_be_read_here(self)
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return self.may_spare_spark and _is_in_reach(self.source, is_spark_here=is_spark_here)
 
 
 @register

@@ -34,6 +34,7 @@ from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 # What runs a job, whatever Spark it is for.
 JOB = (sys.executable, "-m", "airflow_txlog.jobs")
 WITHOUT_SPARK = (*JOB, "--session", "none")
+SPARK_HERE = "--spark-here"
 TERMINATION_GRACE_S = 5.0
 STOP_POLL_S = 0.05
 # More than nearly every result takes.
@@ -153,19 +154,21 @@ class ChildProcessRunner:
 
 
 def run_without_spark(
-    spec: JobSpec, run: Callable[[ChildProcessRunner, JobSpec], JobResult], log: Log
+    spec: JobSpec, run: Callable[[ChildProcessRunner, JobSpec], JobResult], log: Log, *, is_spark_here: bool = False
 ) -> JobResult | None:
     """The result of a job that a child process does without Spark; None where the job needs it, and nothing was done.
 
-    `run` runs a job in a child process that is not begun yet. For runners whose Spark is not the child's own.
+    `run` runs a job in a child process that is not begun yet. For runners whose Spark is not the child's own;
+    `is_spark_here`: it reads this machine's disk.
     """
     if not spec.operation.needs_spark:
         return run(ChildProcessRunner(), spec)
-    if not spec.operation.likely_spares_spark:
+    if not spec.operation.likely_spares_spark(is_spark_here=is_spark_here):
         return None
+    command = (*WITHOUT_SPARK, SPARK_HERE) if is_spark_here else WITHOUT_SPARK
     try:
         # Its own place for the result: that of a job that dies later must be empty.
-        result = run(ChildProcessRunner(WITHOUT_SPARK), spec.replace(result_uri=None))
+        result = run(ChildProcessRunner(command), spec.replace(result_uri=None))
     except TxlogError as error:
         if not error.facts.get("needs_spark"):
             raise

@@ -269,7 +269,7 @@ def test_what_is_not_there_and_the_files_of_a_table_are_refused(tmp_path: Path) 
 def test_a_source_in_a_store_of_ours_needs_no_spark_wherever_that_would_run(tmp_path: Path, shelf: str) -> None:
     put(tmp_path / "in" / "a.parquet", TEXTS)
     spec = spec_of(tmp_path / "t", f"{shelf}{tmp_path}/in/*.parquet")
-    assert spec.operation.likely_spares_spark
+    assert spec.operation.likely_spares_spark(is_spark_here=False)
     committed(run_job(spec, None, is_spark_here=False))
     assert Table.open(str(tmp_path / "t")).to_arrow().num_rows == 2
 
@@ -414,7 +414,7 @@ def test_a_disk_or_settings_that_are_spark_s_own_are_left_to_it(
 ) -> None:
     _plain(tmp_path / "in")
     spec = spec_of(tmp_path / "t", tmp_path / "in")
-    assert not spec.operation.likely_spares_spark
+    assert not spec.operation.likely_spares_spark(is_spark_here=False)
     assert "the disk of the machine that Spark runs on" in needs(spec, is_spark_here=False)
     with monkeypatch.context() as patched:
         patched.setenv("HADOOP_CONF_DIR", str(tmp_path))

@@ -58,6 +58,7 @@ def needs(spec: JobSpec) -> str:
         ("truncate", {}),
         ("vacuum", {}),
         ("write", {"source": {"format": "parquet", "path": "{folder}/in"}, "schema_evolution": True}),
+        ("upsert", {"source": {"format": "parquet", "path": "{folder}/in"}, "keys": ["id"]}),
     ],
 )
 def test_a_small_job_imports_neither_pyspark_nor_pandas(

@@ -1,5 +1,5 @@
 """A source that is Parquet files as they are: read by Arrow in the task that writes its rows, so that no row goes
-through the JVM; and without Spark, where there is none.
+through the JVM; and without Spark, where there is none, as one of our tables is.
 
 With a Spark it says which files there are and what their columns are; it reads none of their rows. The invariant: the
 rows are those that Spark would read. Where that is not certain of every file, Spark reads them all.
@@ -18,12 +18,13 @@ from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
-from airflow_txlog.engine.table.schema.types import walk_fields
+from airflow_txlog.engine.table.schema.types import bare_columns, walk_fields
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.footer_schemas import NotSpark, has_notes, schema_of_footer
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.files.source_files import check_no_table
 from airflow_txlog.jobs.files.source_listing import (
     STREAM_LOG,
@@ -33,11 +34,12 @@ from airflow_txlog.jobs.files.source_listing import (
     fixed_part,
     options_of,
 )
+from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import is_classic, reads_this_disk
 from airflow_txlog.locations import LOCAL, local_path, scheme_of
-from airflow_txlog.records import FileView
+from airflow_txlog.records import AnySource, FileView, TableView
 from airflow_txlog.storage import Store, open_store
 from airflow_txlog.storage.local_files import names_below
 
@@ -119,6 +121,33 @@ def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
             return columns if is_plain else None
     except (TxlogError, NotSpark, NeedsSpark, OSError):
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceHere:
+    """A source that is read without Spark: a scan, and its columns in their order. `reads_target`: a row of it may be
+    the target's."""
+
+    scan: ScanTask
+    columns: StructType
+    reads_target: bool = False
+
+
+def source_here(context: JobContext, described: AnySource, argument: str, target: Snapshot) -> SourceHere:
+    """A described source without Spark, of Parquet files or of one of our tables; `target` is the version of the job's
+    table that a source reading it sees.
+
+    Raises NeedsSpark for any other, and as `plain_source` and `snapshot_of_view` do.
+    """
+    if isinstance(described, FileView):
+        files = plain_source(context, described, argument)
+        return SourceHere(scan=files.scan(context), columns=files.columns)
+    if not isinstance(described, TableView):
+        raise NeedsSpark("the source is a query")
+    snapshot, reads_target = snapshot_of_view(context, described, target)
+    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
+    scan = ScanTask(bins=bins_for(context, plan), schema=snapshot.schema)
+    return SourceHere(scan=scan, columns=bare_columns(snapshot.delta_schema), reads_target=reads_target)
 
 
 def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFiles:

@@ -1,60 +1,51 @@
-"""The source of a job: built from its description, and materialized where it is needed more than once.
-
-*Materialized* means evaluated once, written down with a number for each row, and from then on read from the files: a
-source with rand(), current_timestamp() or a moving table would otherwise give the finding and the writing different
-rows. The invariant: nothing after `materialize` evaluates the author's query again. Source: soundness A2.
+"""The source of a job with Spark: built from its description, and materialized (`inputs`) where it is needed more than
+once. The invariant: nothing after `materialize` evaluates the author's query again. Source: soundness A2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import NullType, StructType
+from pyspark.sql.types import NullType, StructField, StructType
 
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.datafiles.parquet.physical import may_be_inside
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask, bounds_of, not_as_written
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
-from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.inputs import input_layout, input_scan
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.inputs import (
+    WRITING_SOURCE,
+    MaterializedSource,
+    check_names,
+    input_layout,
+    input_scan,
+    materialized,
+    read_again,
+    saved_source,
+    stored_of,
+    unmatched_plan,
+    with_row_id,
+)
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
 from airflow_txlog.jobs.files.plain_files import plain_files, schema_by_footer
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, scan_frame
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
 from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
 from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, load, records_of
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
-from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import as_spark_schema, schema_of_json
-from airflow_txlog.locations import readable
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, schema_of_json, spark_schema
 from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
-from airflow_txlog.storage import Store
-
-# About what one bucket of a materialized source takes.
-BUCKET_BYTES = 128 * 1024 * 1024
-
-_WRITING = "write down the source's rows"
-
-# A slot in a table that is half full, and the head of the row in its page.
-_HASHED_ROW_BYTES = 48
-# What Arrow holds of each value by its type in the file, where Parquet has less: a null takes it too.
-_HELD_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,105 +58,6 @@ class Source:
     frame: DataFrame
     reads_target: bool
     scan: Callable[[], ScanTask | None] = lambda: None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaterializedSource:
-    """A source's rows, written down in `files`. `frame` reads them: the source's columns and ROW_ID_COLUMN."""
-
-    frame: DataFrame
-    files: tuple[StagedFile, ...]
-    store: Store
-    reads_target: bool
-
-    @property
-    def num_rows(self) -> int:
-        return sum(file.num_records for file in self.files)
-
-    @property
-    def num_buckets(self) -> int:
-        """Into how many parts the rows are cut where they are staged part by part: each gives a file of good size."""
-        size_bytes = sum(file.size_bytes for file in self.files)
-        return max(1, min(len(self.files), round(size_bytes / BUCKET_BYTES)))
-
-    def bucket_of(self, number: int) -> int:
-        """The bucket of the rows of a file: those that one task has written share it."""
-        return (self._numbers[number][0] >> POSITION_BITS) % self.num_buckets
-
-    def among(self, rows: Mapping[int, RowPositions]) -> list[bytes | None]:
-        """For each file the bitmap of its rows that are among `rows`, a bitmap for each part of the source's; None for
-        none."""
-        found: list[bytes | None] = []
-        for first, count in self._numbers:
-            of_part, start = rows.get(first >> POSITION_BITS), first & ((1 << POSITION_BITS) - 1)
-            chosen = pa.array([], pa.int64()) if of_part is None else of_part.positions(start, start + count)
-            found.append(pack(pc.subtract(chosen, start)) if len(chosen) else None)
-        return found
-
-    @cached_property
-    def _footers(self) -> list[pq.FileMetaData]:
-        footers = []
-        for file in self.files:
-            with self.store.open_input(file.store_path) as source:
-                footers.append(pq.read_metadata(source))
-        return footers
-
-    @cached_property
-    def _numbers(self) -> list[tuple[int, int]]:
-        """The number of the first row of each file, and how many rows follow it."""
-        found = []
-        for file, footer in zip(self.files, self._footers, strict=True):
-            groups = range(footer.num_row_groups)
-            ends = [ends for group in groups if (ends := bounds_of(footer, ROW_ID_COLUMN, group)) is not None]
-            first = ends[0][0] if ends else 0
-            if len(ends) < len(groups) or (ends and ends[-1][1] - first + 1 != footer.num_rows):
-                raise not_as_written(readable(self.store.root, file.store_path))
-            found.append((first, footer.num_rows))
-        return found
-
-    @property
-    def schema(self) -> StructType:
-        """The source's own columns."""
-        return StructType([field for field in self.frame.schema if field.name != ROW_ID_COLUMN])
-
-    def distinct(self, column: str, most: int) -> tuple[pa.Array, bool]:
-        """The values of one of the source's columns, once each and in no order, and whether these are all: where there
-        are more than `most`, the least and the greatest are among them. Null is where there is one."""
-        found, are_all = pa.array([], pa.null()), True
-        for file in self.files:
-            with self.store.open_input(file.store_path) as source:
-                parquet = pq.ParquetFile(source)
-                for group in range(parquet.num_row_groups):
-                    read = parquet.read_row_group(group, columns=[column], use_threads=False).column(column)
-                    found = pc.unique(pa.concat_arrays([found.cast(read.type), *read.chunks]))
-                    if len(found) > most:
-                        ends, are_all = pc.min_max(found), False
-                        is_end = pc.or_(pc.equal(found, ends["min"]), pc.equal(found, ends["max"]))
-                        found = found.filter(pc.fill_null(is_end, True))
-        return found, are_all
-
-    def bytes_of(self, columns: Iterable[str]) -> int:
-        """Bytes of the values of these columns, by the footers of the files, and no less than Arrow takes for nulls."""
-        wanted = {name.lower() for name in columns}
-        total = 0
-        for metadata in self._footers:
-            for group in range(metadata.num_row_groups):
-                for index in range(metadata.num_columns):
-                    chunk = metadata.row_group(group).column(index)
-                    if any(may_be_inside(chunk.path_in_schema.lower(), name) for name in wanted):
-                        held = chunk.num_values * _HELD_BYTES.get(chunk.physical_type, 0)
-                        total += max(chunk.total_uncompressed_size, held)
-        return total
-
-    def memory_bytes(self, columns: Iterable[str]) -> int:
-        """About what these columns take in a hash table of Spark's, and no less than their values."""
-        names = list(columns)
-        return hashed_bytes(self.num_rows, len(names)) + self.bytes_of(names)
-
-
-def hashed_bytes(rows: int, columns: int) -> int:
-    """What so many rows take in a hash table of Spark's, their texts and nested values aside."""
-    return rows * (_HASHED_ROW_BYTES + 8 * columns)
 
 
 def build_source(
@@ -207,84 +99,58 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
 
     Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
     """
-    names = source.frame.schema.names
-    check_distinct(names, "The source")
-    check_names_are_free(names, "The source")
-    schema = _with_row_id(_stored(source.frame.schema))
+    wanted = source.frame.schema
+    check_names(wanted.names)
+    stored = _stored(wanted)
+    schema = with_row_id(stored)
     layout = input_layout(context, schema)
     scan = source.scan()
     # A column that holds nothing but null is in no file of ours.
     if scan is None or [*scan.schema.names, ROW_ID_COLUMN] != schema.names:
-        rows = source.frame.select(*(source.frame[quoted(name)] for name in schema.names if name != ROW_ID_COLUMN))
+        rows = source.frame.select(*(source.frame[quoted(name)] for name in stored.names))
         # As many tasks as run at once, twice over: a task more costs more than it brings. The number of a task is part
         # of its rows' numbers, so it is taken after that.
         rows = rows.coalesce(2 * context.parallelism).withColumn(PART_COLUMN, F.spark_partition_id())
-        staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], _WRITING)
+        staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], WRITING_SOURCE)
     else:
-        staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), _WRITING)
-    context.saved_inputs.source = SavedSource(
-        files=tuple(staged), schema=source.frame.schema.jsonValue(), parameters=tuple(sorted(gate.used))
-    )
-    context.saved_inputs.reads_target = source.reads_target
-    return MaterializedSource(
-        frame=_read_back(context, staged, source.frame.schema),
-        files=tuple(staged),
-        store=context.store,
-        reads_target=source.reads_target,
-    )
+        staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
+    return materialized(context, staged, wanted.jsonValue(), stored, gate.used, reads_target=source.reads_target)
 
 
 def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSource | None:
     """The source that an earlier try of this work has materialized; None where `context.saved_inputs` has none."""
-    saved = context.saved_inputs.source
-    if saved is None or context.saved_inputs.reads_target:
+    saved = saved_source(context)
+    if saved is None:
         return None
     gate.used.update(saved.parameters)
-    frame = _read_back(context, saved.files, schema_of_json(saved.schema))
-    return MaterializedSource(frame=frame, files=saved.files, store=context.store, reads_target=False)
+    return read_again(context, saved, _stored(schema_of_json(saved.schema)))
 
 
-def scan_of(context: JobContext, source: MaterializedSource, names: Collection[str]) -> MaterializedTask:
-    """What reads these of the source's columns and ROW_ID_COLUMN."""
-    _, task = input_scan(context, source.files, _with_row_id(_stored(_chosen(source.schema, names))))
-    return task
-
-
-def unmatched_plan(
-    context: JobContext,
-    source: MaterializedSource,
-    names: Collection[str],
-    matched: Mapping[int, RowPositions],
-    buckets: Collection[int],
-) -> FilePlan:
-    """The files of these buckets, of these columns, without the rows that are among `matched` (a bitmap for each part
-    of the source's); the bucket is the segment."""
-    files, skipped = source.files, source.among(matched)
-    counts = [0 if data is None else RowPositions(data, "of rows that matched").num_rows for data in skipped]
-    chosen = [
-        number
-        for number, file in enumerate(files)
-        if counts[number] < file.num_records and source.bucket_of(number) in buckets
-    ]
-    paths, sizes = [files[n].store_path for n in chosen], [files[n].size_bytes for n in chosen]
-    plan = plan_of(context.store, _stored(_chosen(source.schema, names)), paths, sizes)
-    plan = plan.with_column("deleted", [skipped[number] for number in chosen])
-    return plan.with_column("segment", [source.bucket_of(number) for number in chosen])
+def schema_of(source: MaterializedSource) -> StructType:
+    """The source's own columns as Spark reads them back."""
+    held = {field.name: field for field in spark_schema(source.stored)}
+    return StructType([held.get(name, StructField(name, NullType())) for name in source.names])
 
 
 def unmatched_rows(
     context: JobContext, source: MaterializedSource, matched: Mapping[int, RowPositions], buckets: Collection[int]
 ) -> DataFrame:
     """The rows of that plan, with all columns, and the bucket as SEGMENT_COLUMN."""
-    plan = unmatched_plan(context, source, source.schema.names, matched, buckets)
+    plan = unmatched_plan(context, source, source.names, matched, buckets)
     task = MaterializedTask(bins=bins_for(context, plan), schema=plan.schema, with_segment=True)
     frame = scan_frame(context, plan, task)
-    return frame.select(*_columns(frame, source.schema), frame[SEGMENT_COLUMN])
+    return frame.select(*_columns(frame, source.names), frame[SEGMENT_COLUMN])
 
 
-def columns_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None) -> DataFrame:
-    """The rows of a materialized source with these of its columns, None for all, and ROW_ID_COLUMN."""
-    return source.frame if names is None else _read_back(context, source.files, source.schema, names)
+def frame_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None = None) -> DataFrame:
+    """The rows of a materialized source with these of its columns, None for all, and ROW_ID_COLUMN.
+
+    They are read as the table's own are: by Arrow, from the store that they were staged in.
+    """
+    chosen = [name for name in source.names if names is None or name in names]
+    schema = with_row_id(stored_of(source, chosen))
+    frame = scan_frame(context, *input_scan(context, source.files, schema))
+    return frame.select(*_columns(frame, chosen), frame[ROW_ID_COLUMN])
 
 
 def _view(context: JobContext, view: View, argument: str, target: Snapshot | None) -> Source:
@@ -341,23 +207,10 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         ) from error
 
 
-def _read_back(
-    context: JobContext, staged: Sequence[StagedFile], wanted: StructType, names: Collection[str] | None = None
-) -> DataFrame:
-    """The materialized rows, read as the table's own are: by Arrow, from the store that they were staged in.
-
-    `names`: the columns that are wanted, None for all.
-    """
-    chosen = wanted if names is None else _chosen(wanted, names)
-    schema = _with_row_id(_stored(chosen))
-    frame = scan_frame(context, *input_scan(context, staged, schema))
-    return frame.select(*_columns(frame, chosen), frame[ROW_ID_COLUMN])
-
-
-def _columns(frame: DataFrame, wanted: StructType) -> list[Column]:
+def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
     """The columns of a frame over materialized rows; one that holds nothing but null is in no file."""
     have = set(frame.schema.names)
-    return [frame[quoted(field.name)] if field.name in have else F.lit(None).alias(field.name) for field in wanted]
+    return [frame[quoted(name)] if name in have else F.lit(None).alias(name) for name in names]
 
 
 def _stored(schema: StructType) -> pa.Schema:
@@ -366,11 +219,3 @@ def _stored(schema: StructType) -> pa.Schema:
     A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
     """
     return _arrow_schema(StructType([field for field in schema if not isinstance(field.dataType, NullType)]))
-
-
-def _with_row_id(schema: pa.Schema) -> pa.Schema:
-    return schema.append(pa.field(ROW_ID_COLUMN, pa.int64()))
-
-
-def _chosen(schema: StructType, names: Collection[str]) -> StructType:
-    return StructType([field for field in schema if field.name in names])

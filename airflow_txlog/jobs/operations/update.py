@@ -19,6 +19,7 @@ from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
@@ -31,7 +32,7 @@ from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.records import Update
 
 if TYPE_CHECKING:
-    from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides
+    from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 
 def update(context: JobContext) -> JobResult:
@@ -94,7 +95,7 @@ class _Update(ByCondition[_Prepared]):
                 gate.used |= set(used)
                 return found
         context.ask_spark(f"the new values are more than plain ones: they have {found}")
-        from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, assigned_values  # noqa: PLC0415
+        from airflow_txlog.jobs.operations.merge.clause_sql import assigned_values  # noqa: PLC0415
 
         sides = sides_of()
         values = assigned_values(gate, sides, sides.target_alone, update.set, is_insert=False)
@@ -125,7 +126,7 @@ class _Update(ByCondition[_Prepared]):
     def _sides(self, snapshot: Snapshot) -> Sides:
         from pyspark.sql.types import StructType  # noqa: PLC0415 - a job without Spark imports no PySpark
 
-        from airflow_txlog.jobs.operations.merge.clauses import Sides  # noqa: PLC0415
+        from airflow_txlog.jobs.operations.merge.clause_sql import Sides  # noqa: PLC0415
         from airflow_txlog.jobs.sql.schemas import without_metadata  # noqa: PLC0415
         from airflow_txlog.jobs.sql.table_rules import accepted_rules  # noqa: PLC0415
 

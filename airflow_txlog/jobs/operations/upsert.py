@@ -8,16 +8,19 @@ upsert puts a key into the table twice; everything else is the merge's (`merge.j
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pyspark.sql.types import NullType, StringType
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnknownColumn, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import MaterializedSource
-from airflow_txlog.jobs.operations.merge.clauses import Sides
+from airflow_txlog.jobs.files.inputs import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
+from airflow_txlog.jobs.operations.merge.plain_merge import key_columns
+from airflow_txlog.jobs.operations.merge.source_scope import MOST_BYTES_READ
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.spark.errors import collect
@@ -25,6 +28,11 @@ from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.records import InsertClause, Merge, UpdateClause, Upsert
 from airflow_txlog.records.fields import ClauseAssignments
 from airflow_txlog.wording import plural
+
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.operations.merge.clause_sql import Sides
+
+_CHECKING = "check the keys of the source"
 
 
 def upsert(context: JobContext) -> JobResult:
@@ -65,7 +73,7 @@ class _Upsert(MergeRows):
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         source = super()._source(tx, snapshot, memory)
-        upsert, names = self._upsert, source.schema.names
+        upsert, names = self._upsert, source.names
         self._check_named("keys", upsert.keys, names, "The source of the upsert")
         self._check_named("columns", upsert.columns or (), names, "The source of the upsert")
         return source
@@ -101,10 +109,34 @@ class _Upsert(MergeRows):
 
     def _check_keys(self, prepared: PreparedMerge) -> None:
         """No key is NULL, and none stands in two rows of the source. Keys are judged as the table stores them."""
-        context, sides, source = self._context, prepared.sides, prepared.source
-        self._check_types(sides)
+        source = prepared.source
+        if prepared.sides is not None:
+            self._check_types(prepared.sides)
         if source.num_rows == 0:
             return
+        columns = list((key_columns(self._merge.on, prepared.pair) or {}).values())
+        is_small = source.bytes_of(columns) <= MOST_BYTES_READ
+        with self._context.step("check keys"):
+            if columns and is_small:
+                nulls, repeated = self._counted_here(source, columns)
+            else:
+                nulls, repeated = self._counted_by_spark(prepared, prepared.of_spark)
+        self._refuse(nulls, repeated, source.num_rows)
+
+    def _counted_here(self, source: MaterializedSource, columns: Sequence[str]) -> tuple[int, int]:
+        """Rows with NULL in one of these columns, of plain types, and keys that several of the others have."""
+        keys = read_input(self._context, source.files, stored_of(source, columns), _CHECKING).select(columns)
+        keys = keys.rename_columns([f"k{number}" for number in range(len(columns))])
+        whole = keys.drop_null()
+        counts = whole.group_by(keys.column_names).aggregate([([], "count_all")]).column("count_all")
+        repeated = pc.sum(pc.greater(counts, pa.scalar(1, pa.int64()))).as_py() or 0
+        return keys.num_rows - whole.num_rows, repeated
+
+    def _counted_by_spark(self, prepared: PreparedMerge, sides: Sides) -> tuple[int, int]:
+        """The same for keys of any type."""
+        from airflow_txlog.jobs.files.source import frame_of  # noqa: PLC0415 - only with Spark
+
+        context = self._context
         (insert,) = prepared.clauses.not_matched
         stored = {name.lower(): sql for name, sql in insert.values.items()}
         keys = [f"k{number}" for number in range(len(self._upsert.keys))]
@@ -112,7 +144,7 @@ class _Upsert(MergeRows):
             f"{stored[name.lower()]} AS {key}" for name, key in zip(self._upsert.keys, keys, strict=True)
         )
         view = context.view_name()
-        source.frame.createOrReplaceTempView(view)
+        frame_of(context, prepared.source).createOrReplaceTempView(view)
         has_null = " OR ".join(f"{key} IS NULL" for key in keys)
         rows = f"SELECT {values} FROM {quoted(view)} AS {quoted(sides.source_alias)}"
         groups = f"SELECT count(*) AS n, ({has_null}) AS has_null FROM ({rows}) GROUP BY {', '.join(keys)}"
@@ -120,12 +152,13 @@ class _Upsert(MergeRows):
             "SELECT coalesce(sum(n) FILTER (WHERE has_null), 0) AS nulls, "
             f"count_if(n > 1 AND NOT has_null) AS repeated FROM ({groups})"
         )
-        with context.step("check keys"):
-            (found,) = collect(self._gate.run(counts), "check the keys of the source").to_pylist()
-        self._refuse(found["nulls"], found["repeated"], source.num_rows)
+        (found,) = collect(self._gate.run(counts), _CHECKING).to_pylist()
+        return found["nulls"], found["repeated"]
 
     def _check_types(self, sides: Sides) -> None:
         """Raises SchemaMismatch for numbers as keys of texts: Spark would compare both as numbers, `007` as 7."""
+        from pyspark.sql.types import NullType, StringType  # noqa: PLC0415 - only with Spark
+
         have = {field.name.lower(): field.dataType for field in sides.source}
         wanted = {field.name.lower(): field.dataType for field in sides.target}
         for key in self._upsert.keys:

@@ -41,7 +41,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
-from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
+from airflow_txlog.errors import ConstraintViolation, SchemaMismatch, TxlogError, UnsupportedFeature
 from airflow_txlog.jobs.sql.column_names import check_distinct
 from airflow_txlog.jobs.sql.gate import quoted
 
@@ -101,6 +101,15 @@ def engine_schema(schema: StructType) -> delta.StructType:
     Raises CorruptTable and UnsupportedFeature for columns that no table can have.
     """
     return parse_schema(without_metadata(schema, nullable=True).json())
+
+
+def engine_type(found: DataType) -> delta.StructField | None:
+    """A column of this type as the engine has it, whatever its name; None for a type that no table can have."""
+    try:
+        (field,) = engine_schema(StructType([StructField("value", found)]))
+    except TxlogError:
+        return None
+    return field
 
 
 def schema_of_json(schema: Any) -> StructType:

@@ -10,7 +10,7 @@ from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log
-from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
+from airflow_txlog.runners.child_process import JOB, SPARK_HERE, ChildProcessRunner, run_without_spark
 from airflow_txlog.runners.warm.server import give_up, is_of_session, lease_session, offering_credentials
 from airflow_txlog.wording import LinesOnce
 
@@ -26,7 +26,10 @@ class WarmRunner:
         """Run the job and wait; see `Runner.run`."""
         self._is_killed = False
         lines = LinesOnce(log)
-        done = run_without_spark(spec, lambda child, described: self._in_child(child, described, lines.begin()), log)
+        # The server is of this machine, and of this user.
+        done = run_without_spark(
+            spec, lambda child, described: self._in_child(child, described, lines.begin()), log, is_spark_here=True
+        )
         if done is not None:
             return done
         try:
@@ -55,7 +58,7 @@ class WarmRunner:
             url=lease.url, session_id=lease.slot.session_id, abandoned=lease.abandoned, is_pooled=True
         )
         child = ChildProcessRunner(
-            (*JOB, "--session", "connect"),
+            (*JOB, "--session", "connect", SPARK_HERE),
             target.environment(),
             # A child that outlives this process still has the session.
             files=(lease.slot.file,),

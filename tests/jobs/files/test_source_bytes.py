@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.jobs.files.source import MaterializedSource
+from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.storage import LocalStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 ROWS = 10_000
 KINDS = (pa.int32(), pa.int64(), pa.string(), pa.decimal128(5, 2), pa.timestamp("us"), pa.struct([("v", pa.float64())]))
@@ -35,5 +35,5 @@ def test_a_column_takes_what_arrow_holds_of_it_also_where_it_is_null(
         path="f.parquet", partition_values={}, size_bytes=0, modification_time_ms=0, num_records=ROWS, stats="{}"
     )
     store = LocalStore(str(tmp_path))
-    source = MaterializedSource(frame=cast("DataFrame", None), files=(file,), store=store, reads_target=False)
+    source = MaterializedSource(files=(file,), store=store, described={}, stored=pa.schema([]))
     assert source.bytes_of(["v"]) >= 0.95 * table.nbytes

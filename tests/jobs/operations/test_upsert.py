@@ -90,6 +90,8 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path, spark: Spa
 
     for sql, keys, error_type, says in [
         (source("7L"), ["id"], "AmbiguousMerge", "1 key (id) of the source stand in more than one of its rows"),
+        # Of another type than the column's: Spark counts.
+        (source("7"), ["id"], "AmbiguousMerge", "1 key (id) of the source stand in more than one of its rows"),
         (source("NULL"), ["id"], "SchemaMismatch", "2 of 2 source rows have NULL"),
         (source("CAST(NULL AS BIGINT)", 3), ["id"], "SchemaMismatch", "3 of 3 source rows have NULL in a key column"),
         (source("if(id = 0, NULL, id)"), ["day", "id"], "SchemaMismatch", "1 of 2 source rows have NULL"),

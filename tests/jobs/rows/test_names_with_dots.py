@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,12 +11,12 @@ import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files.source import MaterializedSource
+from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, run
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 # Beside `a.b` stands a struct `a` with a member `b`: without quotes, both are a.b.
 QUERY = """
@@ -42,9 +42,7 @@ def test_a_column_with_a_dot_in_its_name_has_its_bytes_counted(tmp_path: Path) -
         num_records=1000,
         stats="{}",
     )
-    source = MaterializedSource(
-        frame=cast("DataFrame", None), files=(file,), store=LocalStore(str(tmp_path)), reads_target=False
-    )
+    source = MaterializedSource(files=(file,), store=LocalStore(str(tmp_path)), described={}, stored=pa.schema([]))
     assert source.bytes_of(["A.B"]) > 1000
 
 

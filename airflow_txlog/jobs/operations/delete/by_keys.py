@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
@@ -28,11 +28,11 @@ from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, par
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.inputs import input_scan, read_input, write_input
-from airflow_txlog.jobs.files.plain_files import plain_source
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, scan_frame
-from airflow_txlog.jobs.files.table_view import snapshot_of_view
+from airflow_txlog.jobs.files.inputs import hashed_bytes, input_scan, read_input, write_input
+from airflow_txlog.jobs.files.plain_files import source_here
+from airflow_txlog.jobs.files.scan import FilePlan, collected, scan_frame
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
+from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
@@ -45,7 +45,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
 from airflow_txlog.parameters import decode_parameter
-from airflow_txlog.records import Delete, FileView, KeySource, KeyValues, TableView
+from airflow_txlog.records import Delete, KeySource, KeyValues
 from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
@@ -197,20 +197,11 @@ class DeleteByKeys(RowOperation[_Prepared]):
 
         Raises NeedsSpark for another source.
         """
-        context, view = self._context, described.source
-        if isinstance(view, FileView):
-            files = plain_source(context, view, "keys.source")
-            name = _source_column(described, files.columns.names)
-            scan = files.scan(context)
-            only = replace(scan, schema=pa.schema([scan.schema.field(name)]))
-            return collected(context, [only], only.output_schema, "read the keys").column(0), False
-        if not isinstance(view, TableView):
-            raise NeedsSpark("the keys are those of a query")
-        snapshot, reads_target = snapshot_of_view(context, view, target)
-        name = _source_column(described, snapshot.schema.names)
-        plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
-        task = ScanTask(bins=bins_for(context, plan), schema=pa.schema([snapshot.schema.field(name)]))
-        return collected(context, [task], task.output_schema, "read the keys").column(0), reads_target
+        context = self._context
+        source = source_here(context, described.source, "keys.source", target)
+        name = _source_column(described, source.columns.names)
+        only = replace(source.scan, schema=pa.schema([source.scan.schema.field(name)]))
+        return collected(context, [only], only.output_schema, "read the keys").column(0), source.reads_target
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
@@ -231,8 +222,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
         context, source, name = self._context, prepared.source, prepared.field.name
         if context.session is None:
             raise NeedsSpark(f"the keys are of the type {prepared.field.type}, whose values it compares in its own way")
-        from airflow_txlog.jobs.files.source import hashed_bytes  # noqa: PLC0415
-        from airflow_txlog.jobs.operations.merge.pairs import join_hint  # noqa: PLC0415
         from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415
 
         target_view, source_view = context.view_name(), context.view_name()

@@ -1,10 +1,8 @@
-"""The clauses of a MERGE: checked against both schemas, and put into the SQL that decides and the SQL that computes.
+"""The clauses of a MERGE, or the one of an UPDATE, numbered in the author's order.
 
 For each pair of rows that ON matches, the first WHEN MATCHED clause whose condition is TRUE acts; for each source row
 that matches nothing, the first WHEN NOT MATCHED clause; for each target row that no source row matches, the first WHEN
-NOT MATCHED BY SOURCE clause. An UPDATE is one clause over the target alone. Clauses are numbered in the author's order,
-and the number travels with the row. The invariant: a condition is evaluated in one place only, and every value a clause
-assigns has passed the gate and has, or is cast to, the column's type. Source: delta-spark, MergeIntoCommand.
+NOT MATCHED BY SOURCE clause. The number travels with the row. Source: delta-spark, MergeIntoCommand.
 """
 
 from __future__ import annotations
@@ -12,18 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql.types import StructField, StructType
-
-from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
-from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownColumn
-from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
-from airflow_txlog.jobs.sql.schemas import can_store, mismatch, stored_sql
-from airflow_txlog.jobs.sql.table_rules import Rules
-from airflow_txlog.records import AnyClause, InsertClause, UpdateClause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,43 +23,6 @@ class Clause:
     action: str
     condition: str | None
     values: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sides:
-    """The two sides of a merge: schemas, aliases, and the empty views that texts are checked on.
-
-    `may_lack_columns`: `*` leaves alone what the source has no column for, as schema evolution has it.
-    """
-
-    target: StructType
-    source: StructType
-    target_alias: str
-    source_alias: str
-    target_shape: str
-    source_shape: str
-    ansi: bool
-    table_uri: str
-    rules: Rules
-    may_lack_columns: bool = False
-
-    @property
-    def pair(self) -> str:
-        """FROM clause of a matched pair."""
-        return (
-            f"{quoted(self.target_shape)} AS {quoted(self.target_alias)} CROSS JOIN "
-            f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
-        )
-
-    @property
-    def target_alone(self) -> str:
-        """FROM clause of a target row without a match."""
-        return f"{quoted(self.target_shape)} AS {quoted(self.target_alias)}"
-
-    @property
-    def source_alone(self) -> str:
-        """FROM clause of a source row without a match."""
-        return f"{quoted(self.source_shape)} AS {quoted(self.source_alias)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,193 +58,6 @@ class Clauses:
             "notMatchedPredicates": _described(self.not_matched),
             "notMatchedBySourcePredicates": _described(self.not_matched_by_source),
         }
-
-
-def check_clauses(gate: SqlGate, sides: Sides, described: Sequence[AnyClause]) -> Clauses:
-    """The author's clauses, every text of them accepted by Spark.
-
-    Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch, ConstraintViolation.
-    """
-    found: dict[str, list[Clause]] = {kind: [] for kind in ("matched", "not_matched", "not_matched_by_source")}
-    relations = {
-        "matched": sides.pair,
-        "not_matched": sides.source_alone,
-        "not_matched_by_source": sides.target_alone,
-    }
-    for number, clause in enumerate(described):
-        kind = clause.when
-        of_kind, relation = found[kind], relations[kind]
-        if clause.condition is not None:
-            gate.condition(clause.condition, relation)
-        values: dict[str, str] = {}
-        if isinstance(clause, UpdateClause):
-            values = assigned_values(gate, sides, relation, clause.set, is_insert=False)
-        if isinstance(clause, InsertClause):
-            values = assigned_values(gate, sides, relation, clause.values, is_insert=True)
-            _check_not_null(sides, values)
-        of_kind.append(Clause(number=number, action=clause.then, condition=clause.condition, values=values))
-    return Clauses(**{kind: tuple(clauses) for kind, clauses in found.items()})
-
-
-def deciding_sql(clauses: Sequence[Clause]) -> str:
-    """SQL for the number of the first clause that acts, NULL where none does."""
-    branches = "\n".join(
-        f"WHEN (\n{'TRUE' if clause.condition is None else clause.condition}\n) THEN {clause.number}"
-        for clause in clauses
-    )
-    return f"CAST(CASE {branches} END AS INT)" if branches else "CAST(NULL AS INT)"
-
-
-def image_sql(
-    sides: Sides,
-    clauses: Sequence[Clause],
-    number_of_row: str,
-    *,
-    is_update: bool,
-    names: frozenset[str] | None = None,
-) -> list[str]:
-    """SQL for the columns `names` (None: all) of the target's new rows, in its order; `number_of_row` is SQL for the
-    acting clause.
-
-    A column that a clause does not assign keeps the target row's value in an update, and has its default, or is NULL,
-    in an insert. What the table generates is computed afterwards: see `generated_by`.
-    """
-    columns = []
-    for field in sides.target:
-        if names is not None and field.name not in names:
-            continue
-        kept = (
-            f"{quoted(sides.target_alias)}.{quoted(field.name)}" if is_update else sides.rules.default_sql(field.name)
-        )
-        values = [clause.values.get(field.name, kept) for clause in clauses]
-        if len(set(values)) == 1:
-            sql = values[0]
-        else:
-            branches = "\n".join(
-                f"WHEN {clause.number} THEN {value}" for clause, value in zip(clauses, values, strict=True)
-            )
-            sql = f"CASE {number_of_row} {branches} END"
-        columns.append(f"{sql} AS {quoted(field.name)}")
-    return columns
-
-
-def generated_by(sides: Sides, clauses: Sequence[Clause]) -> dict[str, frozenset[int]]:
-    """For each generated column that some clause does not assign: the numbers of those clauses."""
-    lacking = {
-        name: frozenset(clause.number for clause in clauses if name not in clause.values)
-        for name in sides.rules.table.generated
-    }
-    return {name: numbers for name, numbers in lacking.items() if numbers}
-
-
-def columns_for_images(
-    clauses: Sequence[Clause], schema: delta.StructType, source_alias: str, names: frozenset[str]
-) -> frozenset[str] | None:
-    """The target's columns that are needed to compute `names` of the updates' images: those that some clause keeps,
-    and those that a text names.
-
-    None where a text may name any of them. A name behind `source_alias` is the source's.
-    """
-    needed: frozenset[str] = frozenset()
-    for clause in clauses:
-        needed |= frozenset(name for name in names if name not in clause.values)
-        for text in clause.values.values():
-            named = columns_named(text, schema, source_alias)
-            if named is None:
-                return None
-            needed |= named
-    return needed
-
-
-def clause_of_row(alias: str) -> str:
-    """SQL for the acting clause of a row that carries its number."""
-    return f"{quoted(alias)}.{quoted(CLAUSE_COLUMN)}"
-
-
-def assigned_values(
-    gate: SqlGate, sides: Sides, relation: str, assigned: str | Mapping[str, str], *, is_insert: bool
-) -> dict[str, str]:
-    """SQL for each column that a clause assigns, by the table's spelling and cast to its type; `*`: every column.
-
-    Raises InvalidJobSpec, InvalidPredicate, UnknownColumn, SchemaMismatch; ConstraintViolation and UnsupportedFeature
-    for a column that the table computes itself.
-    """
-    if isinstance(assigned, str):
-        values = _all_columns(sides, is_insert=is_insert)
-    else:
-        values = _named_columns(gate, sides, relation, assigned)
-    if is_insert:
-        sides.rules.check_identities(values)
-    else:
-        sides.rules.check_update(values)
-    return values
-
-
-def _named_columns(gate: SqlGate, sides: Sides, relation: str, assigned: Mapping[str, str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    types: list[StructField] = []
-    problems = []
-    for name, text in assigned.items():
-        field = _target_field(sides, name)
-        if field.name in values:
-            raise InvalidJobSpec(f"A clause assigns the column {field.name!r} twice.", argument="clauses")
-        if text.strip().upper() == "DEFAULT":
-            values[field.name] = sides.rules.default_sql(field.name)
-            continue
-        found = gate.value(text, relation)
-        if not can_store(found, field.dataType, ansi=sides.ansi):
-            problems.append(
-                f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()} (in {text!r})"
-            )
-        types.append(StructField(field.name, found))
-        values[field.name] = stored_sql(f"(\n{text}\n)", found, field.dataType)
-    if problems:
-        raise mismatch(problems, StructType(types), sides.target, sides.table_uri)
-    return values
-
-
-def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
-    """`*`: every column of the target from the source's column of that name, but what the table fills in itself."""
-    filled = sides.rules.fills if is_insert else frozenset(sides.rules.table.generated)
-    have = {field.name.lower(): field for field in sides.source}
-    values, problems = {}, []
-    for field in sides.target:
-        found = have.get(field.name.lower())
-        if found is None:
-            if field.name not in filled and not sides.may_lack_columns:
-                problems.append(f"{field.name}: the source has no such column, and * needs one")
-        elif not can_store(found.dataType, field.dataType, ansi=sides.ansi):
-            problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
-        else:
-            reference = f"{quoted(sides.source_alias)}.{quoted(found.name)}"
-            values[field.name] = stored_sql(reference, found.dataType, field.dataType)
-    if problems:
-        raise mismatch(problems, sides.source, sides.target, sides.table_uri)
-    return values
-
-
-def _target_field(sides: Sides, name: str) -> Any:
-    """The target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
-    found = assigned_column(name, sides.target.names, sides.target_alias)
-    if found is None:
-        raise UnknownColumn(
-            f"A clause assigns the column {name!r}, which {sides.table_uri} does not have. Its columns are: "
-            f"{', '.join(sides.target.names)}. Nothing was read.",
-            column=name,
-            columns=sides.target.names,
-        )
-    return sides.target[found]
-
-
-def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:
-    for field in sides.target:
-        if not field.nullable and field.name not in values and field.name not in sides.rules.fills:
-            raise ConstraintViolation(
-                f"{sides.table_uri}: column {field.name!r} is NOT NULL, and a WHEN NOT MATCHED clause gives it no "
-                "value. Nothing was staged.",
-                constraint="NOT NULL",
-                column=field.name,
-            )
 
 
 def _described(clauses: Sequence[Clause]) -> str:

@@ -18,15 +18,13 @@ from pyspark.sql.types import StructType
 
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
-from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
-from airflow_txlog.jobs.files.source import MaterializedSource, scan_of, unmatched_plan, unmatched_rows
+from airflow_txlog.jobs.files.source import frame_of, unmatched_rows
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge.clauses import (
-    Clause,
-    Clauses,
+from airflow_txlog.jobs.operations.merge.clause_sql import (
     Sides,
     clause_of_row,
     columns_for_images,
@@ -34,8 +32,8 @@ from airflow_txlog.jobs.operations.merge.clauses import (
     generated_by,
     image_sql,
 )
+from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
-from airflow_txlog.jobs.operations.merge.plain_merge import Assigned
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type
@@ -98,29 +96,14 @@ def updated_images(
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
-def plain_images(
-    context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: Assigned
-) -> ComputedColumns:
-    """The same where each assigned value is one of the source's or a constant: no row has to go through the JVM."""
-    bins, first_files = bins_by_segment(context, updated)
-    rows = SourceRows(
-        scan=scan_of(context, source, assigned.held),
-        columns=assigned.columns,
-        constants=assigned.constants,
-        num_rows=source.num_rows,
-        size_bytes=source.bytes_of([*assigned.held, ROW_ID_COLUMN]),
-    )
-    return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
-
-
 def _matched_images(
     context: JobContext, gate: SqlGate, view: str, sides: Sides, clauses: Sequence[Clause], source: MaterializedSource
 ) -> DataFrame:
     """The images of those rows of the view that met a source row."""
     source_view = context.view_name()
-    source.frame.createOrReplaceTempView(source_view)
+    frame_of(context, source).createOrReplaceTempView(source_view)
     s, t = quoted(sides.source_alias), quoted(sides.target_alias)
-    hint = join_hint(source.memory_bytes([ROW_ID_COLUMN, *source.schema.names]), s)
+    hint = join_hint(source.memory_bytes([ROW_ID_COLUMN, *source.names]), s)
     on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
     relation = f"{_from(view, sides)} JOIN {quoted(source_view)} AS {s} ON {on}"
     return _images(gate, sides, clauses, relation, f"/*+ {hint} */")
@@ -160,20 +143,6 @@ def inserted_rows(
     columns += [f"{s}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
     frame = gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
     return _as_rows_of_table(frame, sides, clauses.not_matched, are_inserts=True)
-
-
-def plain_inserts(
-    context: JobContext,
-    source: MaterializedSource,
-    matched: SourceRowSet,
-    assigned: Assigned,
-    buckets: Collection[int],
-) -> UnmatchedTask:
-    """The same where each assigned value is one of the source's or a constant; a bucket is the work of one task."""
-    plan = unmatched_plan(context, source, assigned.held, matched.parts, buckets)
-    bins, _ = bins_by_segment(context, plan)
-    columns, constants = assigned.columns, assigned.constants
-    return UnmatchedTask(bins=bins, schema=plan.schema, with_segment=True, columns=columns, constants=constants)
 
 
 def _as_rows_of_table(frame: DataFrame, sides: Sides, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:

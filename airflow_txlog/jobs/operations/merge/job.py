@@ -1,47 +1,60 @@
 """MERGE: source rows meet target rows; what acts on each pair, and on each row without one, the clauses say.
 
-The source is materialized first. One Spark job finds the pairs (`pairs`); the driver judges ambiguity and knows which
-source rows matched nothing; a second job copies the touched files without the acted rows and writes the new rows
-(`images`). The invariant: which clause acts on which pair is decided once, in the first job, over all pairs that ON
-matches. Source: delta-spark, MergeIntoCommand; soundness A2, A13, A14.
+The source is materialized first. One step finds the pairs (`pairs`); the driver judges ambiguity and knows which source
+rows matched nothing; a second step copies the touched files without the acted rows and writes the new rows (`images`).
+Of a plain merge (`plain_merge`) the tasks do both, and a small one needs no Spark. The invariant: which clause acts on
+which pair is decided once, in the first step, over all pairs that ON matches. Source: delta-spark, MergeIntoCommand;
+soundness A2, A13, A14.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
-from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
+from airflow_txlog.engine.table.schema.schema import StructType, parse_schema, to_arrow
+from airflow_txlog.errors import InvalidJobSpec, MatchNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.inputs import MaterializedSource, materialize_scan, read_again, saved_source
+from airflow_txlog.jobs.files.plain_files import source_here
 from airflow_txlog.jobs.files.scan import FilePlan
-from airflow_txlog.jobs.files.source import MaterializedSource, build_source, materialize, materialized_before
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides, check_clauses
-from airflow_txlog.jobs.operations.merge.images import inserted_rows, plain_images, plain_inserts, updated_images
+from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pairs
-from airflow_txlog.jobs.operations.merge.plain_merge import PlainClauses, plain_clauses
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
+from airflow_txlog.jobs.operations.merge.plain_merge import (
+    PairColumns,
+    PlainClauses,
+    clauses_of,
+    plain_clauses,
+    plain_images,
+    plain_inserts,
+    why_not_plain,
+)
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, SideNames, described
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import vector_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
-from airflow_txlog.jobs.sql.schemas import without_metadata
 from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
-from airflow_txlog.jobs.sql.table_rules import accepted_rules
 from airflow_txlog.records import Merge
 from airflow_txlog.wording import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 
 def merge(context: JobContext) -> JobResult:
@@ -55,10 +68,19 @@ def merge(context: JobContext) -> JobResult:
 @dataclass(frozen=True, kw_only=True)
 class PreparedMerge(Prepared):
     source: MaterializedSource
-    sides: Sides
+    pair: PairColumns
     clauses: Clauses
     plain: PlainClauses | None
     """What the clauses assign, where no value has to be computed."""
+    sides: Sides | None
+    """What Spark has accepted the texts on; None in a job without it."""
+
+    @property
+    def of_spark(self) -> Sides:
+        """Raises NeedsSpark in a job without it."""
+        if self.sides is None:
+            raise NeedsSpark("the source's rows are more than one task may write")
+        return self.sides
 
 
 class MergeRows(RowOperation[PreparedMerge]):
@@ -83,15 +105,14 @@ class MergeRows(RowOperation[PreparedMerge]):
         source = self._source(tx, snapshot, memory)
         with context.step("plan"):
             snapshot = self._evolved(tx, snapshot, source)
-            sides = self._sides(snapshot, source)
-            gate.condition(self._merge.on, sides.pair)
-            clauses = check_clauses(gate, sides, self._merge.clauses)
+            pair = self._pair(snapshot, source.columns)
+            sides, clauses = self._accepted(snapshot, pair, source)
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # Read: all files that may hold a row which decides on them.
-            candidates = scope.read_files(tx, self._of_interest(snapshot, sides, clauses, source))
+            candidates = scope.read_files(tx, self._of_interest(snapshot, pair, sides, clauses, source))
             return PreparedMerge(
                 snapshot=snapshot,
                 scope=scope,
@@ -99,84 +120,165 @@ class MergeRows(RowOperation[PreparedMerge]):
                 whole=candidates.slice(0, 0),
                 updates=frozenset(clause.number for clause in clauses.updates),
                 source=source,
-                sides=sides,
+                pair=pair,
                 clauses=clauses,
-                plain=plain_clauses(self._merge, snapshot, context.parameters, sides, clauses, source),
+                plain=plain_clauses(context, self._merge, snapshot, pair, source),
+                sides=sides,
             )
+
+    def _pair(self, snapshot: Snapshot, source: StructType) -> PairColumns:
+        return PairColumns(
+            target=snapshot.delta_schema,
+            source=source,
+            target_alias=self._merge.target_alias,
+            source_alias=self._merge.source_alias,
+        )
+
+    def _accepted(
+        self, snapshot: Snapshot, pair: PairColumns, source: MaterializedSource
+    ) -> tuple[Sides | None, Clauses]:
+        """The clauses, and what Spark has accepted them and ON on. Without it both must be plain: raises NeedsSpark."""
+        if self._context.session is None:
+            self._accept_plain(snapshot, pair)
+            return None, clauses_of(self._merge)
+        from airflow_txlog.jobs.operations.merge.clause_sql import check_clauses  # noqa: PLC0415 - only with Spark
+
+        sides = self._sides(snapshot, source)
+        self._gate.condition(self._merge.on, sides.pair)
+        return sides, check_clauses(self._gate, sides, self._merge.clauses)
+
+    def _accept_plain(self, snapshot: Snapshot, pair: PairColumns) -> None:
+        """Raises NeedsSpark for texts that Spark has to judge or to evaluate."""
+        context, gate = self._context, self._gate
+        why = why_not_plain(self._merge, snapshot, pair, context.parameters, is_ansi=context.is_ansi)
+        if why is not None:
+            raise NeedsSpark(why)
+        columns = [*pair.target.names, *pair.source.names]
+        for text in [self._merge.on, *self._merge.assigned_texts]:
+            gate.check_clocks(text, columns)
+            gate.used |= set(gate.parameters_in(text))
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         """The source, materialized once for all attempts and tries; in each attempt where it reads the target."""
         context = self._context
         if self._materialized is None:
-            self._materialized = materialized_before(context, self._gate)
+            self._materialized = self._saved()
         if self._materialized is not None and not self._materialized.reads_target:
             return self._materialized
         with context.step("materialize"):
-            source = build_source(context, self._gate, snapshot)
-            if source.reads_target:
-                tx.read_whole_table()
             # Other source rows: nothing that was found about the last ones holds.
-            memory.forget()
-            self._materialized = materialize(context, source, self._gate)
+            self._materialized = self._written_down(tx, snapshot, memory.forget)
         context.log(f"the source has {plural(self._materialized.num_rows, 'row')}")
         return self._materialized
 
+    def _saved(self) -> MaterializedSource | None:
+        """The source that an earlier try has materialized."""
+        context = self._context
+        if context.session is not None:
+            from airflow_txlog.jobs.files.source import materialized_before  # noqa: PLC0415 - only with Spark
+
+            return materialized_before(context, self._gate)
+        saved = saved_source(context)
+        if saved is None:
+            return None
+        try:
+            columns = parse_schema(json.dumps(saved.schema))
+        except TxlogError as error:
+            raise NeedsSpark("the source that an earlier try has written down is more than plain") from error
+        self._gate.used.update(saved.parameters)
+        return read_again(context, saved, to_arrow(columns))
+
+    def _written_down(self, tx: Transaction, snapshot: Snapshot, forget: Callable[[], None]) -> MaterializedSource:
+        """The source's rows, evaluated now. `forget` is called before they are. Raises NeedsSpark."""
+        context, gate = self._context, self._gate
+        if context.session is None:
+            here = source_here(context, self._merge.source, "source", snapshot)
+            context.lineage |= {"views": {"": here.columns.names}}
+            self._accept_plain(snapshot, self._pair(snapshot, here.columns))
+            if here.reads_target:
+                tx.read_whole_table()
+            forget()
+            return materialize_scan(context, here.scan, here.columns, gate.used, reads_target=here.reads_target)
+        from airflow_txlog.jobs.files.source import build_source, materialize  # noqa: PLC0415 - only with Spark
+
+        source = build_source(context, gate, snapshot)
+        if source.reads_target:
+            tx.read_whole_table()
+        forget()
+        return materialize(context, source, gate)
+
     def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
         """The table with the columns that this merge gives it; itself where it gives it none."""
-        columns = assigned_columns(source.schema.jsonValue(), self._merge.clauses, self._merge.target_alias)
+        if not self._merge.schema_evolution:
+            return snapshot
+        from airflow_txlog.jobs.files.source import schema_of  # noqa: PLC0415 - only with Spark
+
+        columns = assigned_columns(schema_of(source).jsonValue(), self._merge.clauses, self._merge.target_alias)
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
 
     def _sides(self, snapshot: Snapshot, source: MaterializedSource) -> Sides:
+        from airflow_txlog.jobs.files.source import schema_of  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.operations.merge.clause_sql import Sides  # noqa: PLC0415
+        from airflow_txlog.jobs.sql.schemas import without_metadata  # noqa: PLC0415
+        from airflow_txlog.jobs.sql.table_rules import accepted_rules  # noqa: PLC0415
+
         rules = accepted_rules(self._context, snapshot.metadata)
-        target = rules.spark_schema
+        target, given = rules.spark_schema, schema_of(source)
         return Sides(
             target=target,
-            source=source.schema,
+            source=given,
             target_alias=self._merge.target_alias,
             source_alias=self._merge.source_alias,
             target_shape=self._gate.shape(without_metadata(target, nullable=True)),
-            source_shape=self._gate.shape(source.schema),
+            source_shape=self._gate.shape(given),
             ansi=self._context.is_ansi,
             table_uri=self._context.root,
             rules=rules,
             may_lack_columns=self._merge.schema_evolution,
         )
 
-    def _of_interest(self, snapshot: Snapshot, sides: Sides, clauses: Clauses, source: MaterializedSource) -> Predicate:
+    def _of_interest(
+        self, snapshot: Snapshot, pair: PairColumns, sides: Sides | None, clauses: Clauses, source: MaterializedSource
+    ) -> Predicate:
         """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
         context = self._context
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
             return Predicate.true()
-        auto = self._auto.of(snapshot, sides, source, self._merge.on)
-        read = both(self._on(snapshot, sides), auto)
+        names = SideNames(
+            target_alias=pair.target_alias,
+            source_alias=pair.source_alias,
+            source_alone=None if sides is None else sides.source_alone,
+        )
+        auto = self._auto.of(snapshot, names, source, self._merge.on)
+        read = both(self._on(pair), auto)
         for text in filter(None, conditions):
             used = self._gate.parameters_in(text)
-            read = either(read, read_condition(context, snapshot, text, used, alias=sides.target_alias))
+            read = either(read, read_condition(context, snapshot, text, used, alias=pair.target_alias))
         if auto is not None:
             context.log(f"what ON can match is bounded by the source, which names {described(auto)}")
         return read
 
-    def _on(self, snapshot: Snapshot, sides: Sides) -> Predicate:
+    def _on(self, pair: PairColumns) -> Predicate:
         """What ON demands of the target alone."""
         context = self._context
         return target_conjuncts(
             self._merge.on,
-            snapshot.delta_schema,
-            target_alias=sides.target_alias,
-            source_alias=sides.source_alias,
+            pair.target,
+            target_alias=pair.target_alias,
+            source_alias=pair.source_alias,
             parameters=context.parameters,
             time_zone=context.spec.time_zone,
-            source_columns=sides.source.names,
+            source_columns=pair.source.names,
             lenient=True,
         )
 
     def find(self, prepared: PreparedMerge, plan: FilePlan) -> Matches:
         """All pairs, and the rows on which a clause acts because nothing matched."""
-        schema = prepared.snapshot.delta_schema
-        sides, clauses, source = prepared.sides, prepared.clauses, prepared.source
-        return find_pairs(self._context, self._gate, plan, schema, self._merge.on, sides, clauses, source)
+        return find_pairs(
+            self._context, self._gate, plan, self._merge.on, prepared.pair, prepared.clauses, prepared.source
+        )
 
     def check(self, prepared: PreparedMerge, found: Found) -> None:
         """Raises AmbiguousMerge, and MatchNotFound where every source row must match and one does not."""
@@ -197,8 +299,9 @@ class MergeRows(RowOperation[PreparedMerge]):
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
         if prepared.plain is not None and prepared.plain.updated is not None:
             return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
-        schema = prepared.snapshot.delta_schema
-        clauses, sides = prepared.clauses, prepared.sides
+        sides, clauses, schema = prepared.of_spark, prepared.clauses, prepared.snapshot.delta_schema
+        from airflow_txlog.jobs.operations.merge.images import updated_images  # noqa: PLC0415 - only with Spark
+
         return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
 
     def inserts_wanted(self, prepared: PreparedMerge, matches: Matches) -> Mapping[int, str]:
@@ -212,10 +315,12 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     def inserts(self, prepared: PreparedMerge, matches: Matches, buckets: Collection[int]) -> DataFrame | UnmatchedTask:
         """What WHEN NOT MATCHED clauses make of the rest of these buckets."""
-        clauses, sides, source = prepared.clauses, prepared.sides, prepared.source
-        matched = matches.source_rows
+        source, matched = prepared.source, matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:
             return plain_inserts(self._context, source, matched, prepared.plain.inserted, buckets)
+        sides, clauses = prepared.of_spark, prepared.clauses
+        from airflow_txlog.jobs.operations.merge.images import inserted_rows  # noqa: PLC0415 - only with Spark
+
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:

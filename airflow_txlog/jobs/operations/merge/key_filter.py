@@ -11,12 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
-from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.jobs.files.source import MaterializedSource
-from airflow_txlog.jobs.operations.merge.clauses import Sides
-from airflow_txlog.jobs.operations.merge.plain_merge import is_plain, source_column
-from airflow_txlog.jobs.operations.merge.source_scope import Equality, scoping_equalities
-from airflow_txlog.jobs.sql.schemas import is_same_type
+from airflow_txlog.jobs.files.inputs import MaterializedSource
+from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
+from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, is_plain, source_column
 
 # Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
 MOST_KEYS = 100_000
@@ -24,25 +21,22 @@ MOST_KEYS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 
 
-def key_filter(
-    on: str, schema: delta.StructType, arrow_schema: pa.Schema, sides: Sides, source: MaterializedSource
-) -> RowFilter | None:
+def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: MaterializedSource) -> RowFilter | None:
     """What the accepted condition `on` says of target rows by the source's keys; None where it says nothing certain.
 
-    `schema` is the target's, and `arrow_schema` the types in which its rows are read.
+    `arrow_schema` is the types in which the target's rows are read.
     """
-    able = [field.name for field in schema.fields if is_plain(field, sides)]
     equalities = scoping_equalities(
         on,
-        target_alias=sides.target_alias,
-        partition_columns=able,
-        target_columns=schema.names,
-        source_columns=source.schema.names,
+        target_alias=pair.target_alias,
+        partition_columns=[field.name for field in pair.target if is_plain(field)],
+        target_columns=pair.target.names,
+        source_columns=pair.source.names,
     )
     parts: list[RowFilter] = []
     for equality in equalities:
-        key = source_column(equality.sql, sides)
-        if key is None or not is_same_type(sides.source[key].dataType, sides.target[equality.column].dataType):
+        key = source_column(equality.sql, pair)
+        if key is None or not pair.is_of_one_type(equality.column, key):
             continue
         if source.bytes_of([key]) <= MOST_BYTES:
             values, are_all = source.distinct(key, MOST_KEYS)

@@ -15,19 +15,18 @@ from collections.abc import Iterable
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
 from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN
-from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
+from airflow_txlog.engine.table.schema.schema import StructType
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.files.scan import FilePlan, collected
-from airflow_txlog.jobs.files.source import MaterializedSource, columns_of
-from airflow_txlog.jobs.operations.merge.clauses import Clauses, Sides, deciding_sql
+from airflow_txlog.jobs.operations.merge.clauses import Clauses
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
-from airflow_txlog.jobs.operations.merge.plain_merge import PlainKeys, plain_keys
+from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, PlainKeys, plain_keys
 from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
-from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
 
 # Below this the source's columns are sent to every task; above it both sides are shuffled and sorted, which spills to
 # disk where a hash table would run out of memory. Spark cannot choose: it does not know how many rows a scan of ours
@@ -41,29 +40,32 @@ def find_pairs(
     context: JobContext,
     gate: SqlGate,
     plan: FilePlan,
-    schema: StructType,
     on: str,
-    sides: Sides,
+    pair: PairColumns,
     clauses: Clauses,
     source: MaterializedSource,
 ) -> Matches:
-    """The matches by the condition `on` in all rows of the planned files (of a table with this schema)."""
+    """The matches by the accepted condition `on` in all rows of the planned files. Raises NeedsSpark."""
     if plan.num_files == 0 or (source.num_rows == 0 and not clauses.not_matched_by_source):
         return Matches()
-    keys = plain_keys(context, on, schema, plan.schema, sides, clauses, source)
+    keys = plain_keys(context, on, plan.schema, pair, clauses, source)
     if keys is not None:
         return _pairs_of_keys(context, plan, keys, may_meet_many=_may_meet_many(clauses))
+    context.ask_spark("the keys of the source are more than one task may hold")
+    from airflow_txlog.jobs.files.source import frame_of  # noqa: PLC0415 - only with Spark
+    from airflow_txlog.jobs.operations.merge.clause_sql import deciding_sql  # noqa: PLC0415
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415
+
     texts = [on, *clauses.conditions_on_target()]
     target_view, source_view = context.view_name(), context.view_name()
     # Where no match is a reason to act, every row is of interest.
-    row_filter = None if clauses.not_matched_by_source else key_filter(on, schema, plan.schema, sides, source)
-    scan_columns(context, plan, _named(texts, schema, sides.source_alias), row_filter).createOrReplaceTempView(
-        target_view
-    )
-    named = _named(texts, parse_schema(without_metadata(source.schema).json()), sides.target_alias)
-    columns_of(context, source, named).createOrReplaceTempView(source_view)
-    size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.schema.names if named is None else named)])
-    s, t = quoted(sides.source_alias), quoted(sides.target_alias)
+    row_filter = None if clauses.not_matched_by_source else key_filter(on, plan.schema, pair, source)
+    scanned = _named(texts, pair.target, pair.source_alias)
+    scan_columns(context, plan, scanned, row_filter).createOrReplaceTempView(target_view)
+    named = _named(texts, pair.source, pair.target_alias)
+    frame_of(context, source, named).createOrReplaceTempView(source_view)
+    size_bytes = source.memory_bytes([ROW_ID_COLUMN, *(source.names if named is None else named)])
+    s, t = quoted(pair.source_alias), quoted(pair.target_alias)
     source_row = f"{s}.{ROW_ID_COLUMN}"
     by_source = clauses.not_matched_by_source
     selected = f"{t}.*" if by_source else f"{t}.{ADDRESS_COLUMN}"

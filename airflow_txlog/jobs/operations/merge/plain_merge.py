@@ -1,30 +1,35 @@
 """What of a MERGE needs no evaluation: keys that are columns of both sides, and clauses that take the source's values
 and constants.
 
-The tasks that read and write the files do that themselves, and no row goes through the JVM. The invariant: the texts
-are read, never evaluated: whatever is more than a column's name or a plain constant, or of another type than the column
-that it meets, is left to Spark. Source: soundness A3, A4.
+The tasks that read and write the files do that themselves, and no row goes through the JVM; a small job needs no Spark
+at all. The invariant: the texts are read, never evaluated: whatever is more than a column's name or a plain constant,
+or of another type than the column that it meets, is left to Spark. Source: soundness A3, A4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.types import NullType, StructField
 
 from airflow_txlog.datafiles.tasks.key_rows import SourceKeys
 from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.schema import types as delta
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, read_rules
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, walk_fields
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import MaterializedSource, scan_of
-from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses, Sides
-from airflow_txlog.jobs.operations.merge.source_scope import LITERAL_WORDS, conjuncts_as_equalities
+from airflow_txlog.jobs.files.inputs import MaterializedSource, scan_of, unmatched_plan
+from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
+from airflow_txlog.jobs.files.stage import ComputedColumns
+from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
+from airflow_txlog.jobs.operations.merge.equalities import LITERAL_WORDS, conjuncts_as_equalities
+from airflow_txlog.jobs.rows.matches import SourceRowSet
+from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
-from airflow_txlog.jobs.sql.schemas import is_same_type
+from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
 from airflow_txlog.lexing import Token, Unreadable, lex
 from airflow_txlog.records import AnyClause, InsertClause, Merge, UpdateClause
 
@@ -33,9 +38,31 @@ MOST_KEY_BYTES = 256 * 1024 * 1024
 # What the tasks that write new rows read of the source, uncompressed. They hold less: see `source_rows`.
 MOST_BYTES = 1024 * 1024 * 1024
 
-# One order and one equality for everybody. A collated string has another name.
-_PLAIN = frozenset(("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string"))
+# One order and one equality for everybody, and values of a kind that a key has.
+_PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns:
+    """What the texts of a merge may name: the columns of both sides, and what each side is called."""
+
+    target: StructType
+    source: StructType
+    target_alias: str
+    source_alias: str
+
+    def is_of_one_type(self, name: str, held: str) -> bool:
+        """Whether the source's column `held` is of the type of the target's column `name`, so that its values need no
+        cast."""
+        wanted, given = bare_columns(self.target).find(name), bare_columns(self.source).find(held)
+        assert wanted is not None
+        assert given is not None
+        # A collation stands beside the type, at whatever depth.
+        members = [*walk_fields(StructType((wanted,))), *walk_fields(StructType((given,)))]
+        # Of the type void no file holds anything.
+        is_held = wanted.type is not Primitive.VOID
+        return is_held and wanted.type == given.type and not any(member.is_collated for member in members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +103,52 @@ class PlainClauses:
     inserted: Assigned | None
 
 
+def clauses_of(merge: Merge) -> Clauses:
+    """The clauses as their author gives them, without SQL for their values."""
+
+    def of(kind: str) -> tuple[Clause, ...]:
+        return tuple(
+            Clause(number=number, action=clause.then, condition=clause.condition, values={})
+            for number, clause in enumerate(merge.clauses)
+            if clause.when == kind
+        )
+
+    return Clauses(
+        matched=of("matched"), not_matched=of("not_matched"), not_matched_by_source=of("not_matched_by_source")
+    )
+
+
+def why_not_plain(
+    merge: Merge, snapshot: Snapshot, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool
+) -> str | None:
+    """What of the merge only Spark can judge or compute; None where the tasks do all of it, as far as can be seen
+    before the source is written down."""
+    if not key_columns(merge.on, pair):
+        return "ON is more than equalities of columns that have one plain type on both sides"
+    found = _assigned_by(merge, snapshot, pair, parameters, is_ansi=is_ansi)
+    if found is None:
+        return "the clauses have conditions, or values that are more than columns of the source and plain constants"
+    inserted = set(pair.target.names) if found.inserted is None else found.inserted.names
+    if any(not field.nullable and field.name not in inserted for field in pair.target):
+        return "a new row has no value for a column that is NOT NULL"
+    return None
+
+
 def plain_keys(
     context: JobContext,
     on: str,
-    schema: delta.StructType,
     arrow_schema: pa.Schema,
-    sides: Sides,
+    pair: PairColumns,
     clauses: Clauses,
     source: MaterializedSource,
 ) -> PlainKeys | None:
     """The keys by which the accepted condition `on` joins, where it does nothing else; None where Spark has to.
 
-    `schema` is the target's, and `arrow_schema` the types in which its rows are read.
+    `arrow_schema` is the types in which the target's rows are read.
     """
     if clauses.not_matched_by_source or any(clause.condition is not None for clause in clauses.matched[:1]):
         return None
-    columns = _key_columns(on, schema, sides, source)
+    columns = key_columns(on, pair)
     if not columns or source.bytes_of([*columns.values(), ROW_ID_COLUMN]) > MOST_KEY_BYTES:
         return None
     keys = SourceKeys(
@@ -102,108 +159,109 @@ def plain_keys(
     return PlainKeys(columns=tuple(columns), source=keys, clause=number)
 
 
-def _key_columns(on: str, schema: delta.StructType, sides: Sides, source: MaterializedSource) -> dict[str, str] | None:
+def key_columns(on: str, pair: PairColumns) -> dict[str, str] | None:
     """The source's column for each of the target's that ON wants to be equal, in the target's order; None where ON says
     more."""
-    able = [field.name for field in schema.fields if is_plain(field, sides)]
     equalities = conjuncts_as_equalities(
         on,
-        target_alias=sides.target_alias,
-        partition_columns=able,
-        target_columns=schema.names,
-        source_columns=source.schema.names,
+        target_alias=pair.target_alias,
+        partition_columns=[field.name for field in pair.target if is_plain(field)],
+        target_columns=pair.target.names,
+        source_columns=pair.source.names,
     )
     found: dict[str, str] = {}
     for equality in equalities:
-        held = None if equality is None or equality.null_safe else source_column(equality.sql, sides)
+        held = None if equality is None or equality.null_safe else source_column(equality.sql, pair)
         if equality is None or held is None or equality.column in found:
             return None
-        if not is_same_type(sides.source[held].dataType, sides.target[equality.column].dataType):
+        if not pair.is_of_one_type(equality.column, held):
             return None
         found[equality.column] = held
-    return {name: found[name] for name in schema.names if name in found}
+    return {name: found[name] for name in pair.target.names if name in found}
 
 
 def plain_clauses(
-    merge: Merge,
-    snapshot: Snapshot,
-    parameters: Mapping[str, object],
-    sides: Sides,
-    clauses: Clauses,
-    source: MaterializedSource,
+    context: JobContext, merge: Merge, snapshot: Snapshot, pair: PairColumns, source: MaterializedSource
 ) -> PlainClauses | None:
     """What the clauses assign, where each acts on all rows of its kind and takes values of the source as they are and
     constants, and nothing of the table has to look at these; None where Spark has to compute.
 
-    `parameters` are what the texts may name. Of a large source, rows that may land in any partition are left to Spark
-    too, which brings those of one together.
+    Of a large source, rows that may land in any partition are left to Spark too, which brings those of one together.
     """
-    both = [*clauses.matched, *clauses.not_matched]
-    table = sides.rules.table
-    if clauses.not_matched_by_source or len(clauses.matched) > 1 or len(clauses.not_matched) > 1:
+    found = _assigned_by(merge, snapshot, pair, context.parameters, is_ansi=context.is_ansi)
+    if found is None:
         return None
-    if table.must_check or table.fills or any(clause.condition is not None for clause in both):
-        return None
-    schema = snapshot.delta_schema
-    found: list[Assigned | None] = []
-    for of_kind in (clauses.matched, clauses.not_matched):
-        assigned = None
-        for clause in of_kind:
-            if clause.action != "delete":
-                texts = _constants(merge.clauses[clause.number], schema, parameters, sides)
-                assigned = _assigned(clause, texts, sides)
-                if assigned is None:
-                    return None
-        found.append(assigned)
-    updated, inserted = found
-    if source.bytes_of({name for each in found if each is not None for name in each.held}) > MOST_BYTES:
+    updated, inserted = found.updated, found.inserted
+    held = {name for each in (updated, inserted) if each is not None for name in each.held}
+    if source.bytes_of(held) > MOST_BYTES:
         return None
     if source.num_buckets > 1 and snapshot.partition_columns:
         partition = {name.lower() for name in snapshot.partition_columns}
         moved = {name for name in (updated.names if updated is not None else ()) if name.lower() in partition}
-        if moved - set(_key_columns(merge.on, schema, sides, source) or ()):
+        if moved - set(key_columns(merge.on, pair) or ()):
             return None
         inserted = None
     return PlainClauses(updated=updated, inserted=inserted)
 
 
-def _constants(
-    clause: AnyClause, schema: delta.StructType, parameters: Mapping[str, object], sides: Sides
-) -> dict[str, ConstantValue]:
-    """The plain constants among the values that the author's clause assigns, by the target's column."""
-    given: str | Mapping[str, str] = {}
-    if isinstance(clause, UpdateClause | InsertClause):
-        given = clause.set if isinstance(clause, UpdateClause) else clause.values
-    found = {}
-    for name, text in {} if isinstance(given, str) else given.items():
-        alias = sides.target_alias
-        values = plain_values({name: text}, schema, parameters, alias=alias, is_ansi=sides.ansi)
-        # A name alone may be a column of either side.
-        for column, value in {} if isinstance(values, str) else values.values.items():
-            if isinstance(value, ConstantValue):
-                found[column] = value
-    return found
-
-
-def _assigned(clause: Clause, constants: Mapping[str, ConstantValue], sides: Sides) -> Assigned | None:
-    columns = []
-    for name, sql in clause.values.items():
-        held = source_column(sql, sides)
-        if held is None and name in constants:
+def _assigned_by(
+    merge: Merge, snapshot: Snapshot, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool
+) -> PlainClauses | None:
+    found: dict[str, Assigned | None] = {"matched": None, "not_matched": None}
+    kinds = [clause.when for clause in merge.clauses]
+    if len(set(kinds)) < len(kinds) or not set(kinds) <= set(found):
+        return None
+    rules = read_rules(snapshot.metadata, pair.target, snapshot.uri)
+    if rules.must_check or rules.fills or any(clause.condition is not None for clause in merge.clauses):
+        return None
+    for clause in merge.clauses:
+        if clause.then == "delete":
             continue
-        if held is None or not is_same_type(sides.source[held].dataType, sides.target[name].dataType):
+        assigned = _assigned(clause, pair, parameters, is_ansi=is_ansi, may_lack=merge.schema_evolution)
+        if assigned is None:
             return None
-        if isinstance(sides.target[name].dataType, NullType):
-            # No file holds it.
+        found[clause.when] = assigned
+    return PlainClauses(updated=found["matched"], inserted=found["not_matched"])
+
+
+def _assigned(
+    clause: AnyClause, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool, may_lack: bool
+) -> Assigned | None:
+    """What one clause assigns, in the table's order for `*` and else in the author's; `may_lack`: `*` leaves out what
+    the source lacks."""
+    assert isinstance(clause, UpdateClause | InsertClause)
+    given = clause.set if isinstance(clause, UpdateClause) else clause.values
+    columns: list[tuple[str, str]] = []
+    constants: dict[str, ConstantValue] = {}
+    if isinstance(given, str):
+        for field in pair.target:
+            held = pair.source.find(field.name)
+            if held is not None:
+                columns.append((field.name, held.name))
+            elif not may_lack:
+                return None
+        given = {}
+    for name, text in given.items():
+        column = assigned_column(name, pair.target.names, pair.target_alias)
+        if column is None or column in constants or column in dict(columns) or text.strip().upper() == "DEFAULT":
             return None
-        columns.append((name, held))
-    taken = {name for name, _ in columns}
-    rest = {name: value for name, value in constants.items() if name not in taken}
+        named = source_column(text, pair)
+        if named is not None:
+            columns.append((column, named))
+            continue
+        values = plain_values({column: text}, pair.target, parameters, alias=pair.target_alias, is_ansi=is_ansi)
+        constant = None if isinstance(values, str) else values.values[column]
+        # A name alone may be a column of either side.
+        if not isinstance(constant, ConstantValue):
+            return None
+        constants[column] = constant
+    if not all(pair.is_of_one_type(name, held) for name, held in columns):
+        return None
     # A batch of no column has no rows.
-    return Assigned(columns=tuple(columns), constants=RowValues(values=rest)) if columns else None
+    return Assigned(columns=tuple(columns), constants=RowValues(values=constants)) if columns else None
 
 
-def source_column(sql: str, sides: Sides) -> str | None:
+def source_column(sql: str, pair: PairColumns) -> str | None:
     """The source's column that the text is; None where it is more, or may mean something else."""
     try:
         tokens = lex(sql).tokens
@@ -211,24 +269,54 @@ def source_column(sql: str, sides: Sides) -> str | None:
         return None
     while len(tokens) > 2 and tokens[0] == _OPEN and tokens[-1] == _CLOSE:
         tokens = tokens[1:-1]
-    named = {name.lower(): name for name in sides.source.names}
-    ours = {name.lower() for name in sides.target.names}
+    named = {name.lower(): name for name in pair.source.names}
+    ours = {name.lower() for name in pair.target.names}
     if any(token.kind not in ("word", "name") for token in tokens[::2]):
         return None
     if len(tokens) == 1:
         name = tokens[0].text.lower()
         may_be_literal = tokens[0].kind == "word" and name in LITERAL_WORDS
         return None if name in ours or may_be_literal else named.get(name)
-    alias = sides.source_alias.lower()
+    alias = pair.source_alias.lower()
     # A struct column of the alias's name would make `s.k` a member of it.
     if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias:
         return None if alias in named or alias in ours else named.get(tokens[2].text.lower())
     return None
 
 
-def is_plain(field: delta.StructField, sides: Sides) -> bool:
+def is_plain(field: StructField) -> bool:
     """Whether values of the target's column are equal to all engines where they are the same, and only there."""
-    if field.is_collated or field.is_char or "__CHAR_VARCHAR_TYPE_STRING" in field.metadata:
-        return False
-    found: StructField = sides.target[field.name]
-    return found.dataType.simpleString() in _PLAIN
+    return field.type in _PLAIN and not field.is_collated and CHAR_VARCHAR_KEY not in field.metadata
+
+
+# --- the rows -------------------------------------------------------------------------------------------------------
+
+
+def plain_images(
+    context: JobContext, updated: FilePlan, source: MaterializedSource, assigned: Assigned
+) -> ComputedColumns:
+    """The new images of the rows at the plan's positions, where each assigned value is one of the source's or a
+    constant: no row has to go through the JVM."""
+    bins, first_files = bins_by_segment(context, updated)
+    rows = SourceRows(
+        scan=scan_of(context, source, assigned.held),
+        columns=assigned.columns,
+        constants=assigned.constants,
+        num_rows=source.num_rows,
+        size_bytes=source.bytes_of([*assigned.held, ROW_ID_COLUMN]),
+    )
+    return ComputedColumns(values=rows, bins=bins, first_files=first_files, num_rows=updated.num_positions)
+
+
+def plain_inserts(
+    context: JobContext,
+    source: MaterializedSource,
+    matched: SourceRowSet,
+    assigned: Assigned,
+    buckets: Collection[int],
+) -> UnmatchedTask:
+    """The new rows of the source's that are not among `matched`, in the same case; a bucket is the work of one task."""
+    plan = unmatched_plan(context, source, assigned.held, matched.parts, buckets)
+    bins, _ = bins_by_segment(context, plan)
+    columns, constants = assigned.columns, assigned.constants
+    return UnmatchedTask(bins=bins, schema=plan.schema, with_segment=True, columns=columns, constants=constants)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.row_filter import passing
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
-from airflow_txlog.engine.table.schema.rules import RowRules
-from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.jobs.files.source import MaterializedSource
+from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
+from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.operations.merge import key_filter as module
-from airflow_txlog.jobs.operations.merge.clauses import Sides
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
-from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.jobs.sql.table_rules import Rules
+from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
 from airflow_txlog.storage import LocalStore
-
-pytestmark = pytest.mark.spark
 
 TARGET = pa.table(
     {
@@ -65,28 +60,7 @@ CASES = [
 ]
 
 
-def sides_of(source: MaterializedSource) -> Sides:
-    target = spark_schema(TARGET.schema)
-    return Sides(
-        target=target,
-        source=source.schema,
-        target_alias="t",
-        source_alias="s",
-        target_shape="",
-        source_shape="",
-        ansi=True,
-        table_uri="",
-        rules=Rules(
-            table=RowRules(),
-            evaluated=RowRules(),
-            schema=parse_schema(target.json()),
-            spark_schema=target,
-            uri="",
-        ),
-    )
-
-
-def materialized(spark: SparkSession, path: Path) -> MaterializedSource:
+def materialized(path: Path) -> MaterializedSource:
     pq.write_table(SOURCE, path)
     file = StagedFile(
         path=path.name,
@@ -96,19 +70,18 @@ def materialized(spark: SparkSession, path: Path) -> MaterializedSource:
         num_records=SOURCE.num_rows,
         stats="{}",
     )
-    store = LocalStore(str(path.parent))
-    return MaterializedSource(frame=spark.read.parquet(str(path)), files=(file,), store=store, reads_target=False)
+    stored = SOURCE.drop_columns([ROW_ID_COLUMN]).schema
+    described = json.loads(schema_to_json(from_arrow(stored)))
+    return MaterializedSource(files=(file,), store=LocalStore(str(path.parent)), described=described, stored=stored)
 
 
-def test_the_keys_of_a_source_filter_the_target(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = materialized(spark, tmp_path / "source.parquet")
+def test_the_keys_of_a_source_filter_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = materialized(tmp_path / "source.parquet")
     columns = {name: TARGET.column(name).combine_chunks() for name in TARGET.column_names}
-    schema = parse_schema(spark_schema(TARGET.schema).json())
+    pair = PairColumns(target=from_arrow(TARGET.schema), source=source.columns, target_alias="t", source_alias="s")
 
     def passed(on: str) -> list[int] | None:
-        row_filter = key_filter(on, schema, TARGET.schema, sides_of(source), source)
+        row_filter = key_filter(on, TARGET.schema, pair, source)
         return (
             None
             if row_filter is None

@@ -15,10 +15,12 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import MaterializedSource, Source, materialize
+from airflow_txlog.jobs.files.inputs import MaterializedSource
+from airflow_txlog.jobs.files.source import Source, frame_of, materialize, schema_of
 from airflow_txlog.jobs.operations.merge import source_scope
-from airflow_txlog.jobs.operations.merge.clauses import Sides
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, Equality, described, scoping_equalities
+from airflow_txlog.jobs.operations.merge.clause_sql import Sides
+from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, SideNames, described
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
@@ -228,7 +230,11 @@ class Bench:
 
     def scope(self, on: str) -> Any:
         self.gate.condition(on, self.sides.pair)
-        return AutoScope(context=self.context, gate=self.gate).of(self.snapshot, self.sides, self.source, on)
+        return AutoScope(context=self.context, gate=self.gate).of(self.snapshot, self.names, self.source, on)
+
+    @property
+    def names(self) -> SideNames:
+        return SideNames(target_alias="t", source_alias="s", source_alone=self.sides.source_alone)
 
     def kept(self, predicate: Any) -> set[int]:
         """The ids in the files that the predicate leaves; a file holds one row."""
@@ -257,17 +263,17 @@ def bench(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         target = rules.spark_schema
         sides = Sides(
             target=target,
-            source=source.schema,
+            source=schema_of(source),
             target_alias="t",
             source_alias="s",
             target_shape=gate.shape(without_metadata(target, nullable=True)),
-            source_shape=gate.shape(source.schema),
+            source_shape=gate.shape(schema_of(source)),
             ansi=True,
             table_uri=table.uri,
             rules=rules,
         )
         spark.createDataFrame(table.to_arrow(), spark_schema(PARTITIONED)).createOrReplaceTempView("whole_target")
-        source.frame.createOrReplaceTempView("whole_source")
+        frame_of(context, source).createOrReplaceTempView("whole_source")
         yield Bench(context=context, gate=gate, snapshot=snapshot, sides=sides, source=source)
     context.drop_views()
 
@@ -320,10 +326,10 @@ def test_a14_many_values_become_a_range(bench: Bench, monkeypatch: pytest.Monkey
 @pytest.mark.spark
 def test_a14_the_source_is_looked_at_once_for_all_rounds(bench: Bench) -> None:
     scoper = AutoScope(context=bench.context, gate=bench.gate)
-    first = scoper.of(bench.snapshot, bench.sides, bench.source, "t.day = s.d")
-    again = scoper.of(bench.snapshot, bench.sides, bench.source, "t.day = s.d")
+    first = scoper.of(bench.snapshot, bench.names, bench.source, "t.day = s.d")
+    again = scoper.of(bench.snapshot, bench.names, bench.source, "t.day = s.d")
     assert first is again
     assert described(first) == "3 values of day"
-    empty = scoper.of(bench.snapshot, bench.sides, bench.source, "t.name = s.text || :suffix")
+    empty = scoper.of(bench.snapshot, bench.names, bench.source, "t.name = s.text || :suffix")
     assert bench.kept(empty) == set()
     assert empty.tree != FALSE

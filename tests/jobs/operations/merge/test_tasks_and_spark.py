@@ -1,5 +1,6 @@
-"""Alone in showing that a merge which the tasks join and write leaves the rows that Spark's join leaves: keys of every
-type, nulls, duplicates, and a source that no task holds as a whole; and that no row of a pair reaches the driver."""
+"""Alone in showing that a merge which the tasks join and write, with Spark and without, leaves the rows that Spark's
+join leaves: keys of every type, nulls, duplicates, and a source that no task holds as a whole; and that no row of a
+pair reaches the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_txlog.datafiles.tasks import key_rows, source_rows
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import source as sources
+from airflow_txlog.jobs.files import inputs
 from airflow_txlog.jobs.operations.merge import pairs, plain_merge
 from airflow_txlog.jobs.rows.matches import Matches
 from tests.helpers.jobs import committed, error_of, insert, merge, run, update
@@ -79,7 +80,7 @@ def table_of(names: list[str], keys: list[tuple[Any, ...]], prefix: str) -> pa.T
     return pa.table({**columns, "v": [f"{prefix}{number}" for number in range(len(keys))]})
 
 
-def merged(spark: SparkSession, folder: Path, target: pa.Table, source: pa.Table) -> tuple[Table, Any]:
+def merged(spark: SparkSession | None, folder: Path, target: pa.Table, source: pa.Table) -> tuple[Table, Any]:
     """The table with the target's rows in two files, after the source was merged into it, and what the job said."""
     half = target.num_rows // 2
     table = make_table(folder / "t", target.slice(0, half))
@@ -106,17 +107,22 @@ def test_keys_of_every_type_meet_in_the_tasks_as_in_spark(
     given = chance.sample(every, max(1, len(every) * 2 // 3)) + [(None,) * len(names)] * 2
     source, target = table_of(names, given, "new"), table_of(names, drawn, "old")
     found = []
-    for way in ("tasks", "spark"):
+    are_plain = BY_TASKS.issuperset(names)
+    ways = ("alone", "tasks", "spark") if are_plain else ("tasks", "spark")
+    for way in ways:
         if way == "spark":
             monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
             monkeypatch.setattr(plain_merge, "MOST_BYTES", 0)
         (tmp_path / way).mkdir()
-        table, result = merged(spark, tmp_path / way, target, source)
+        table, result = merged(None if way == "alone" else spark, tmp_path / way, target, source)
         metrics = committed(result).metrics
         found.append((bag(table.to_arrow()), metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]))
-    assert found[0] == found[1]
+    assert all(each == found[-1] for each in found)
     assert found[0][1] > 0
-    assert [by_spark for by_spark, _ in collected] == [not BY_TASKS.issuperset(names), True]
+    assert [by_spark for by_spark, _ in collected] == [*[not are_plain] * (len(ways) - 1), True]
+    if not are_plain:
+        (tmp_path / "alone").mkdir()
+        assert error_of(merged(None, tmp_path / "alone", target, source)[1])["facts"]["needs_spark"]
 
 
 def test_two_source_rows_of_a_key_are_the_same_error(
@@ -125,15 +131,17 @@ def test_two_source_rows_of_a_key_are_the_same_error(
     target = pa.table({"k0": [1, 1, 2, 3, None], "v": ["old"] * 5})
     source = pa.table({"k0": [1, 1, 2, 2, 9, 9, None, None], "v": ["new"] * 8})
     messages = []
-    for way in ("tasks", "spark"):
+    for way in ("alone", "tasks", "spark"):
         if way == "spark":
             monkeypatch.setattr(plain_merge, "MOST_KEY_BYTES", 0)
         (tmp_path / way).mkdir()
-        error = error_of(merged(spark, tmp_path / way, target, source)[1])
+        error = error_of(merged(None if way == "alone" else spark, tmp_path / way, target, source)[1])
         assert error["type"] == "AmbiguousMerge"
         messages.append(re.search(r"\d+ target rows .*, the first of them row \d+ of", error["message"]))
-    first, second = (found[0] for found in messages if found is not None)
-    assert first == second == "3 target rows are matched by more than one source row, the first of them row 0 of"
+    alone, first, second = (found[0] for found in messages if found is not None)
+    assert (
+        alone == first == second == "3 target rows are matched by more than one source row, the first of them row 0 of"
+    )
 
 
 @pytest.mark.parametrize("way", ["tasks", "spark"])
@@ -148,7 +156,7 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
 ) -> None:
     """Four buckets; keys are looked up, and source rows are held, for some rows at a time. What is collected does not
     grow with the pairs."""
-    monkeypatch.setattr(sources, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(inputs, "BUCKET_BYTES", 1)
     monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 5_000)
     monkeypatch.setattr(source_rows, "HELD_BYTES", 1)
     monkeypatch.setattr(source_rows, "_MOST_ROWS", 700)

@@ -1,0 +1,42 @@
+"""Which SQL texts are likely plain: a guess by their words alone, as nothing is known of the columns.
+
+Whether a text is plain the job finds out (`jobs/sql`). A wrong guess costs a process, or a Spark, that starts for
+nothing.
+"""
+
+from __future__ import annotations
+
+from airflow_txlog.lexing import Token, Unreadable, lex
+
+_COMPARING = frozenset({"=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>", "(", ")", ",", "."})
+_CALCULATING = frozenset({"+", "-", "*"})
+# What may stand before a parenthesis and is no function.
+_CONNECTING = frozenset({"and", "or", "not", "in", "between"})
+_OF_SPARK = frozenset({"case", "like", "ilike", "rlike", "regexp", "exists", "select", "cast"})
+
+
+def looks_plain(text: str, *, is_value: bool = False) -> bool:
+    """Whether a text has names, constants and comparisons alone; a value may calculate."""
+    try:
+        tokens = lex(text).tokens
+    except Unreadable:
+        return False
+    symbols = _COMPARING | _CALCULATING if is_value else _COMPARING
+    before: Token | None = None
+    for token in tokens:
+        word = token.text.lower()
+        if token.kind == "symbol" and token.text not in symbols:
+            # A sign begins a number, and ends nothing.
+            is_sign = token.text == "-" and (before is None or before.kind in ("symbol", "word"))
+            if not is_sign:
+                return False
+        if token.kind == "word" and word in _OF_SPARK:
+            return False
+        if token == Token("symbol", "(") and before is not None and _is_called(before):
+            return False
+        before = token
+    return True
+
+
+def _is_called(before: Token) -> bool:
+    return before.kind == "name" or (before.kind == "word" and before.text.lower() not in _CONNECTING)

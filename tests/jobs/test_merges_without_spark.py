@@ -1,0 +1,341 @@
+"""Alone in showing which merges and upserts start no Spark, that these leave the rows that the texts ask for, and that
+any other has changed nothing before it asks for Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.records.plain_texts import looks_plain
+from tests.helpers.jobs import application, committed, delete, error_of, files_on_disk, insert, run, update
+from tests.helpers.rows import append, bag, make_table
+from tests.helpers.specs import job_spec
+
+ON = "t.k = s.k AND t.p = s.p"
+SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.string()), ("n", pa.int32())])
+OLD = [(1, "a", "old", 1), (2, "a", "old", 2), (None, "a", "old", 3)]
+LATER = [(2, "b", "old", 4), (3, "b", None, 5)]
+# One that matches in each partition, a null that matches nothing, and one that no row has.
+NEW = [(2, "a", "new", 20), (2, "b", "new", 40), (None, "a", "new", 60), (9, "c", None, 90)]
+
+
+def table_of(*rows: tuple[Any, ...]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def target_in(folder: Path, **more: Any) -> Table:
+    table = make_table(folder, table_of(*OLD), **more)
+    append(table, table_of(*LATER))
+    return table
+
+
+def source_in(folder: Path, rows: pa.Table | None = None) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(table_of(*NEW) if rows is None else rows, folder / "a.parquet")
+    return {"format": "parquet", "path": str(folder)}
+
+
+def merge(table: Table, source: dict[str, Any], *clauses: dict[str, Any], on: str = ON, **more: Any) -> Any:
+    return run(None, "merge", table, source=source, on=on, clauses=list(clauses), **more)
+
+
+def why(result: Any) -> str:
+    """Why a job that is tried without Spark needs it."""
+    error = error_of(result)
+    assert error["facts"].get("needs_spark"), error
+    return str(error["message"])
+
+
+KEPT = [(1, "a", "old", 1), (None, "a", "old", 3), (3, "b", None, 5)]
+INSERTED = [(None, "a", "new", 60), (9, "c", None, 90)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"partition_by": ["p"]},
+        {"properties": {"delta.enableDeletionVectors": "true"}},
+        {"properties": {"delta.enableChangeDataFeed": "true"}, "partition_by": ["p"]},
+        {"properties": {"delta.columnMapping.mode": "name"}},
+    ],
+    ids=str,
+)
+def test_a_merge_of_columns_that_are_equal_needs_no_spark(tmp_path: Path, more: dict[str, Any]) -> None:
+    table = target_in(tmp_path / "t", **more)
+    lines: list[str] = []
+    result = committed(merge(table, source_in(tmp_path / "in"), update("*"), insert("*"), log=lines.append))
+    assert bag(table.to_arrow()) == bag(table_of(*KEPT, (2, "a", "new", 20), (2, "b", "new", 40), *INSERTED))
+    assert result.metrics["numTargetRowsUpdated"] == 2
+    assert result.metrics["numTargetRowsInserted"] == 2
+    assert result.metrics["numSourceRows"] == 4
+    assert any(line.startswith("without Spark: ") for line in lines)
+    assert table.history(1)[0]["operation"] == "MERGE"
+    if "delta.enableChangeDataFeed" in more.get("properties", {}):
+        changed = table.changes(table.latest_version(), table.latest_version())
+        kinds = changed.column("_change_type").to_pylist()
+        assert sorted(kinds) == ["insert"] * 2 + ["update_postimage"] * 2 + ["update_preimage"] * 2
+
+
+def test_clauses_may_delete_take_some_columns_and_bring_constants(tmp_path: Path) -> None:
+    source = source_in(tmp_path / "in")
+    table = target_in(tmp_path / "one")
+    assigned = {"n": "s.n", "v": ":said"}
+    values = {"k": "s.k", "p": "p", "n": "7"}
+    on = "k = s.k AND t.p = s.p"
+    # A bare name that both sides have may be either.
+    assert "plain constants" in why(merge(table, source, update(assigned), insert(values), parameters={"said": "x"}))
+    values["p"] = "`s`.`P`"
+    committed(merge(table, source, update(assigned), insert(values), parameters={"said": "it's"}))
+    expected = [*KEPT, (2, "a", "it's", 20), (2, "b", "it's", 40), (None, "a", None, 7), (9, "c", None, 7)]
+    assert bag(table.to_arrow()) == bag(table_of(*expected))
+    assert "ON is more" in why(merge(table, source, delete(), on=on))
+    other = target_in(tmp_path / "two", properties={"delta.enableDeletionVectors": "true"})
+    committed(merge(other, source, delete()))
+    assert bag(other.to_arrow()) == bag(table_of(*KEPT))
+
+
+def test_a_parameter_that_no_text_uses_is_refused(tmp_path: Path) -> None:
+    table, source = target_in(tmp_path / "t"), source_in(tmp_path / "in")
+    error = error_of(merge(table, source, update({"v": ":said", "n": "s.n"}), parameters={"said": "x", "more": 1}))
+    assert error["type"] == "InvalidPredicate"
+    assert ":more" in error["message"]
+
+
+def test_the_rows_of_a_table_are_merged_without_spark(tmp_path: Path) -> None:
+    table = target_in(tmp_path / "t")
+    staged = make_table(tmp_path / "staged", table_of(*NEW[:2]), properties={"delta.enableDeletionVectors": "true"})
+    append(staged, table_of(*NEW[2:]))
+    committed(run(None, "delete", staged, predicate="k = 9"))
+    committed(merge(table, {"table": staged.uri}, update("*"), insert("*")))
+    expected = [*KEPT, (2, "a", "new", 20), (2, "b", "new", 40), (None, "a", "new", 60)]
+    assert bag(table.to_arrow()) == bag(table_of(*expected))
+    # Of itself every row with a key is updated, and the one without is inserted.
+    committed(merge(table, {"table": table.uri}, update("*"), insert("*")))
+    assert bag(table.to_arrow()) == bag(table_of(*expected, (None, "a", "old", 3), (None, "a", "new", 60)))
+
+
+def test_a_source_without_a_row_changes_nothing(tmp_path: Path) -> None:
+    table, source = target_in(tmp_path / "t"), source_in(tmp_path / "in", SCHEMA.empty_table())
+    assert merge(table, source, update("*"), insert("*")).status == "nothing_to_do"
+    assert table.latest_version() == 2
+
+
+def test_only_the_partitions_that_the_source_names_are_read(tmp_path: Path) -> None:
+    table = target_in(tmp_path / "t", partition_by=["p"])
+    source = source_in(tmp_path / "in", table_of((3, "b", "new", 50)))
+    result = committed(merge(table, source, update("*"), insert("*")))
+    assert result.files["pruned"] == 1
+    assert bag(table.to_arrow()) == bag(table_of(*OLD, LATER[0], (3, "b", "new", 50)))
+
+
+NEEDS: list[tuple[dict[str, Any], str]] = [
+    ({"on": "t.k = s.k OR t.p = s.p"}, "ON is more than equalities"),
+    ({"on": "t.k <=> s.k"}, "ON is more than equalities"),
+    ({"on": "t.k = s.n"}, "ON is more than equalities"),
+    ({"on": "t.k = s.k AND t.p = 'a'"}, "ON is more than equalities"),
+    ({"on": "t.k = abs(s.k)"}, "ON is more than equalities"),
+    ({"on": "t.k = s.nosuch"}, "ON is more than equalities"),
+    ({"clauses": [update({"v": "upper(s.v)"})]}, "plain constants"),
+    ({"clauses": [update({"v": "s.n"})]}, "plain constants"),
+    ({"clauses": [update({"nosuch": "s.v"})]}, "plain constants"),
+    ({"clauses": [update({"v": "DEFAULT"})]}, "plain constants"),
+    ({"clauses": [update("*", condition="s.n > 3")]}, "evaluates SQL"),
+    ({"clauses": [delete(when="not_matched_by_source")]}, "evaluates SQL"),
+    ({"schema_evolution": True}, "evaluates SQL"),
+    ({"source": {"sql": "SELECT 1 AS k"}}, "evaluates SQL"),
+]
+
+
+@pytest.mark.parametrize(("more", "reason"), NEEDS, ids=[str(more) for more, _ in NEEDS])
+def test_what_only_spark_can_judge_or_compute_needs_it(tmp_path: Path, more: dict[str, Any], reason: str) -> None:
+    table = target_in(tmp_path / "t")
+    arguments = {"source": source_in(tmp_path / "in"), "on": ON, "clauses": [update("*"), insert("*")]} | more
+    before = files_on_disk(table)
+    assert reason in why(run(None, "merge", table, **arguments))
+    assert files_on_disk(table) == before
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"configuration": {"delta.constraints.positive": "n > 0"}},
+        {"schema": pa.schema([SCHEMA[0], SCHEMA[1], SCHEMA[2], pa.field("n", pa.int32(), nullable=False)])},
+    ],
+    ids=["constraint", "not null"],
+)
+def test_rules_of_the_table_are_judged_by_spark(tmp_path: Path, more: dict[str, Any]) -> None:
+    rows = table_of(*OLD)
+    if "schema" in more:
+        table = make_table(tmp_path / "t", rows.cast(more["schema"]))
+        clauses = [insert({"k": "s.k", "p": "s.p"})]
+        reason = "NOT NULL"
+    else:
+        table = make_table(tmp_path / "t", rows, properties=more["configuration"])
+        clauses, reason = [update("*"), insert("*")], "plain constants"
+    assert reason in why(merge(table, source_in(tmp_path / "in"), *clauses))
+
+
+def test_a_null_for_a_column_that_is_not_null_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([SCHEMA[0], SCHEMA[1], pa.field("v", pa.string(), nullable=False), SCHEMA[3]])
+    table = make_table(tmp_path / "t", table_of(*OLD).cast(schema))
+    error = error_of(merge(table, source_in(tmp_path / "in"), update("*"), insert("*")))
+    assert error["type"] == "ConstraintViolation"
+    assert table.latest_version() == 1
+
+
+def test_more_than_the_limit_needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = target_in(tmp_path / "t")
+    monkeypatch.setenv(SMALL_JOB.setting, "1500000")
+    before = files_on_disk(table)
+    assert SMALL_JOB.setting in why(merge(table, source_in(tmp_path / "in"), update("*"), insert("*")))
+    assert files_on_disk(table) == before
+
+
+def test_a_bare_name_that_is_a_column_and_a_clock_is_refused(tmp_path: Path) -> None:
+    day = pa.schema([("k", pa.int64()), ("current_date", pa.date32())])
+    rows = pa.table({"k": [1], "current_date": [dt.date(2026, 1, 1)]}, day)
+    table = make_table(tmp_path / "t", rows)
+    source = source_in(tmp_path / "in", rows)
+    error = error_of(merge(table, source, update({"k": "s.k", "current_date": "current_date"}), on="t.k = s.k"))
+    assert error["type"] == "UnsupportedPredicate"
+
+
+# --- upserts --------------------------------------------------------------------------------------------------------
+
+
+def upsert(table: Table, source: dict[str, Any], *keys: str, **more: Any) -> Any:
+    return run(None, "upsert", table, source=source, keys=list(keys), **more)
+
+
+def test_an_upsert_by_plain_keys_needs_no_spark(tmp_path: Path) -> None:
+    table = target_in(tmp_path / "t")
+    source = source_in(tmp_path / "in", table_of(NEW[0], NEW[1], NEW[3]))
+    result = committed(upsert(table, source, "K", "p", columns=["n"]))
+    expected = [*KEPT, (2, "a", "old", 20), (2, "b", "old", 40), (9, "c", None, 90)]
+    assert bag(table.to_arrow()) == bag(table_of(*expected))
+    assert (result.metrics["numTargetRowsUpdated"], result.metrics["numTargetRowsInserted"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "said"),
+    [
+        ([*NEW[:2], NEW[2], (None, "b", "x", 1)], "SchemaMismatch", "2 of 4 source rows have NULL in a key column"),
+        ([*NEW[:2], (2, "b", "x", 1), (2, "b", "y", 2)], "AmbiguousMerge", "1 key (k, p) of the source stand in more"),
+    ],
+)
+def test_keys_that_do_not_identify_a_row_are_refused(
+    tmp_path: Path, rows: list[tuple[Any, ...]], kind: str, said: str
+) -> None:
+    table = target_in(tmp_path / "t")
+    error = error_of(upsert(table, source_in(tmp_path / "in", table_of(*rows)), "k", "p"))
+    assert error["type"] == kind
+    assert said in error["message"]
+    assert table.latest_version() == 2
+
+
+def test_keys_of_another_type_need_spark(tmp_path: Path) -> None:
+    table = target_in(tmp_path / "t")
+    texts = table_of(*NEW).set_column(0, "k", pa.array(["2", "2", None, "9"]))
+    assert "ON is more than" in why(upsert(table, source_in(tmp_path / "in", texts), "k"))
+
+
+# --- conflicts and retries ------------------------------------------------------------------------------------------
+
+
+def test_a_try_that_ended_is_resumed_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the source holds by then is not read again."""
+    table, source = target_in(tmp_path / "t"), source_in(tmp_path / "in")
+    arguments = {"source": source, "on": ON, "clauses": [update("*"), insert("*")]}
+    spec = job_spec(
+        operation="merge",
+        table_uri=table.uri,
+        arguments=arguments,
+        application=application(),
+        saved_work_key="5ec2e7" + 58 * "0",
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_txlog.jobs.resume.attempts.commit_change", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            run_job(spec, None)
+    source_in(tmp_path / "in", table_of((1, "a", "later", 0)))
+    lines: list[str] = []
+    committed(run_job(spec, None, log=lines.append))
+    assert any(line.startswith("resuming an earlier try: ") for line in lines)
+    assert bag(table.to_arrow()) == bag(table_of(*KEPT, (2, "a", "new", 20), (2, "b", "new", 40), *INSERTED))
+    assert run_job(spec, None).status == "already_done"
+
+
+def test_a_conflict_is_met_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row with the source's key is inserted between the search and the commit: it is updated, and no second one is
+    inserted."""
+    from airflow_txlog.jobs.resume import attempts
+
+    table, source = target_in(tmp_path / "t"), source_in(tmp_path / "in")
+    commit, winners = attempts.commit_change, [table_of((9, "c", "winner", 0))]
+
+    def beaten(*args: Any, **named: Any) -> Any:
+        while winners:
+            append(table, winners.pop())
+        return commit(*args, **named)
+
+    monkeypatch.setattr(attempts, "commit_change", beaten)
+    result = committed(merge(table, source, update("*"), insert("*")))
+    assert result.attempts == 2
+    assert bag(table.to_arrow()) == bag(table_of(*KEPT, (2, "a", "new", 20), (2, "b", "new", 40), *INSERTED))
+
+
+def _dies(*_: Any) -> bool:
+    raise KeyboardInterrupt
+
+
+# --- guesses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "is_value", "expected"),
+    [
+        ("t.k = s.k AND (`p` <=> :p)", False, True),
+        ("k IN (1, -2) AND NOT day BETWEEN DATE '2026-01-01' AND :end OR v IS NULL", False, True),
+        ("k + 1 = 2", False, False),
+        ("upper(v) = 'A'", False, False),
+        ("`upper`(v) = 'A'", False, False),
+        ("v LIKE 'a%'", False, False),
+        ("v = 'unclosed", False, False),
+        ("amount * 1.1", True, True),
+        ("-1", True, True),
+        ("s.v", True, True),
+        ("amount / 2", True, False),
+        ("CASE WHEN k = 1 THEN 2 END", True, False),
+    ],
+)
+def test_texts_that_are_likely_plain_are_tried_in_a_process_of_their_own(
+    text: str, is_value: bool, expected: bool
+) -> None:
+    assert looks_plain(text, is_value=is_value) is expected
+
+
+def test_a_merge_is_tried_where_its_source_is_in_reach(tmp_path: Path) -> None:
+    def spec(**more: Any) -> JobSpec:
+        arguments = {"source": source_in(tmp_path / "in"), "on": ON, "clauses": [update("*")]} | more
+        return job_spec(operation="merge", table_uri=str(tmp_path / "t"), arguments=json.loads(json.dumps(arguments)))
+
+    likely = [spec().operation.likely_spares_spark(is_spark_here=here) for here in (True, False)]
+    assert likely == [True, False]
+    in_store = spec(source={"format": "parquet", "path": "s3://bucket/in"})
+    assert in_store.operation.likely_spares_spark(is_spark_here=False)
+    of_table = spec(source={"table": "s3://bucket/staged"})
+    assert of_table.operation.likely_spares_spark(is_spark_here=False)
+    assert not spec(on="upper(t.p) = s.p").operation.likely_spares_spark(is_spark_here=True)
+    assert not spec(clauses=[update({"v": "upper(s.v)"})]).operation.likely_spares_spark(is_spark_here=True)
