@@ -1,7 +1,8 @@
-"""An upgraded package beside a warm server of the old one: two real copies of the package, each with its server."""
+"""A warm server whose package is upgraded or removed meanwhile: real copies of the package, each with its server."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,14 +20,14 @@ import airflow_txlog
 from airflow_txlog.runners.warm.server import stop_all
 from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
-from tests.helpers.submitting import eventually
+from tests.helpers.submitting import eventually, runs
 
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.spark,
     pytest.mark.slow("a Spark Connect server for each release"),
     pytest.mark.long("jobs of two releases, each from a process of its own"),
-    by_hand("three servers are started"),
+    by_hand("four servers are started"),
 ]
 
 # Deletes a row of a new table on the warm server of the package that it finds, and says which they are.
@@ -87,6 +88,24 @@ def ran(folder: Path, table: Path) -> dict[str, Any]:
     return found
 
 
+def leave_unused(servers: Path) -> None:
+    """As if no task had used a server for an hour."""
+    hour_ago = time.time() - 3600
+    for path in servers.rglob("*"):
+        if path.name == "server.json" or path.parent.name == "sessions":
+            os.utime(path, (hour_ago, hour_ago))
+
+
+def processes_of(servers: Path) -> set[psutil.Process]:
+    """Those that run for the servers of this folder: keepers, JVMs and Python workers."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TXLOG_WARM_FOLDER") == str(servers) and process.pid != os.getpid():
+                found.add(process)
+    return found
+
+
 def test_a_task_of_an_upgraded_package_has_a_server_of_its_own_and_the_old_one_ends_by_itself(folder: Path) -> None:
     old, new = installed(folder / "old", "0.1.0+old"), installed(folder / "new", "0.2.0+new")
     first = ran(old, folder / "t1")
@@ -101,10 +120,20 @@ def test_a_task_of_an_upgraded_package_has_a_server_of_its_own_and_the_old_one_e
     assert upgraded["java"] not in (first["java"], other["java"])
     assert "0.2.0+new" in upgraded["engine"]
     assert psutil.pid_exists(first["java"])
-    # As if no task had used a server for an hour.
-    hour_ago = time.time() - 3600
-    for path in (folder / "warm").rglob("*"):
-        if path.name == "server.json" or path.parent.name == "sessions":
-            os.utime(path, (hour_ago, hour_ago))
+    leave_unused(folder / "warm")
     eventually(lambda: not psutil.pid_exists(first["java"]), "the old server ends by itself")
     eventually(lambda: not (folder / "warm").exists(), "so do the others, and nothing of them is left")
+
+
+def test_a_server_whose_package_is_removed_ends_by_itself_and_leaves_nothing(folder: Path) -> None:
+    packages, servers = installed(folder / "packages", "0.1.0"), folder / "warm"
+    first = ran(packages, folder / "t")
+    running = processes_of(servers)
+    assert first["java"] in {process.pid for process in running}
+    assert len(running) > 2, "keeper, JVM and the root of the Python workers"
+    shutil.rmtree(packages)
+    leave_unused(servers)
+    eventually(lambda: not any(map(runs, running)), "every process ends")
+    eventually(lambda: not servers.exists(), "and nothing of them is left")
+    assert processes_of(servers) == set()
+    assert sorted(path.name for path in folder.iterdir()) == ["t"]
