@@ -224,7 +224,8 @@ class JobResult:
       in order. `attempts`: how often it was planned.
     - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `lineage` in it has
       `columns` (the type of each of the table's columns, by name), `views` (the columns of each view of the source, by
-      its name in the query, "" for a source that is none) and `versions` (of tables that the source reads at their
+      its name in the query, "" for a source that is none), `sizes` (of the same views: `rows`, `bytes` of the files and
+      their number `files`, each where it is known exactly) and `versions` (of tables that the source reads at their
       latest one, by their URI; null where two were read). Each only where the job came to know it.
     - `error`: `TxlogError.to_dict()`, for "failed" only.
     """

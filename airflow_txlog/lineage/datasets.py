@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from airflow_txlog.locations import LOCAL, local_path, split, store_kind
-from airflow_txlog.records import FileView, Operation, TableView
+from airflow_txlog.records import (
+    AnySource,
+    Delete,
+    FileView,
+    KeySource,
+    Operation,
+    QuerySource,
+    SourceOperation,
+    TableView,
+    View,
+)
 
 _GLOB = re.compile(r"[*?\[{]")
 # Their names have no slash at the front.
@@ -57,6 +67,39 @@ def datasets_read(operation: Operation, versions: Mapping[str, int | None]) -> d
             for path in part.paths:
                 found.setdefault(dataset_name(folder_of_glob(path)), set()).add(None)
     return {name: next(iter(seen)) if len(seen) == 1 else None for name, seen in found.items()}
+
+
+def sizes_read(
+    operation: Operation | None, sizes: Mapping[str, Mapping[str, int]]
+) -> dict[DatasetName, Mapping[str, int]]:
+    """How large the datasets of the operation's source are: `rows`, `bytes` and `files`, each where it is known.
+
+    `sizes`: the same by the name of the view, as the job found it. What two views or two places have is left out: they
+    may be two versions of one table, or overlap.
+    """
+    source = _source_of(operation)
+    if source is None:
+        return {}
+    views = source.views if isinstance(source, QuerySource) else {"": source}
+    names = {view: [dataset_name(place) for place in _places(read)] for view, read in views.items()}
+    all_names = [name for found in names.values() for name in found]
+    return {
+        found[0]: sizes[view]
+        for view, found in names.items()
+        if view in sizes and len(found) == 1 and all_names.count(found[0]) == 1
+    }
+
+
+def _source_of(operation: Operation | None) -> AnySource | None:
+    match operation:
+        case SourceOperation(source=source) | Delete(keys=KeySource(source=source)):
+            return source
+        case _:
+            return None
+
+
+def _places(view: View) -> list[str]:
+    return [view.table] if isinstance(view, TableView) else [folder_of_glob(path) for path in view.paths]
 
 
 def folder_of_glob(path: str) -> str:

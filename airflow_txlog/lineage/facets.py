@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.lineage.assignments import copied_columns
-from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read
+from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read, sizes_read
 from airflow_txlog.records import Delete, Operation, QuerySource, SourceOperation, Truncate, Update, Write
 
 # A merge counts the rows that it copies among those of its output.
@@ -49,6 +49,7 @@ def lineage_of(
     """
     lineage: Mapping[str, Any] = {} if result is None else result.details.get("lineage", {})
     read = {} if operation is None else datasets_read(operation, lineage.get("versions", {}))
+    sizes, rows = sizes_read(operation, lineage.get("sizes", {})), _rows_read(operation, result, len(read))
     outputs = []
     if table_uri is not None:
         name = dataset_name(table_uri)
@@ -59,7 +60,7 @@ def lineage_of(
         outputs.append(OutputDataset(*name, facets=facets, outputFacets=output_facets))
     return OperatorLineage(
         inputs=[
-            InputDataset(*name, facets=_version(version), inputFacets=_rows_read(operation, result, len(read)))
+            InputDataset(*name, facets=_version(version), inputFacets=_size_read(sizes.get(name, {}), rows))
             for name, version in read.items()
         ],
         outputs=outputs,
@@ -106,21 +107,29 @@ def _version(version: str | None) -> dict[str, DatasetFacet]:
     return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)}
 
 
-def _rows_read(operation: Operation | None, result: JobResult | None, num_inputs: int) -> dict[str, InputDatasetFacet]:
+def _rows_read(operation: Operation | None, result: JobResult | None, num_inputs: int) -> int | None:
     """The rows of the only input, where all of them were the operation's source; of a query only Spark knows them."""
     match operation:
         case SourceOperation(source=QuerySource()):
-            return {}
+            return None
         case Write():
             counted = "numOutputRows"
         case SourceOperation():
             counted = "numSourceRows"
         case _:
-            return {}
-    if result is None or result.status != "committed" or num_inputs != 1 or counted not in result.metrics:
-        return {}
-    statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=result.metrics[counted])
-    return {"inputStatistics": statistics}
+            return None
+    if result is None or result.status != "committed" or num_inputs != 1:
+        return None
+    return result.metrics.get(counted)
+
+
+def _size_read(size: Mapping[str, int], rows: int | None) -> dict[str, InputDatasetFacet]:
+    """The size of an input, with its rows where the job has counted them and the input does not say them."""
+    found = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        rowCount=size.get("rows", rows), size=size.get("bytes"), fileCount=size.get("files")
+    )
+    is_known = any(number is not None for number in (found.rowCount, found.size, found.fileCount))
+    return {"inputStatistics": found} if is_known else {}
 
 
 def _lifecycle(operation: Operation, result: JobResult) -> str | None:

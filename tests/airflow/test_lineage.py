@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.lineage.assignments import copied_columns
-from airflow_txlog.lineage.datasets import dataset_name, datasets_read
+from airflow_txlog.lineage.datasets import dataset_name, datasets_read, sizes_read
 from airflow_txlog.operators.merge import (
     when_matched_delete,
     when_matched_update,
@@ -72,6 +72,26 @@ def test_the_datasets_read_have_their_versions_where_there_is_one() -> None:
     by_keys = Delete(predicate=None, keys=keys)  # type: ignore[arg-type]
     assert list(datasets_read(by_keys, {})) == [("file", "/lake/keys")]
     assert datasets_read(Delete(predicate="TRUE"), {}) == {}
+
+
+def test_the_size_of_a_dataset_is_that_of_the_one_view_that_reads_it() -> None:
+    source: Any = query(
+        "SELECT 1",
+        named=table("/lake/a", version=3),
+        globbed=files("s3a://in/2024-*/part-?.csv", format="csv"),
+        two_places=files(["/in/x.json", "/in/y.json"], format="json"),
+        old=table("/lake/c", version=1),
+        new=table("file:///lake/c", version=2),
+        unknown=table("/lake/d"),
+    )
+    sizes = {name: {"bytes": number} for number, name in enumerate(source["views"]) if name != "unknown"}
+    found = sizes_read(Write(source=source), sizes)
+    assert {"/".join(name): size["bytes"] for name, size in found.items()} == {"file//lake/a": 0, "s3://in//": 1}
+    whole = {"": {"rows": 3}}
+    keys: Any = {"column": "id", "source": table("/lake/keys"), "source_column": None}
+    for operation in (Write(source=table("/lake/keys")), Delete(predicate=None, keys=keys)):  # type: ignore[arg-type]
+        assert sizes_read(operation, whole) == {("file", "/lake/keys"): {"rows": 3}}
+    assert sizes_read(Delete(predicate="TRUE"), whole) == sizes_read(None, whole) == {}
 
 
 def copied(operation: Operation, columns: str, **views: str) -> dict[str, set[str]]:

@@ -84,7 +84,8 @@ def test_the_listener_sends_what_tasks_read_and_wrote_and_nothing_of_a_person_or
     load = events["load", "COMPLETE"]
     ((read,), (written,)) = load["inputs"], load["outputs"]
     assert (read["namespace"], read["name"]) == ("file", f"{tmp_path}/in")
-    assert facets(read, "inputStatistics") == [{"rowCount": 2}]
+    size = (tmp_path / "in" / "a.parquet").stat().st_size
+    assert facets(read, "inputStatistics") == [{"rowCount": 2, "size": size, "fileCount": 1}]
     assert (written["namespace"], written["name"]) == ("file", people)
     size = sum(path.stat().st_size for path in Path(people).glob("*.parquet") if path.stat().st_mtime)
     version, change, layer = facets(written, "version", "lifecycleStateChange", "storage")
@@ -256,3 +257,26 @@ def test_rows_that_were_read_are_counted_where_all_of_one_input_were(
     result = JobResult(status=status, operation="any", table_uri="/t", version=7, metrics=metrics)
     counts = [found.inputFacets.get("inputStatistics") for found in lineage_of(operation, "/t", result).inputs]
     assert {None if count is None else count.rowCount for count in counts} == {rows}
+
+
+def test_the_views_of_a_query_are_reported_with_their_sizes() -> None:
+    """What the result says of a view goes before what the job counted."""
+    from airflow_txlog.lineage.facets import lineage_of
+
+    def reported(operation: Operation, **sizes: dict[str, int]) -> dict[str, tuple[int | None, ...] | None]:
+        details = {"lineage": {"sizes": {name.strip("_"): size for name, size in sizes.items()}}}
+        metrics = {"numOutputRows": 10}
+        result = JobResult(status="committed", operation="write", table_uri="/t", metrics=metrics, details=details)
+        found = {}
+        for read in lineage_of(operation, "/t", result).inputs:
+            facet = read.inputFacets.get("inputStatistics")
+            found[read.name] = None if facet is None else (facet.rowCount, facet.size, facet.fileCount)
+        return found
+
+    views = {"a": table("/a"), "b": files("/b/*.csv", format="csv"), "c": table("/c")}
+    joined: Any = query("SELECT * FROM a JOIN b USING (id) WHERE id IN (SELECT id FROM c)", **views)
+    orders, lines = {"rows": 7, "bytes": 700, "files": 2}, {"bytes": 800, "files": 1}
+    expected = {"/a": (7, 700, 2), "/b": (None, 800, 1), "/c": None}
+    assert reported(Write(source=joined), a=orders, b=lines) == expected
+    assert reported(Write(source=files("/b")), _=lines) == {"/b": (10, 800, 1)}  # type: ignore[arg-type]
+    assert reported(Write(source=table("/a")), _=orders) == {"/a": (7, 700, 2)}  # type: ignore[arg-type]
