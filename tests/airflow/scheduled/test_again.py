@@ -212,7 +212,7 @@ def test_mapped_and_one_killed_after_its_commit(airflow: Deployment) -> None:
 @by_hand("two minutes; test_identity has its rule")
 def test_dags_test_twice(airflow: Deployment) -> None:
     """`airflow dags test` makes a run of another name each time, also for the same date: its work is new. The scheduler
-    beside it takes the tasks of such a run for its own, and two copies of one commit once.
+    beside it may take a task of such a run too, and of two copies one commits.
     """
     lake = Lake(airflow, "tested-twice")
     for _ in range(2):
