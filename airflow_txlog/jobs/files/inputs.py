@@ -27,7 +27,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask, bounds_of, not_as_written
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask, WriteTask
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, walk_fields
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.here import bin_number, run_here
@@ -211,6 +211,15 @@ def materialized(
 def saved_source(context: JobContext) -> SavedSource | None:
     """What an earlier try of this work has written down of its source, if it may be used again."""
     return None if context.saved_inputs.reads_target else context.saved_inputs.source
+
+
+def plain_columns_of(saved: SavedSource) -> StructType | None:
+    """Its columns as a table may have them; None where one has another type, or none."""
+    try:
+        columns = parse_schema(json.dumps(saved.schema))
+    except TxlogError:
+        return None
+    return None if any(field.type is Primitive.VOID for field in walk_fields(columns)) else columns
 
 
 def read_again(context: JobContext, saved: SavedSource, stored: pa.Schema) -> MaterializedSource:

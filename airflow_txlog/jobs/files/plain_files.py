@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
-from airflow_txlog.engine.table.schema.types import bare_columns, walk_fields
+from airflow_txlog.engine.table.schema.types import Primitive, bare_columns, walk_fields
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.footer_schemas import NotSpark, has_notes, schema_of_footer
@@ -146,8 +146,11 @@ def source_here(context: JobContext, described: AnySource, argument: str, target
         raise NeedsSpark("the source is a query")
     snapshot, reads_target = snapshot_of_view(context, described, target)
     plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
+    columns = bare_columns(snapshot.delta_schema)
+    if any(field.type is Primitive.VOID for field in walk_fields(columns)):
+        raise NeedsSpark("the source has a column of the type void, which no file holds")
     scan = ScanTask(bins=bins_for(context, plan), schema=snapshot.schema)
-    return SourceHere(scan=scan, columns=bare_columns(snapshot.delta_schema), reads_target=reads_target)
+    return SourceHere(scan=scan, columns=columns, reads_target=reads_target)
 
 
 def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFiles:

@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,9 +17,9 @@ from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.job_faults import BEFORE, LATE_S, NEXT_DAY, VECTORS, Harness, Job
-from tests.helpers.jobs import rows
+from tests.helpers.jobs import insert, rows, update
 
-pytestmark = pytest.mark.long("every kind of request of ten jobs, nine faults")
+pytestmark = pytest.mark.long("every kind of request of twelve jobs, nine faults")
 
 FIRST_DAY = {number: name for number, name in BEFORE.items() if number < 4}
 SECOND_DAY = {number: name for number, name in BEFORE.items() if number >= 4}
@@ -26,6 +27,10 @@ SECOND_DAY = {number: name for number, name in BEFORE.items() if number >= 4}
 
 def write(**arguments: Any) -> dict[str, Any]:
     return {"source": {"format": "parquet", "path": "(made by the fixture)"}, **arguments}
+
+
+# The source's ids: for a write one that the table has not, for a merge one that it has, and one that it has not.
+WRITTEN, MERGED = 9, 7
 
 
 JOBS = {
@@ -40,6 +45,12 @@ JOBS = {
         {number: name for number, name in BEFORE.items() if number not in (1, 5)},
         properties=VECTORS,
     ),
+    "merge": Job(
+        "merge",
+        write(on="t.id = s.id", clauses=[update({"name": "'m'", "amount": "s.amount"}), insert("*")]),
+        {**BEFORE, 7: "m", 8: "n8"},
+    ),
+    "upsert with vectors": Job("upsert", write(keys=["id"]), {**BEFORE, 7: "n7", 8: "n8"}, properties=VECTORS),
     "truncate": Job("truncate", {}, {}),
     "restore": Job("restore", {"version": 1}, FIRST_DAY),
     "checkpoint": Job("checkpoint", {}, version=2),
@@ -47,16 +58,23 @@ JOBS = {
 }
 
 
+def put(source: pa.Table) -> str:
+    """The path of a new file in a bucket that has these rows."""
+    path, file = f"{s3.new_folder()}/a.parquet", io.BytesIO()
+    pq.write_table(source, file)
+    s3.client().put_object(Bucket=s3.BUCKET, Key=path.removeprefix(f"s3://{s3.BUCKET}/"), Body=file.getvalue())
+    return path
+
+
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
     with FaultProxy(s3.options()["endpoint_url"], late_s=LATE_S) as proxy, pytest.MonkeyPatch.context() as patch:
         for name, value in s3.environment().items():
             patch.setenv(name, value)
-        path, file = f"{s3.new_folder()}/a.parquet", io.BytesIO()
-        pq.write_table(rows(1, start=9, day=NEXT_DAY), file)
-        s3.client().put_object(Bucket=s3.BUCKET, Key=path.removeprefix(f"s3://{s3.BUCKET}/"), Body=file.getvalue())
+        written, merged = put(rows(1, start=WRITTEN, day=NEXT_DAY)), put(rows(2, start=MERGED, day=NEXT_DAY))
         for job in JOBS.values():
             if "source" in job.arguments:
+                path = written if job.operation == "write" else merged
                 job.arguments["source"] = {"format": "parquet", "path": path}
         yield Harness(JOBS, proxy, None)
 

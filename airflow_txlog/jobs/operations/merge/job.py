@@ -9,7 +9,6 @@ soundness A2, A13, A14.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,16 @@ from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
-from airflow_txlog.engine.table.schema.schema import StructType, parse_schema, to_arrow
-from airflow_txlog.errors import InvalidJobSpec, MatchNotFound, TxlogError
+from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
+from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource, materialize_scan, read_again, saved_source
+from airflow_txlog.jobs.files.inputs import (
+    MaterializedSource,
+    materialize_scan,
+    plain_columns_of,
+    read_again,
+    saved_source,
+)
 from airflow_txlog.jobs.files.plain_files import source_here
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
@@ -181,10 +186,9 @@ class MergeRows(RowOperation[PreparedMerge]):
         saved = saved_source(context)
         if saved is None:
             return None
-        try:
-            columns = parse_schema(json.dumps(saved.schema))
-        except TxlogError as error:
-            raise NeedsSpark("the source that an earlier try has written down is more than plain") from error
+        columns = plain_columns_of(saved)
+        if columns is None:
+            raise NeedsSpark("an earlier try has written down a source with columns of types that only Spark knows")
         self._gate.used.update(saved.parameters)
         return read_again(context, saved, to_arrow(columns))
 
