@@ -73,6 +73,47 @@ class FilterRowsTask:
         yield from PackTask()(batch.select([ADDRESS_COLUMN]) for batch in self.scan(batches))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DistinctTask:
+    """The values of a scan's only column, once for each task at most and in no order, null among them.
+
+    A task that comes upon more than `most`, or than `most_bytes`, ends with those that it has seen: the caller finds
+    more than it asked for. `size_bytes` is about what the scan reads.
+    """
+
+    scan: ScanTask
+    most: int
+    most_bytes: int
+    size_bytes: int
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One batch; raises TaskFailed."""
+        schema = self.scan.output_schema
+        found = pa.array([], schema.field(0).type)
+        for batch in self.scan(batches):
+            found = pc.unique(pa.concat_arrays([found, batch.column(0)]))
+            if self.is_too_much(found):
+                break
+        yield pa.RecordBatch.from_arrays([found], schema=schema)
+
+    def is_too_much(self, values: pa.Array) -> bool:
+        """Whether these are more than was asked for."""
+        return len(values) > self.most or values.nbytes > self.most_bytes
+
+
+@dataclass(frozen=True)
+class HeldRowsTask:
+    """A batch that the driver holds, whatever comes in."""
+
+    rows: pa.RecordBatch
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batch for each that comes in: for one of `spark.range(1)` once."""
+        for _ in batches:
+            yield self.rows
+
+
 class PackPairsTask:
     """Rows of address, source row or null, and clause or null, as rows of PAIRS_SCHEMA."""
 

@@ -23,7 +23,7 @@ from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.changes import ChangeTask
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
-from airflow_txlog.datafiles.tasks.found_rows import FilterRowsTask
+from airflow_txlog.datafiles.tasks.found_rows import DistinctTask, FilterRowsTask
 from airflow_txlog.datafiles.tasks.images import SourceImageTask, ValueImageTask
 from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
@@ -298,6 +298,7 @@ BinTask: TypeAlias = (
     | LinesTask
     | KeyRowsTask
     | FilterRowsTask
+    | DistinctTask
     | SourceImageTask
     | ValueImageTask
 )
@@ -314,13 +315,13 @@ def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFram
 
 
 def _bins_of(task: BinTask) -> Bins:
-    return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask | FilterRowsTask) else task.bins
+    return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask | FilterRowsTask | DistinctTask) else task.bins
 
 
 def _size_of(task: BinTask) -> int:
     """What all files take that the task reads."""
     return (
         task.size_bytes
-        if isinstance(task, KeyRowsTask | FilterRowsTask | SourceImageTask)
+        if isinstance(task, KeyRowsTask | FilterRowsTask | DistinctTask | SourceImageTask)
         else _bins_of(task).size_bytes
     )

@@ -3,14 +3,15 @@
 Spark evaluates the author's text over the columns that it names, and yields addresses, which the same task packs into
 bitmaps; the rows themselves stay where they are. What is found is kept apart from what is done with it, so that a later
 run may know which files it has looked at. The invariant: positions come from one evaluation of the condition, and
-nothing evaluates it again. Where the engine reads all of a plain condition, Spark need not be asked.
+nothing evaluates it again. Where the engine reads all of a plain condition, Spark need not be asked; and where a
+condition names one column of few different values, Spark is asked about each value once, and not about each row.
 Source: docs/decisions/positions-not-rows.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,20 +19,32 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, FilterRowsTask, PackTask
-from airflow_txlog.datafiles.tasks.row_filter import RowFilter
+from airflow_txlog.datafiles.tasks.found_rows import (
+    PACKED_SCHEMA,
+    DistinctTask,
+    FilterRowsTask,
+    HeldRowsTask,
+    PackTask,
+)
+from airflow_txlog.datafiles.tasks.row_filter import AnyOf, IsNull, OneOf, RowFilter
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ScanTask
 from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, scan_frame
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
+from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DOING = "find the matching rows"
+# Below so many rows they are sooner put to Spark than their values are looked for.
+MANY_ROWS = 1_000_000
+# So many different values, of so many bytes, are put to Spark in place of the rows.
+MOST_VALUES, MOST_VALUE_BYTES = 10_000, 4 * 1024 * 1024
 # What is taken for the bytes of a value that may have any number of them.
 _WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
 
@@ -115,9 +128,13 @@ def find_rows(
     """
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
-    view = context.view_name()
     row_filter = None if read is None else row_filter_of(read, plan.schema.names if columns is None else columns)
-    scan_columns(context, plan, columns, row_filter).createOrReplaceTempView(view)
+    scan = addressed_scan(context, plan, columns, row_filter)
+    by_value = _filter_by_value(context, gate, plan, scan, condition, alias)
+    if by_value is not None:
+        return _passing(context, plan, replace(scan, row_filter=by_value))
+    view = context.view_name()
+    scan_frame(context, plan, scan).createOrReplaceTempView(view)
     query = f"SELECT {quoted(ADDRESS_COLUMN)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
     packed = gate.run(query).mapInArrow(PackTask(), spark_schema(PACKED_SCHEMA))
     return united(collect(packed, _DOING))
@@ -139,10 +156,58 @@ def find_filtered(
     context: JobContext, plan: FilePlan, columns: frozenset[str] | None, row_filter: RowFilter
 ) -> dict[int, RowPositions]:
     """The same for a condition that is TRUE of exactly the rows that pass a filter: the tasks that read them decide."""
-    scan = addressed_scan(context, plan, columns, row_filter)
-    share = _width(scan.schema) / max(1, _width(plan.schema))
-    task = FilterRowsTask(scan=scan, size_bytes=int(scan.bins.size_bytes * share))
+    return _passing(context, plan, addressed_scan(context, plan, columns, row_filter))
+
+
+def _passing(context: JobContext, plan: FilePlan, scan: ScanTask) -> dict[int, RowPositions]:
+    """The rows that pass the filter of a scan of the plan's files."""
+    task = FilterRowsTask(scan=scan, size_bytes=_read_of(scan, plan))
     return united(collected(context, [task], PACKED_SCHEMA, _DOING))
+
+
+def _filter_by_value(
+    context: JobContext, gate: SqlGate, plan: FilePlan, addressed: ScanTask, condition: str, alias: str
+) -> RowFilter | None:
+    """The filter that exactly those rows pass of which the condition is TRUE: by the values of the only column that
+    `addressed` scans for it, of which Spark has judged each once. A condition is deterministic and sees one row at a
+    time.
+
+    None where there are others, where the rows are few or their values many, or where equal values of its type are
+    not the same to everybody.
+    """
+    num_rows = pc.sum(plan.table.column("num_records")).as_py() or 0
+    if len(addressed.schema) != 1 or num_rows < MANY_ROWS or not _is_one_value_where_equal(addressed.schema.field(0)):
+        return None
+    field = addressed.schema.field(0)
+    name, scan = field.name, replace(addressed, with_address=False)
+    task = DistinctTask(scan=scan, most=MOST_VALUES, most_bytes=MOST_VALUE_BYTES, size_bytes=_read_of(scan, plan))
+    values = pc.unique(collected(context, [task], scan.output_schema, _DOING).column(0).combine_chunks())
+    if task.is_too_much(values):
+        return None
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
+    view = context.view_name()
+    held = HeldRowsTask(pa.RecordBatch.from_arrays([values], schema=scan.output_schema))
+    frame = context.spark.range(0, 1, 1, 1).mapInArrow(held, spark_schema(scan.output_schema))
+    frame.createOrReplaceTempView(view)
+    query = f"SELECT {quoted(name)} FROM {aliased(view, alias)} WHERE (\n{condition}\n)"
+    found = collect(gate.run(query), _DOING).column(0).cast(field.type).combine_chunks()
+    context.log(f"the predicate was evaluated for each of {plural(len(values), 'value')} of {name}")
+    wanted: RowFilter = OneOf(column=name, values=found.drop_null())
+    return AnyOf((wanted, IsNull(column=name))) if found.null_count else wanted
+
+
+def _is_one_value_where_equal(field: pa.Field) -> bool:
+    """Whether equal values of a column are the same value, and Spark is given nothing but that value."""
+    kind = field.type
+    is_plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind)
+    is_padded = CHAR_VARCHAR_KEY.encode() in (field.metadata or {})
+    return (is_plain or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and not is_padded
+
+
+def _read_of(scan: ScanTask, plan: FilePlan) -> int:
+    """About how many bytes of the planned files a scan of some of their columns reads."""
+    return int(scan.bins.size_bytes * _width(scan.schema) / max(1, _width(plan.schema)))
 
 
 def _width(schema: pa.Schema) -> int:
