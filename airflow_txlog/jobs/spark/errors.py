@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SQL_CHARS = 200
+_EVENTS_MS, _MOST_TASKS = 2_000, 1_000
 # One whose end was cut off runs to the end of the text.
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re.DOTALL)
 # SQLSTATE classes that blame the data: cardinality ("more than one row"), data exception (a cast that fails, a division
@@ -70,7 +71,7 @@ def translate(error: Exception, what: str) -> TxlogError:
     lacks = next((cause.lacks for cause in causes if cause.lacks is not None), None)
     if lacks is not None:
         host = next((cause.host for cause in causes if cause.host is not None), None)
-        return unfit_executor(host, None, (lacks,))
+        return unfit_executor(host or _host_of_failed_task(), None, (lacks,))
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
         return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
@@ -82,6 +83,27 @@ def translate(error: Exception, what: str) -> TxlogError:
     cause = f"Spark raised {causes[-1].name}: {describe(error)}" if is_of_spark else text_of(error)
     condition = next((each.condition for each in causes if each.condition is not None), None)
     return _job_error(f"Cannot {what}: {cause}", condition or type(error).__name__)
+
+
+def _host_of_failed_task() -> str | None:
+    """The machine of a task of the last stage that failed, where this process has a Spark that knows it.
+
+    Spark raises the exception of a Python worker as it came, without the executor that it came from.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    context: Any = SparkContext._active_spark_context
+    try:
+        spark = context._jsc.sc()
+        # Events reach the store by this queue.
+        spark.listenerBus().waitUntilEmpty(_EVENTS_MS)
+        store, no_quantiles = spark.statusStore(), context._gateway.new_array(context._jvm.double, 0)
+        stages = store.stageList(None, False, False, no_quantiles, context._jvm.java.util.ArrayList())
+        failed = next(stage for stage in map(stages.apply, range(stages.size())) if stage.status().name() == "FAILED")
+        tasks = store.taskList(failed.stageId(), failed.attemptId(), _MOST_TASKS)
+        return next(str(task.host()) for task in map(tasks.apply, range(tasks.size())) if task.status() == "FAILED")
+    except Exception:  # there is no such Spark, or it has ended
+        return None
 
 
 def of_worker(found: TxlogError, what: str) -> TxlogError:
@@ -162,7 +184,10 @@ _ADVICE = {
     ("Permission denied: 's3:", "Permission denied: 'gs:", "Permission denied: 'abfss:"): (
         " The credentials of the process that asked do not allow it; executors on other machines have their own."
     ),
-    ("Permission denied", "Operation not permitted"): " The user that runs the job has no right to it.",
+    (
+        "Permission denied",
+        "Operation not permitted",
+    ): " The user that runs the job has no right to it; a cluster and a Connect server have users of their own.",
     ("No space left on device",): (
         " The disk is full: the table's, or the one that spark.local.dir names, for what is shuffled and does not fit "
         "into memory."

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.errors import ClusterLost, ExecutorsLost, JobError, JobLost, OutOfMemory, TxlogError, UnfitExecutor
+from airflow_txlog.jobs.spark.causes import causes_of
 from airflow_txlog.jobs.spark.errors import failure_of, translate
 from tests.helpers.specs import job_spec
 
@@ -150,3 +151,20 @@ spark = local_session({"spark.driver.memory": "512m", "spark.master": "local[2]"
 result = run_job(JobSpec(operation=Write(source=QuerySource(sql=sql)), table_uri=sys.argv[1]), spark)
 print(json.dumps(result.error))
 """
+
+
+def test_an_executor_whose_python_lacks_a_package_is_named_though_spark_raises_without_it(spark: SparkSession) -> None:
+    """As Spark brings it from a Python worker that could not start: the exception alone, and not of which task."""
+
+    def lacking(batches: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'pyarrow'")
+        yield
+
+    with pytest.raises(Exception, match="pyarrow") as caught:
+        spark.range(1).mapInArrow(lacking, "id LONG").toArrow()
+    assert not [cause for cause in causes_of(caught.value) if cause.host]
+    found = translate(caught.value, "find the matching rows")
+    assert isinstance(found, UnfitExecutor)
+    assert found.facts["missing"] == ["pyarrow is not installed"]
+    # As a local Spark names its one executor.
+    assert found.facts["host"] == "localhost"
