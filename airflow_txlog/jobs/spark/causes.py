@@ -40,6 +40,8 @@ _FACTS_OF = {
     "PATH_NOT_FOUND": frozenset({"path"}),
     "TASK_WRITE_FAILED": frozenset({"path"}),
 }
+_ACCESS_DENIED = "java.nio.file.AccessDeniedException"
+_JAVA_CLASS = re.compile(r"(?:[a-z]\w*\.)+[A-Z][\w$]{0,99}")
 _SPARK_EXCEPTIONS = ("org.apache.spark.SparkException", "java.lang.IllegalStateException")
 # How Spark reports a process of its own that died: a Python worker, an executor, the driver's JVM while others wait.
 _DEATH = re.compile(
@@ -54,6 +56,8 @@ _ON_HOST = re.compile(r"\(TID \d+\) \(([\w.:-]{1,255}) executor \w+\)")
 # What Spark puts before the text of an exception that it could not bring to the driver.
 _OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")
 _NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([A-Za-z][\w+.-]{0,40})"\Z')
+# Java's own exception has the file, and why, as its whole text; on Connect the names of methods follow.
+_CLOSED = re.compile(r"(?:\(java\.nio\.file\.AccessDeniedException\) )?(/[^\n:]{1,300}): Permission denied(?:\n|\Z)")
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^((?:\w+\.)*\w+)(?::|$)(?: \[Errno (\d{1,4})\])?", re.MULTILINE)
 _PLACE = re.compile(r'^  File "([^"\n]+)", line (\d+), in (\w+)$', re.MULTILINE)
@@ -118,6 +122,11 @@ def condition_of(error: BaseException) -> str | None:
     return next((cause.condition for cause in causes_of(error) if cause.condition is not None), None)
 
 
+def is_denied(error: BaseException) -> bool:
+    """Whether it says that a process of Spark may not read or write what it is asked for."""
+    return any("Permission denied" in cause.words for cause in causes_of(error))
+
+
 def facts_of(error: BaseException) -> dict[str, str]:
     """What of the facts of the error's own condition may be shown."""
     return causes_of(error)[0].facts
@@ -179,7 +188,7 @@ def _cause_of(java: Any, full: str, message: str) -> Cause:
         return _with_condition(name, str(condition), _call(java, "getSqlState"), raw, message)
     if _TRACEBACK in message and full.startswith("org.apache.spark."):
         return _of_worker(Cause(name=name), message)
-    words = [sentence for sentence in SENTENCES if sentence in message]
+    words = _sentences_in(message, _CLOSED.match(message) if full == _ACCESS_DENIED else None)
     connector = _NO_CONNECTOR.search(message)
     if connector is not None:
         words.append(
@@ -206,20 +215,32 @@ def _call(java: Any, method: str) -> Any:
         return None
 
 
+def _sentences_in(text: str, closed: re.Match[str] | None = None) -> list[str]:
+    """What of a text is known to hold no value; with the path where it is that of a file that is closed."""
+    if closed is not None:
+        return [f"Permission denied: {closed[1]!r}"]
+    return [sentence for sentence in SENTENCES if sentence in text]
+
+
 # --- in Python ------------------------------------------------------------------------------------------------------
 
 
 def _spark_cause(error: PySparkException) -> Cause:
     """An exception of PySpark without one of the JVM: of its own, or of Spark Connect."""
     name, text = type(error).__name__, str(error)
+    # On Connect the first line is the name of the exception's class, and what follows has the texts of its causes.
+    full, _, chain = str(_ask(error, "getStackTrace") or "").partition("\n")
     condition = _ask(error, "getCondition")
     if condition is not None:
         facts = {str(key): str(value) for key, value in (_ask(error, "getMessageParameters") or {}).items()}
-        return _with_condition(name, str(condition), _ask(error, "getSqlState"), facts, text)
+        cause = _with_condition(name, str(condition), _ask(error, "getSqlState"), facts, text)
+        return cause if cause.words else dataclasses.replace(cause, words="; ".join(_sentences_in(chain)))
     if _TRACEBACK in text:
         return _of_worker(Cause(name=name), text)
     death = _DEATH.search(text)
-    words = [sentence for sentence in SENTENCES if sentence in text]
+    words = _sentences_in(f"{text}\n{chain}", _CLOSED.match(text) if full == _ACCESS_DENIED else None)
+    if _JAVA_CLASS.fullmatch(full):
+        name = re.split(r"[.$]", full)[-1]
     return Cause(
         name=name,
         words="; ".join(words if death is None else [death[0], *words]),

@@ -31,7 +31,8 @@ from airflow_txlog.errors import (
     UnsupportedPredicate,
 )
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of
+from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of, is_denied
+from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.jobs.sql.bound import as_bound
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
@@ -166,6 +167,8 @@ class SqlGate:
                 check_query(self._spark, statement, self._parameters)
             frame, _ = self._bound(statement, text)
         except PySparkException as error:
+            if is_denied(error):
+                raise translate(error, "read what the source's SQL names") from error
             refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
             raise refusal(
                 f"The source's SQL is not a query that Spark can run: {self._reason(error)}.{_advice(text)} "
@@ -319,9 +322,19 @@ class SqlGate:
 def check_types(frame: DataFrame, argument: str) -> None:
     """Refuses user-defined types, by the schema in the JVM.
 
-    Python would import, or unpickle, the class that the footer of a file, or a type within a text, names.
+    Python would import, or unpickle, the class that the footer of a file, or a type within a text, names. Raises
+    JobError where a Connect server may not read the files; a Spark of this process has raised before.
     """
-    if is_classic(frame.sparkSession) and '"type":"udt"' in frame._jdf.schema().json():
+    if not is_classic(frame.sparkSession):
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        try:
+            _ = frame.schema
+        except PySparkException as error:
+            if is_denied(error):
+                raise translate(error, f"read the files of {argument}") from error
+            raise
+    elif '"type":"udt"' in frame._jdf.schema().json():
         raise InvalidJobSpec(
             f"{argument}: a class is named for the type of a column, and would be loaded to read it. Give the columns' "
             "plain types as schema. Nothing was read.",
