@@ -34,26 +34,36 @@ pytestmark = [
 ]
 
 PYTHON = "python-of-tasks"
-REGISTERED = "Successfully registered with driver"
+REGISTERED, FAILED = "Successfully registered with driver", "Exception in task"
 
 
-class Registration(threading.Thread):
-    """Notes when the executors of the cluster say that the driver has them, as late ones do in their logs."""
+class LateLog(threading.Thread):
+    """Notes when a late executor logs that the driver has it, and when that a task has failed."""
 
     def __init__(self, cluster: StandaloneCluster) -> None:
         super().__init__(daemon=True)
         self.cluster = cluster
-        self.at_s: float | None = None
+        self.registered_s: float | None = None
+        self.failed_s: list[float] = []
         self.over = threading.Event()
 
     def run(self) -> None:
         known = set(self.logs())
-        while self.at_s is None and not self.over.wait(0.1):
-            if any(REGISTERED in path.read_text(errors="replace") for path in set(self.logs()) - known):
-                self.at_s = time.monotonic()
+        while not self.over.wait(0.1):
+            text = "".join(path.read_text(errors="replace") for path in set(self.logs()) - known)
+            if self.registered_s is None and REGISTERED in text:
+                self.registered_s = time.monotonic()
+            self.failed_s += [time.monotonic()] * (text.count(FAILED) - len(self.failed_s))
 
     def logs(self) -> list[Path]:
         return [path for path in self.cluster.files() if path.name == "stderr"]
+
+    def seconds(self) -> str:
+        """From the executor's registration to each of its failed tasks, and to now, where the error is raised."""
+        if self.registered_s is None:
+            return "no late executor has registered"
+        shown = ", ".join(f"{at - self.registered_s:.1f}" for at in (*self.failed_s, time.monotonic()))
+        return f"seconds from an executor's registration to each failed task, and to the error: {shown}"
 
 
 def with_path(folder: Path) -> dict[str, str]:
@@ -70,11 +80,11 @@ def fails_on_late_executor(
     (fit / PYTHON).chmod(0o755)
     before, replaced = bag(table), list[int]()
     with StandaloneCluster(folder / "cluster", workers=1, environment=s3.environment() | with_path(fit)) as cluster:
-        registration = Registration(cluster)
+        late = LateLog(cluster)
 
         def replace(line: str) -> None:
             if PLANNED in line and not replaced:
-                registration.start()
+                late.start()
                 executors = executors_of(cluster)
                 cluster.end_workers()
                 for process in executors:
@@ -93,10 +103,8 @@ def fails_on_late_executor(
             with pytest.raises(UnfitExecutor) as caught:
                 runner_of(cluster).run(spec, log=replace)
         finally:
-            registration.over.set()
-        if registration.at_s is not None:
-            after_s = time.monotonic() - registration.at_s
-            report(REPORTED, f"{after_s:6.1f} s from an executor's registration to: {caught.value.facts['missing']}")
+            late.over.set()
+        report(REPORTED, f"{caught.value.facts['missing'][0]}: {late.seconds()}")
     assert replaced, "the job had another executor"
     assert caught.value.facts["host"]
     assert not caught.value.retryable
