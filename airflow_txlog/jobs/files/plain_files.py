@@ -90,13 +90,34 @@ def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTa
         columns = engine_schema(frame.schema)
     except TxlogError:
         return None
-    places = [urlsplit(uri) for uri in frame.inputFiles()]
-    if not 0 < len(places) <= MAX_FILES or any(place.scheme != LOCAL or place.netloc for place in places):
+    paths = _paths_on_this_disk(frame)
+    if not paths:
         return None
-    paths = sorted(unquote(place.path) for place in places)
     store = open_store(paths[0].rpartition("/")[0] or "/", replace(context.store.access, allow_absolute_paths=True))
     plain = _plain(store, {f"{LOCAL}://{path}": None for path in paths}, columns)
     return None if plain is None else plain.scan(context)
+
+
+def size_on_this_disk(context: JobContext, frame: DataFrame) -> dict[str, int]:
+    """The number of `files` that Spark reads for a view and their `bytes`; none where they lie elsewhere or are many.
+
+    Spark has listed them, and reads none for this.
+    """
+    paths = _paths_on_this_disk(frame) if is_classic(context.spark) else []
+    if not paths:
+        return {}
+    store = open_store(paths[0].rpartition("/")[0] or "/", replace(context.store.access, allow_absolute_paths=True))
+    found = [store.stat(f"{LOCAL}://{path}") for path in paths]
+    sizes = [info.size_bytes for info in found if info is not None]
+    return {"bytes": sum(sizes), "files": len(sizes)} if len(sizes) == len(paths) else {}
+
+
+def _paths_on_this_disk(frame: DataFrame) -> list[str]:
+    """The files of a frame, in order; none where some are elsewhere, or they are too many to be looked at."""
+    places = [urlsplit(uri) for uri in frame.inputFiles()]
+    if len(places) > MAX_FILES or any(place.scheme != LOCAL or place.netloc for place in places):
+        return []
+    return sorted(unquote(place.path) for place in places)
 
 
 def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
@@ -125,11 +146,12 @@ def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceHere:
-    """A source that is read without Spark: a scan, and its columns in their order. `reads_target`: a row of it may be
-    the target's."""
+    """A source that is read without Spark: a scan, its columns in their order, and the size of what it reads, as
+    `JobResult.details` has it. `reads_target`: a row of it may be the target's."""
 
     scan: ScanTask
     columns: StructType
+    size: Mapping[str, int]
     reads_target: bool = False
 
 
@@ -141,7 +163,7 @@ def source_here(context: JobContext, described: AnySource, argument: str, target
     """
     if isinstance(described, FileView):
         files = plain_source(context, described, argument)
-        return SourceHere(scan=files.scan(context), columns=files.columns)
+        return SourceHere(scan=files.scan(context), columns=files.columns, size=files.plan.size)
     if not isinstance(described, TableView):
         raise NeedsSpark("the source is a query")
     snapshot, reads_target = snapshot_of_view(context, described, target)
@@ -150,7 +172,7 @@ def source_here(context: JobContext, described: AnySource, argument: str, target
     if any(field.type is Primitive.VOID for field in walk_fields(columns)):
         raise NeedsSpark("the source has a column of the type void, which no file holds")
     scan = ScanTask(bins=bins_for(context, plan), schema=snapshot.schema)
-    return SourceHere(scan=scan, columns=columns, reads_target=reads_target)
+    return SourceHere(scan=scan, columns=columns, size=plan.size, reads_target=reads_target)
 
 
 def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFiles:

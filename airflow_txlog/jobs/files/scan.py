@@ -86,6 +86,14 @@ class FilePlan:
         ]
 
     @property
+    def size(self) -> dict[str, int]:
+        """How many `files`, their `bytes`, and the `rows` that deletion vectors leave where that is known of each."""
+        rows = self.live_row_counts()
+        known = [count for count in rows if count is not None]
+        of_all = {"rows": sum(known)} if len(known) == len(rows) else {}
+        return {**of_all, "bytes": sum(self.table.column("size_bytes").to_pylist()), "files": self.num_files}
+
+    @property
     def num_positions(self) -> int:
         """How many rows `positions` name."""
         return sum(unpack(positions).num_rows for positions in self.table.column("positions").to_pylist())

@@ -5,7 +5,7 @@ once. The invariant: nothing after `materialize` evaluates the author's query ag
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from airflow_txlog.jobs.files.inputs import (
     with_row_id,
 )
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
-from airflow_txlog.jobs.files.plain_files import plain_files, schema_by_footer
+from airflow_txlog.jobs.files.plain_files import plain_files, schema_by_footer, size_on_this_disk
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
 from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
 from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
@@ -52,11 +52,13 @@ from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperat
 class Source:
     """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's.
 
+    `size`: of what it reads, as `JobResult.details` has it; empty where it is not known, and of a query.
     `scan` gives what reads the same columns and rows without Spark; None where only Spark can.
     """
 
     frame: DataFrame
     reads_target: bool
+    size: Mapping[str, int] = field(default_factory=dict)
     scan: Callable[[], ScanTask | None] = lambda: None
 
 
@@ -74,7 +76,7 @@ def build_source(
     table raises.
     """
     described = context.record(SourceOperation).source if described is None else described
-    context.lineage |= {"views": {}, "versions": {}}
+    context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
     if isinstance(described, QuerySource):
         reads_target = False
         if any(
@@ -84,12 +86,14 @@ def build_source(
         for name, view in described.views.items():
             source = _view(context, view, f"{argument}.views.{name}", target)
             context.lineage["views"][name] = source.frame.columns
+            context.lineage["sizes"][name] = dict(source.size)
             reads_target |= source.reads_target
             _register(context, source.frame, name)
         source = Source(frame=gate.query(described.sql), reads_target=reads_target)
     else:
         source = _view(context, described, argument, target)
         context.lineage["views"][""] = source.frame.columns
+        context.lineage["sizes"][""] = dict(source.size)
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
     return replace(source, reads_target=reads_target)
 
@@ -161,7 +165,8 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
             found = find_files(context, view, argument)
             check_no_table(found, context.root, argument)
             frame, scan = read_files(context, view, found, argument)
-            return Source(frame=frame, reads_target=False, scan=lambda: scan)
+            size = {"bytes": sum(file.size_bytes for file in found.files), "files": len(found.files)}
+            return Source(frame=frame, reads_target=False, size=size, scan=lambda: scan)
         reader = context.spark.read.format(view.format).options(**view.options)
         by_footer = schema_by_footer(context, view)
         columns = view.schema if by_footer is None else as_spark_schema(by_footer)
@@ -178,14 +183,15 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
             "changed.",
             argument=argument,
         ) from error
-    return Source(frame=frame, reads_target=False, scan=partial(plain_files, context, view, frame))
+    size = size_on_this_disk(context, frame)
+    return Source(frame=frame, reads_target=False, size=size, scan=partial(plain_files, context, view, frame))
 
 
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
     snapshot, reads_target = snapshot_of_view(context, view, target)
     plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
     frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
-    return Source(frame=frame, reads_target=reads_target)
+    return Source(frame=frame, reads_target=reads_target, size=plan.size)
 
 
 def _register(context: JobContext, frame: DataFrame, name: str) -> None:

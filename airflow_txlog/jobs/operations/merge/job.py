@@ -197,7 +197,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         context, gate = self._context, self._gate
         if context.session is None:
             here = source_here(context, self._merge.source, "source", snapshot)
-            context.lineage |= {"views": {"": here.columns.names}}
+            context.lineage |= {"views": {"": here.columns.names}, "sizes": {"": dict(here.size)}}
             self._accept_plain(snapshot, self._pair(snapshot, here.columns))
             if here.reads_target:
                 tx.read_whole_table()

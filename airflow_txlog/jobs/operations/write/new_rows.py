@@ -68,11 +68,7 @@ class PlainRows:
         view = self._context.record(Write).source
         assert isinstance(view, FileView)
         self._files = plain_source(self._context, view, "source")
-        sizes = self._files.plan.table.column("size_bytes").to_pylist()
-        self._context.lineage |= {
-            "views": {"": self._files.columns.names},
-            "sizes": {"": {"bytes": sum(sizes), "files": len(sizes)}},
-        }
+        self._context.lineage |= {"views": {"": self._files.columns.names}, "sizes": {"": self._files.plan.size}}
         columns: SchemaJson = json.loads(schema_to_json(self._files.columns))
         return columns
 
