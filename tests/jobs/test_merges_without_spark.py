@@ -122,7 +122,8 @@ def test_the_rows_of_a_table_are_merged_without_spark(tmp_path: Path) -> None:
     expected = [*KEPT, (2, "a", "new", 20), (2, "b", "new", 40), (None, "a", "new", 60)]
     assert bag(table.to_arrow()) == bag(table_of(*expected))
     # Of itself every row with a key is updated, and the one without is inserted.
-    committed(merge(table, {"table": table.uri}, update("*"), insert("*")))
+    result = committed(merge(table, {"table": table.uri}, update("*"), insert("*")))
+    assert result.details["lineage"]["versions"] == {table.uri: 3}
     assert bag(table.to_arrow()) == bag(table_of(*expected, (None, "a", "old", 3), (None, "a", "new", 60)))
 
 
@@ -147,6 +148,12 @@ NEEDS: list[tuple[dict[str, Any], str]] = [
     ({"on": "t.k = s.k AND t.p = 'a'"}, "ON is more than equalities"),
     ({"on": "t.k = abs(s.k)"}, "ON is more than equalities"),
     ({"on": "t.k = s.nosuch"}, "ON is more than equalities"),
+    ({"on": "t.k = s.k -- \\"}, "ON is more than equalities"),
+    # A word that is a value, or a function, to Spark, whatever is called so.
+    ({"on": "true.k = s.k", "target_alias": "true"}, "ON is more than equalities"),
+    ({"on": "t.k = null.k", "source_alias": "null"}, "ON is more than equalities"),
+    ({"on": "current_path.k = s.k", "target_alias": "current_path"}, "ON is more than equalities"),
+    ({"clauses": [update({"v": "s.v -- \\"})]}, "plain constants"),
     ({"clauses": [update({"v": "upper(s.v)"})]}, "plain constants"),
     ({"clauses": [update({"v": "s.n"})]}, "plain constants"),
     ({"clauses": [update({"nosuch": "s.v"})]}, "plain constants"),
@@ -203,13 +210,22 @@ def test_more_than_the_limit_needs_spark(tmp_path: Path, monkeypatch: pytest.Mon
     assert files_on_disk(table) == before
 
 
-def test_a_bare_name_that_is_a_column_and_a_clock_is_refused(tmp_path: Path) -> None:
+def test_a_bare_name_that_spark_takes_for_a_function_is_no_column(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1], "current_path": ["a"]})
+    table = make_table(tmp_path / "t", pa.table({"k": [1], "v": ["old"]}))
+    source = source_in(tmp_path / "in", rows)
+    assert "plain constants" in why(merge(table, source, update({"v": "current_path"}), on="t.k = s.k"))
+    committed(merge(table, source, update({"v": "`current_path`"}), on="t.k = s.k"))
+    assert table.to_arrow().to_pylist() == [{"k": 1, "v": "a"}]
+
+
+def test_a_bare_name_that_is_a_column_and_a_clock_needs_spark(tmp_path: Path) -> None:
     day = pa.schema([("k", pa.int64()), ("current_date", pa.date32())])
     rows = pa.table({"k": [1], "current_date": [dt.date(2026, 1, 1)]}, day)
     table = make_table(tmp_path / "t", rows)
     source = source_in(tmp_path / "in", rows)
-    error = error_of(merge(table, source, update({"k": "s.k", "current_date": "current_date"}), on="t.k = s.k"))
-    assert error["type"] == "UnsupportedPredicate"
+    result = merge(table, source, update({"k": "s.k", "current_date": "current_date"}), on="t.k = s.k")
+    assert "a column and a clock" in why(result)
 
 
 # --- upserts --------------------------------------------------------------------------------------------------------
@@ -243,6 +259,16 @@ def test_keys_that_do_not_identify_a_row_are_refused(
     assert error["type"] == kind
     assert said in error["message"]
     assert table.latest_version() == 2
+
+
+def test_an_empty_key_of_a_partition_is_a_null(tmp_path: Path) -> None:
+    """The log keeps it as null, which equals nothing: each run would insert it again."""
+    table = target_in(tmp_path / "t", partition_by=["p"])
+    source = source_in(tmp_path / "in", table_of((1, "", "x", 1), (2, "", "x", 1), (3, "a", "x", 1)))
+    error = error_of(upsert(table, source, "k", "p"))
+    assert error["type"] == "SchemaMismatch"
+    assert "2 of 3 source rows have NULL in a key column (k, p), or an empty text" in error["message"]
+    committed(upsert(target_in(tmp_path / "whole"), source, "k", "p"))
 
 
 def test_keys_of_another_type_need_spark(tmp_path: Path) -> None:

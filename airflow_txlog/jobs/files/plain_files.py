@@ -131,8 +131,7 @@ def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
         found = _found(context, view, "source")
         if any(file.values or not file.size_bytes for file in found.files):
             return None
-        # In the order of Java's texts.
-        first = min((file.path for file in found.files), key=lambda path: path.encode("utf-16-be"), default=None)
+        first = min((file.path for file in found.files), key=_in_java, default=None)
         if first is None:
             return None
         with open_data_file(DataFile(store=found.store, path=first)) as parquet:
@@ -161,6 +160,13 @@ def source_here(context: JobContext, described: AnySource, argument: str, target
 
     Raises NeedsSpark for any other, and as `plain_source` and `snapshot_of_view` do.
     """
+    context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
+    source = _source_here(context, described, argument, target)
+    context.lineage |= {"views": {"": source.columns.names}, "sizes": {"": dict(source.size)}}
+    return source
+
+
+def _source_here(context: JobContext, described: AnySource, argument: str, target: Snapshot) -> SourceHere:
     if isinstance(described, FileView):
         files = plain_source(context, described, argument)
         return SourceHere(scan=files.scan(context), columns=files.columns, size=files.plan.size)
@@ -196,7 +202,7 @@ def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFil
         raise NeedsSpark("the source has columns that folders name, or very many files, or files that are named twice")
     context.check_small(list(files.values()))
     try:
-        columns = _columns_of(found.store, found.summary or min(files))
+        columns = _columns_of(found.store, found.summary or min(files, key=_in_java))
     except (TxlogError, NotSpark) as error:
         raise NeedsSpark(_NOT_CERTAIN) from error
     plain = _plain(found.store, dict(sorted(files.items())), columns)
@@ -233,6 +239,11 @@ def _found(context: JobContext, view: FileView, argument: str) -> SourceFiles:
     except (InvalidJobSpec, OSError) as error:
         # Spark has options of its own for its own files, and words of its own for what it cannot open.
         raise NeedsSpark("an option of the source is for Spark's own reader, or a folder cannot be listed") from error
+
+
+def _in_java(path: str) -> bytes:
+    """What orders paths as Java orders texts."""
+    return path.encode("utf-16-be")
 
 
 def _reads_other_disks(context: JobContext, view: FileView) -> bool:

@@ -7,7 +7,7 @@ upsert puts a key into the table twice; everything else is the merge's (`merge.j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnknownColumn, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.inputs import MaterializedSource, read_input, stored_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 _CHECKING = "check the keys of the source"
+_EMPTY: dict[DataType, str] = {Primitive.STRING: "''", Primitive.BINARY: "X''"}
 
 
 def upsert(context: JobContext) -> JobResult:
@@ -53,6 +55,15 @@ def as_merge(upsert: Upsert) -> Merge:
         on=" AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in upsert.keys),
         clauses=(UpdateClause(when="matched", set=updated), InsertClause(values="*")),
     )
+
+
+def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
+    """The partition columns that may have an empty value, which the log keeps as null, and SQL for it.
+
+    Source: protocol, "Partition Value Serialization".
+    """
+    fields = map(snapshot.delta_schema.find, snapshot.partition_columns)
+    return {field.name: _EMPTY[field.type] for field in fields if field is not None and field.type in _EMPTY}
 
 
 class _Upsert(MergeRows):
@@ -114,19 +125,29 @@ class _Upsert(MergeRows):
             self._check_types(prepared.sides)
         if source.num_rows == 0:
             return
-        columns = list((key_columns(self._merge.on, prepared.pair) or {}).values())
-        is_small = source.bytes_of(columns) <= MOST_BYTES_READ
+        columns = key_columns(self._merge.on, prepared.pair) or {}
+        is_small = source.bytes_of(columns.values()) <= MOST_BYTES_READ
         with self._context.step("check keys"):
             if columns and is_small:
-                nulls, repeated = self._counted_here(source, columns)
+                nulls, repeated = self._counted_here(prepared, columns)
             else:
                 nulls, repeated = self._counted_by_spark(prepared, prepared.of_spark)
         self._refuse(nulls, repeated, source.num_rows)
 
-    def _counted_here(self, source: MaterializedSource, columns: Sequence[str]) -> tuple[int, int]:
-        """Rows with NULL in one of these columns, of plain types, and keys that several of the others have."""
-        keys = read_input(self._context, source.files, stored_of(source, columns), _CHECKING).select(columns)
-        keys = keys.rename_columns([f"k{number}" for number in range(len(columns))])
+    def _counted_here(self, prepared: PreparedMerge, columns: Mapping[str, str]) -> tuple[int, int]:
+        """Rows with NULL in one of the key columns, of plain types, and keys that several of the others have.
+
+        `columns`: the source's by the target's.
+        """
+        source, kept_as_null = prepared.source, _kept_as_null(prepared.snapshot)
+        rows = read_input(self._context, source.files, stored_of(source, columns.values()), _CHECKING)
+        arrays = [
+            pc.if_else(pc.equal(rows.column(held), ""), None, rows.column(held))
+            if name in kept_as_null
+            else rows.column(held)
+            for name, held in columns.items()
+        ]
+        keys = pa.table(arrays, names=[f"k{number}" for number in range(len(arrays))])
         whole = keys.drop_null()
         counts = whole.group_by(keys.column_names).aggregate([([], "count_all")]).column("count_all")
         repeated = pc.sum(pc.greater(counts, pa.scalar(1, pa.int64()))).as_py() or 0
@@ -140,9 +161,12 @@ class _Upsert(MergeRows):
         (insert,) = prepared.clauses.not_matched
         stored = {name.lower(): sql for name, sql in insert.values.items()}
         keys = [f"k{number}" for number in range(len(self._upsert.keys))]
-        values = ", ".join(
-            f"{stored[name.lower()]} AS {key}" for name, key in zip(self._upsert.keys, keys, strict=True)
-        )
+        empty = {name.lower(): literal for name, literal in _kept_as_null(prepared.snapshot).items()}
+        texts = [
+            f"nullif({stored[name]}, {empty[name]})" if name in empty else stored[name]
+            for name in map(str.lower, self._upsert.keys)
+        ]
+        values = ", ".join(f"{text} AS {key}" for text, key in zip(texts, keys, strict=True))
         view = context.view_name()
         frame_of(context, prepared.source).createOrReplaceTempView(view)
         has_null = " OR ".join(f"{key} IS NULL" for key in keys)
@@ -176,9 +200,10 @@ class _Upsert(MergeRows):
         root, keys = self._context.root, ", ".join(self._upsert.keys)
         if nulls:
             raise SchemaMismatch(
-                f"{root}: {nulls} of {plural(given, 'source row')} have NULL in a key column ({keys}). NULL equals "
-                "nothing, so that such a row would be inserted again by each run. Leave these rows out in the source's "
-                "SQL, or give them a key. Nothing was changed.",
+                f"{root}: {nulls} of {plural(given, 'source row')} have NULL in a key column ({keys}), or an empty "
+                "text where the table is partitioned by it, which is kept as NULL. NULL equals nothing, so that such "
+                "a row would be inserted again by each run. Leave these rows out in the source's SQL, or give them a "
+                "key. Nothing was changed.",
                 table=root,
                 columns=list(self._upsert.keys),
             )

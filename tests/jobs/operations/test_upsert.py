@@ -108,6 +108,11 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path, spark: Spa
     assert table.snapshot().version == 1
     assert ids(table) == [0, 1, 2]
 
+    # Counted by Spark, as the one key is of another type.
+    parted = make_table(tmp_path / "parted", rows(3), partition_by=["name"])
+    error = error_of(upsert(spark, parted, source("CAST(id AS INT)").replace("'x'", "''"), "id", "name"))
+    assert "2 of 2 source rows have NULL in a key column (id, name), or an empty text" in error["message"]
+
     tx = table.begin()
     assert tx.metadata is not None
     schema = json.loads(tx.metadata.schema_string)

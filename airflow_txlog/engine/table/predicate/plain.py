@@ -164,10 +164,15 @@ class _Reader:
             raise NotPlain("another expression")
 
 
+def is_certain_name(token: Token) -> bool:
+    """Whether a token, where nothing stands before it, is the name of something, and can be nothing else."""
+    is_free = token.kind == "word" and bool(_NAME.fullmatch(token.text)) and token.text.lower() not in _WORDS
+    return token.kind == "name" or is_free
+
+
 def plain_column(token: Token, schema: StructType) -> StructField:
     """The column that a token names, and can name nothing else. Raises NotPlain."""
-    is_name = token.kind == "word" and _NAME.fullmatch(token.text) and token.text.lower() not in _WORDS
-    field = schema.find(token.text) if token.kind == "name" or is_name else None
+    field = schema.find(token.text) if is_certain_name(token) else None
     if field is None:
         raise NotPlain(f"the name {token.text}" if token.kind in ("word", "name") else "another expression")
     return field

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from airflow_txlog.engine.table.predicate.plain import is_certain_name
 from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
 
 _EQUALITIES = {"=": False, "==": False, "<=>": True}
@@ -17,7 +18,6 @@ _COMPARISONS = frozenset({*_EQUALITIES, "<>", "!=", "<", "<=", ">", ">=", "!", "
 _LOOSE_WORDS = frozenset({"and", "or", "not", "is", "in", "between", "like", "ilike", "rlike", "regexp", "exists"})
 # Words that open and close as parentheses do; a bare column of one of these names cannot be distinguished from them.
 _CASES = {"case": 1, "end": -1}
-LITERAL_WORDS = frozenset({"true", "false", "null"})
 _OPENING, _CLOSING = frozenset("(["), frozenset(")]")
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
 
@@ -73,17 +73,18 @@ def conjuncts_as_equalities(
         lexed = lex(on)
     except Unreadable:
         return []
-    if target_alias.lower() in every or not _is_nested_plainly(lexed, every):
+    # Spark takes no text that ends in a backslash.
+    if target_alias.lower() in every or on.endswith("\\") or not _is_nested_plainly(lexed, every):
         return []
     named = {name.lower(): name for name in partition_columns}
 
     def partition_column(span: Span) -> str | None:
         tokens = lexed.tokens[slice(*span)]
-        if any(token.kind not in ("word", "name") for token in tokens[::2]):
+        if not tokens or not is_certain_name(tokens[0]) or tokens[-1].kind not in ("word", "name"):
             return None
         if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == target_alias.lower():
             return named.get(tokens[2].text.lower())
-        if len(tokens) == 1 and tokens[0].text.lower() not in others | LITERAL_WORDS:
+        if len(tokens) == 1 and tokens[0].text.lower() not in others:
             return named.get(tokens[0].text.lower())
         return None
 

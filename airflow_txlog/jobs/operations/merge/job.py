@@ -19,7 +19,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
 from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
-from airflow_txlog.errors import InvalidJobSpec, MatchNotFound
+from airflow_txlog.errors import InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.inputs import (
     MaterializedSource,
@@ -42,7 +42,7 @@ from airflow_txlog.jobs.operations.merge.plain_merge import (
     plain_inserts,
     why_not_plain,
 )
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, SideNames, described
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
@@ -84,7 +84,7 @@ class PreparedMerge(Prepared):
     def of_spark(self) -> Sides:
         """Raises NeedsSpark in a job without it."""
         if self.sides is None:
-            raise NeedsSpark("the source's rows are more than one task may write")
+            raise NeedsSpark("the source's rows are more than one process may look at")
         return self.sides
 
 
@@ -118,6 +118,9 @@ class MergeRows(RowOperation[PreparedMerge]):
             gate.check_all_used()
             # Read: all files that may hold a row which decides on them.
             candidates = scope.read_files(tx, self._of_interest(snapshot, pair, sides, clauses, source))
+            plain = plain_clauses(context, self._merge, snapshot, pair, source)
+            if sides is None and (plain is None or not plain.are_all_of(clauses)):
+                raise NeedsSpark("the source's rows are more than one task may write")
             return PreparedMerge(
                 snapshot=snapshot,
                 scope=scope,
@@ -127,7 +130,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 source=source,
                 pair=pair,
                 clauses=clauses,
-                plain=plain_clauses(context, self._merge, snapshot, pair, source),
+                plain=plain,
                 sides=sides,
             )
 
@@ -160,7 +163,11 @@ class MergeRows(RowOperation[PreparedMerge]):
             raise NeedsSpark(why)
         columns = [*pair.target.names, *pair.source.names]
         for text in [self._merge.on, *self._merge.assigned_texts]:
-            gate.check_clocks(text, columns)
+            try:
+                gate.check_clocks(text, columns)
+            except UnsupportedPredicate as error:
+                # Spark knows which of the columns a clause sees.
+                raise NeedsSpark("a text has a name that is a column and a clock") from error
             gate.used |= set(gate.parameters_in(text))
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
@@ -197,7 +204,6 @@ class MergeRows(RowOperation[PreparedMerge]):
         context, gate = self._context, self._gate
         if context.session is None:
             here = source_here(context, self._merge.source, "source", snapshot)
-            context.lineage |= {"views": {"": here.columns.names}, "sizes": {"": dict(here.size)}}
             self._accept_plain(snapshot, self._pair(snapshot, here.columns))
             if here.reads_target:
                 tx.read_whole_table()
@@ -250,12 +256,8 @@ class MergeRows(RowOperation[PreparedMerge]):
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
             return Predicate.true()
-        names = SideNames(
-            target_alias=pair.target_alias,
-            source_alias=pair.source_alias,
-            source_alone=None if sides is None else sides.source_alone,
-        )
-        auto = self._auto.of(snapshot, names, source, self._merge.on)
+        source_alone = None if sides is None else sides.source_alone
+        auto = self._auto.of(snapshot, pair, source, self._merge.on, source_alone)
         read = both(self._on(pair), auto)
         for text in filter(None, conditions):
             used = self._gate.parameters_in(text)

@@ -18,6 +18,7 @@ from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.predicate.plain import is_certain_name
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, read_rules
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, walk_fields
 from airflow_txlog.jobs.context import JobContext
@@ -25,7 +26,7 @@ from airflow_txlog.jobs.files.inputs import MaterializedSource, scan_of, unmatch
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.operations.merge.equalities import LITERAL_WORDS, conjuncts_as_equalities
+from airflow_txlog.jobs.operations.merge.equalities import conjuncts_as_equalities
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
@@ -101,6 +102,14 @@ class PlainClauses:
 
     updated: Assigned | None
     inserted: Assigned | None
+
+    def are_all_of(self, clauses: Clauses) -> bool:
+        """Whether nothing that these clauses assign is left to Spark."""
+        needed = (
+            (self.updated, clauses.matched),
+            (self.inserted, clauses.not_matched),
+        )
+        return all(said is not None or all(clause.action == "delete" for clause in of) for said, of in needed)
 
 
 def clauses_of(merge: Merge) -> Clauses:
@@ -267,16 +276,18 @@ def source_column(sql: str, pair: PairColumns) -> str | None:
         tokens = lex(sql).tokens
     except Unreadable:
         return None
+    # Spark takes no text that ends in a backslash.
+    if sql.endswith("\\"):
+        return None
     while len(tokens) > 2 and tokens[0] == _OPEN and tokens[-1] == _CLOSE:
         tokens = tokens[1:-1]
     named = {name.lower(): name for name in pair.source.names}
     ours = {name.lower() for name in pair.target.names}
-    if any(token.kind not in ("word", "name") for token in tokens[::2]):
+    if not tokens or not is_certain_name(tokens[0]) or tokens[-1].kind not in ("word", "name"):
         return None
     if len(tokens) == 1:
         name = tokens[0].text.lower()
-        may_be_literal = tokens[0].kind == "word" and name in LITERAL_WORDS
-        return None if name in ours or may_be_literal else named.get(name)
+        return None if name in ours else named.get(name)
     alias = pair.source_alias.lower()
     # A struct column of the alias's name would make `s.k` a member of it.
     if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias:

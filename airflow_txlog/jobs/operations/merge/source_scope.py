@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
@@ -37,13 +36,13 @@ from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource
-from airflow_txlog.jobs.operations.merge.equalities import LITERAL_WORDS, Equality, scoping_equalities
+from airflow_txlog.jobs.files.inputs import MaterializedSource, read_input, stored_of
+from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
+from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, source_column
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.lexing import Token, lex
 from airflow_txlog.wording import plural
 
 # Above so many combinations of values, each column's least and greatest do.
@@ -51,19 +50,10 @@ MOST_VALUES = 10_000
 # So much of the materialized source is read on the driver rather than by a Spark job.
 MOST_BYTES_READ = 64 * 1024 * 1024
 
+_LOOKING = "find the partitions that the source names"
+
 _INTEGERS = (delta.Primitive.BYTE, delta.Primitive.SHORT, delta.Primitive.INTEGER, delta.Primitive.LONG)
 _SCOPING = (*_INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
-_DOT = Token("symbol", ".")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SideNames:
-    """What ON calls the two sides. `source_alone`: the FROM clause of a source row, for texts that Spark has to judge;
-    None in a job without it."""
-
-    target_alias: str
-    source_alias: str
-    source_alone: str | None
 
 
 # Equalities that scope, each with the column that it compares.
@@ -78,61 +68,64 @@ class AutoScope:
     gate: SqlGate
     _found: tuple[MaterializedSource, object, Predicate | None] | None = None
 
-    def of(self, snapshot: Snapshot, names: SideNames, source: MaterializedSource, on: str) -> Predicate | None:
+    def of(
+        self, snapshot: Snapshot, pair: PairColumns, source: MaterializedSource, on: str, source_alone: str | None
+    ) -> Predicate | None:
         """Where in the table a row can be that the accepted condition `on` matches with some row of the source.
 
-        A predicate over partition columns, or None where nothing bounds it. Raises NeedsSpark.
+        A predicate over partition columns, or None where nothing bounds it. `source_alone`: the FROM clause of a source
+        row, for texts that Spark has to judge; None in a job without it. Raises NeedsSpark.
         """
-        chosen = self._chosen(snapshot, names, source, on)
+        chosen = self._chosen(snapshot, pair, on, source_alone)
         if not chosen:
             return None
         key = [(equality, field.name, field.type) for equality, field in chosen]
         if self._found is None or self._found[0] is not source or self._found[1] != key:
-            self._found = (source, key, self._look(chosen, names, source))
+            self._found = (source, key, self._look(chosen, pair, source))
         return self._found[2]
 
-    def _chosen(self, snapshot: Snapshot, names: SideNames, source: MaterializedSource, on: str) -> Chosen:
+    def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, source_alone: str | None) -> Chosen:
         fields = [snapshot.delta_schema.find(name) for name in snapshot.partition_columns]
         able = {field.name: field for field in fields if field is not None and _can_scope(field)}
         equalities = scoping_equalities(
             on,
-            target_alias=names.target_alias,
+            target_alias=pair.target_alias,
             partition_columns=list(able),
             target_columns=snapshot.delta_schema.names,
-            source_columns=source.names,
+            source_columns=pair.source.names,
         )
         chosen: dict[str, tuple[Equality, delta.StructField]] = {}
         for equality in equalities:
             field = able[equality.column]
-            if equality.column not in chosen and self._compares_plainly(equality, field, names, source):
+            if equality.column not in chosen and self._compares_plainly(equality, field, pair, source_alone):
                 chosen[equality.column] = (equality, field)
         return list(chosen.values())
 
     def _compares_plainly(
-        self, equality: Equality, field: delta.StructField, names: SideNames, source: MaterializedSource
+        self, equality: Equality, field: delta.StructField, pair: PairColumns, source_alone: str | None
     ) -> bool:
         """Whether the other side names columns of the source alone, and no cast changes a value to compare it."""
-        name = _source_column(equality.sql, names, source)
-        held = None if name is None else source.columns.find(name)
+        name = source_column(equality.sql, pair)
+        held = None if name is None else pair.source.find(name)
         if held is not None:
             return _is_compared_uncast(held, field)
-        if names.source_alone is None:
+        if source_alone is None:
             raise NeedsSpark("ON compares with more than columns of the source")
         from airflow_txlog.jobs.sql.schemas import engine_type  # noqa: PLC0415 - only with Spark
 
         try:
-            found = engine_type(self.gate.value(equality.sql, names.source_alone))
+            found = engine_type(self.gate.value(equality.sql, source_alone))
         except InvalidPredicate:
             return False
         return found is not None and _is_compared_uncast(found, field)
 
-    def _look(self, chosen: Chosen, names: SideNames, source: MaterializedSource) -> Predicate | None:
-        read = _read_values(chosen, names, source)
+    def _look(self, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> Predicate | None:
+        read = _read_values(self.context, chosen, pair, source)
         if read is not None and read.num_rows <= MOST_VALUES:
             return values_of(chosen, read)
         self.context.ask_spark("ON names very many partitions of the table")
         try:
-            return self._evaluated(chosen, names, source)
+            return self._evaluated(chosen, pair, source)
         except TxlogError as error:
             # An expression is evaluated here on every source row, also on those that the rest of ON keeps from it.
             # The join reads the same rows: what is wrong with them fails there. Spark's message may show a value.
@@ -144,21 +137,22 @@ class AutoScope:
             )
             return None
 
-    def _evaluated(self, chosen: Chosen, names: SideNames, source: MaterializedSource) -> Predicate:
+    def _evaluated(self, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> Predicate:
         """The same by Spark jobs over the source's rows. Raises as `collect` does."""
         from airflow_txlog.jobs.files.source import frame_of  # noqa: PLC0415 - only with Spark
 
         view = self.context.view_name()
         frame_of(self.context, source).createOrReplaceTempView(view)
-        relation = f"{quoted(view)} AS {quoted(names.source_alias)}"
+        relation = f"{quoted(view)} AS {quoted(pair.source_alias)}"
         columns = ", ".join(f"(\n{equality.sql}\n) AS c{number}" for number, (equality, _) in enumerate(chosen))
-        what = "find the partitions that the source names"
         query = f"SELECT DISTINCT {columns} FROM {relation} LIMIT {MOST_VALUES + 1}"
-        values = collect(self.gate.run(query), what)
+        values = collect(self.gate.run(query), _LOOKING)
         if values.num_rows <= MOST_VALUES:
             return values_of(chosen, values)
         ends = ", ".join(f"min(c{n}), max(c{n}), max(c{n} IS NULL)" for n in range(len(chosen)))
-        return ranges_of(chosen, collect(self.gate.run(f"SELECT {ends} FROM (SELECT {columns} FROM {relation})"), what))
+        return ranges_of(
+            chosen, collect(self.gate.run(f"SELECT {ends} FROM (SELECT {columns} FROM {relation})"), _LOOKING)
+        )
 
 
 def values_of(chosen: Chosen, values: pa.Table) -> Predicate:
@@ -211,36 +205,22 @@ def _is_compared_uncast(given: delta.StructField, wanted: delta.StructField) -> 
     return both_whole or (given.type == wanted.type and not given.is_collated)
 
 
-def _read_values(chosen: Chosen, names: SideNames, source: MaterializedSource) -> pa.Table | None:
+def _read_values(context: JobContext, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> pa.Table | None:
     """The distinct values, a column for each equality, read out of the materialized files without a Spark job.
 
     None where some equality is with more than a bare column of the source, or where there is much to read.
     """
-    found = [_source_column(equality.sql, names, source) for equality, _ in chosen]
+    found = [source_column(equality.sql, pair) for equality, _ in chosen]
     columns = [name for name in found if name is not None]
     if len(columns) < len(found) or source.num_rows == 0 or source.bytes_of(columns) > MOST_BYTES_READ:
         return None
     distinct = list(dict.fromkeys(columns))
-    parts = []
-    for file in source.files:
-        with source.store.open_input(file.store_path) as stream:
-            parts.append(pq.ParquetFile(stream).read(columns=distinct))
-    values = pa.concat_tables(parts).group_by(distinct).aggregate([])
-    return pa.table([values.column(name) for name in columns], names=[f"c{number}" for number in range(len(columns))])
-
-
-def _source_column(sql: str, names: SideNames, source: MaterializedSource) -> str | None:
-    """The source's column that the text is, and nothing but it."""
-    columns = {name.lower(): name for name in source.names}
-    alias = names.source_alias.lower()
-    tokens = lex(sql).tokens
-    if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias and alias not in columns:
-        tokens = tokens[2:]
-    if len(tokens) != 1 or tokens[0].kind not in ("word", "name") or tokens[0].text.lower() in LITERAL_WORDS:
-        return None
-    name = columns.get(tokens[0].text.lower())
-    # With a dot, Arrow would take the name for a path.
-    return None if name is None or "." in name else name
+    rows = read_input(context, source.files, stored_of(source, distinct), _LOOKING)
+    # By number: Arrow would take a name with a dot in it for a path.
+    numbered = [f"c{number}" for number in range(len(distinct))]
+    values = rows.select(distinct).rename_columns(numbered).group_by(numbered).aggregate([])
+    by_name = dict(zip(distinct, values.select(numbered).columns, strict=True))
+    return pa.table([by_name[name] for name in columns], names=[f"c{number}" for number in range(len(columns))])
 
 
 def _can_scope(field: delta.StructField) -> bool:

@@ -20,7 +20,8 @@ from airflow_txlog.jobs.files.source import Source, frame_of, materialize, schem
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, SideNames, described
+from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
@@ -120,6 +121,10 @@ def test_a14_names_that_may_mean_two_things_do_not_scope(target: list[str], sour
     assert not scoping_equalities(
         "p = s.x", target_alias="t", partition_columns=["p"], target_columns=TARGET, source_columns=["p", "x"]
     )
+    for alias in ("null", "true", "current_path"):
+        assert not scoping_equalities(
+            f"{alias}.p = s.x", target_alias=alias, partition_columns=["p"], target_columns=TARGET, source_columns=["x"]
+        )
 
 
 # --- with Spark ------------------------------------------------------------------------------------------------------
@@ -230,11 +235,13 @@ class Bench:
 
     def scope(self, on: str) -> Any:
         self.gate.condition(on, self.sides.pair)
-        return AutoScope(context=self.context, gate=self.gate).of(self.snapshot, self.names, self.source, on)
+        return self.scope_by(AutoScope(context=self.context, gate=self.gate), on)
 
-    @property
-    def names(self) -> SideNames:
-        return SideNames(target_alias="t", source_alias="s", source_alone=self.sides.source_alone)
+    def scope_by(self, scoper: AutoScope, on: str) -> Any:
+        pair = PairColumns(
+            target=self.snapshot.delta_schema, source=self.source.columns, target_alias="t", source_alias="s"
+        )
+        return scoper.of(self.snapshot, pair, self.source, on, self.sides.source_alone)
 
     def kept(self, predicate: Any) -> set[int]:
         """The ids in the files that the predicate leaves; a file holds one row."""
@@ -326,10 +333,10 @@ def test_a14_many_values_become_a_range(bench: Bench, monkeypatch: pytest.Monkey
 @pytest.mark.spark
 def test_a14_the_source_is_looked_at_once_for_all_rounds(bench: Bench) -> None:
     scoper = AutoScope(context=bench.context, gate=bench.gate)
-    first = scoper.of(bench.snapshot, bench.names, bench.source, "t.day = s.d")
-    again = scoper.of(bench.snapshot, bench.names, bench.source, "t.day = s.d")
+    first = bench.scope_by(scoper, "t.day = s.d")
+    again = bench.scope_by(scoper, "t.day = s.d")
     assert first is again
     assert described(first) == "3 values of day"
-    empty = scoper.of(bench.snapshot, bench.names, bench.source, "t.name = s.text || :suffix")
+    empty = bench.scope_by(scoper, "t.name = s.text || :suffix")
     assert bench.kept(empty) == set()
     assert empty.tree != FALSE
