@@ -58,7 +58,7 @@ def delete(users: Table, **given: Any) -> DeltaDeleteOperator:
         **{
             "task_id": "forget",
             "table_uri": users.uri,
-            "predicate": "user_id = 42",
+            "predicate": "user_id + 0 = 42",
             "runner": "submit",
             "spark_conn_id": "cluster",
             **given,

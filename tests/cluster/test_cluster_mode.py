@@ -78,7 +78,7 @@ def spec_of(table: Table, **given: Any) -> JobSpec:
         "unrestricted": ("spark_conf",),
         **given,
     }
-    predicate = f"user_id = 42 OR '{PERSON}' = ''"
+    predicate = f"user_id + 0 = 42 OR '{PERSON}' = ''"
     return job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": predicate}, **fields)
 
 
@@ -545,7 +545,7 @@ def test_a_key_of_other_work_that_still_runs_is_refused(cluster: PlayedCluster, 
     other = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 43"},
+        arguments={"predicate": "user_id + 0 = 43"},
         application=mine,
         saved_work_key=KEY,
     )

@@ -56,7 +56,9 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SubmitRunner:
 
 def notes_of(runner: SubmitRunner, tmp_path: Path, users: Table, **given: Any) -> dict[str, Any]:
     """How a job was submitted; its settings as a mapping."""
-    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": f"'{CANARY}' = 'x'"}, **given)
+    spec = job_spec(
+        operation="delete", table_uri=users.uri, arguments={"predicate": f"upper('{CANARY}') = 'x'"}, **given
+    )
     lines: list[str] = []
     with pytest.raises(
         SparkUnavailable, match=r"spark-submit ended before the delete job began \(exit code 1\)"
@@ -113,7 +115,7 @@ def test_a_setting_that_the_connection_decides_is_refused(runner: SubmitRunner, 
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 1"},
+        arguments={"predicate": "user_id + 0 = 1"},
         spark_conf={name: "local"},
         unrestricted=("spark_conf",),
     )
@@ -124,7 +126,7 @@ def test_a_setting_that_the_connection_decides_is_refused(runner: SubmitRunner, 
 
 def test_a_program_that_is_not_there_is_an_error_with_advice(users: Table) -> None:
     runner = SubmitRunner(SparkSubmit(master="yarn", command=("spark9-submit", "--master", "yarn")))
-    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 1"})
+    spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id + 0 = 1"})
     with pytest.raises(SparkUnavailable, match=r"There is no spark9-submit on the PATH.*pip install"):
         runner.run(spec, log=print)
 
@@ -172,7 +174,7 @@ def test_a_retry_of_work_that_is_done_needs_no_cluster(users: Table, try_number:
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id = 1"},
+        arguments={"predicate": "user_id + 0 = 1"},
         application=ApplicationTransaction(app_id="a", version=1),
         annotations={"try_number": try_number},
     )

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.files.scan import scan_frame
 from airflow_txlog.jobs.files.stage import ComputedColumns
-from airflow_txlog.jobs.operations.merge import images, job
+from airflow_txlog.jobs.operations.merge import images
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
@@ -170,7 +170,7 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
         monkeypatch.setattr(images, "updated_columns", one_too_few)
     else:
         whole = images.updated_images
-        monkeypatch.setattr(job, "updated_images", lambda *given: whole(*given).where("id <> 1"))
+        monkeypatch.setattr(images, "updated_images", lambda *given: whole(*given).where("id <> 1"))
         source = {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}
         clauses = [{"when": "matched", "then": "update", "set": {"name": "'x'"}}]
         arguments = {"source": source, "on": "t.id = s.id", "clauses": clauses}

@@ -115,7 +115,9 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
 
     def run(runner: WarmRunner) -> None:
         with pytest.raises(JobLost, match="was stopped before it began") as caught:
-            runner.run(job_spec(operation="delete", table_uri="/t", arguments={"predicate": "a"}), log=lines.append)
+            runner.run(
+                job_spec(operation="delete", table_uri="/t", arguments={"predicate": "abs(a) = 1"}), log=lines.append
+            )
         errors.append(caught.value)
 
     runners = [WarmRunner() for _ in range(2 if "another" in waits_for else 1)]
@@ -167,7 +169,10 @@ def test_a_session_whose_job_was_stopped_after_its_commit_is_given_up(
     Table.create(str(tmp_path / "t"), pa.schema([("a", pa.bool_())]))
     application = ApplicationTransaction(app_id="work", version=1)
     spec = job_spec(
-        operation="delete", table_uri=str(tmp_path / "t"), arguments={"predicate": "a"}, application=application
+        operation="delete",
+        table_uri=str(tmp_path / "t"),
+        arguments={"predicate": "abs(a) = 1"},
+        application=application,
     )
     append_a_file(spec)
     assert WarmRunner().run(spec, log=print).status == "already_done"
