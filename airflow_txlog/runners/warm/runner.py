@@ -10,7 +10,7 @@ from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log
-from airflow_txlog.runners.child_process import JOB, SPARK_HERE, ChildProcessRunner, run_without_spark
+from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
 from airflow_txlog.runners.warm.server import give_up, is_of_session, lease_session, offering_credentials
 from airflow_txlog.wording import LinesOnce
 
@@ -58,7 +58,8 @@ class WarmRunner:
             url=lease.url, session_id=lease.slot.session_id, abandoned=lease.abandoned, is_pooled=True
         )
         child = ChildProcessRunner(
-            (*JOB, "--session", "connect", SPARK_HERE),
+            # Not SPARK_HERE: this process does not see the server's own settings, which may say where paths lie.
+            (*JOB, "--session", "connect"),
             target.environment(),
             # A child that outlives this process still has the session.
             files=(lease.slot.file,),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import credentials
@@ -63,6 +64,26 @@ def test_a_small_delete_by_keys_starts_no_server(base: Path, tmp_path: Path) -> 
     result = WarmRunner().run(job_spec(operation="delete", table_uri=table.uri, arguments=keys), log=print)
     assert (result.status, result.metrics["numDeletedRows"]) == ("committed", 1)
     assert not base.exists()
+
+
+@pytest.mark.long("a server that does not answer is asked again for some seconds")
+def test_a_path_that_the_servers_settings_place_elsewhere_is_not_read_from_this_disk(tmp_path: Path) -> None:
+    """The setting is the server's own, which the process of the job on it does not see."""
+    table = make_table(tmp_path / "t", pa.table({"id": [1]}))
+    pq.write_table(pa.table({"id": [2]}), tmp_path / "in.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "in.parquet")}
+    elsewhere = {"spark.hadoop.fs.defaultFS": "hdfs://elsewhere"}
+    spec = job_spec(
+        operation="write",
+        table_uri=table.uri,
+        arguments={"source": source},
+        spark_conf=elsewhere,
+        unrestricted=("spark_conf",),
+    )
+    # There is no Spark behind the port of this server.
+    with pytest.raises(SparkUnavailable):
+        WarmRunner().run(spec, log=print)
+    assert table.latest_version() == 1
 
 
 def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
