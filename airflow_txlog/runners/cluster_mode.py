@@ -32,7 +32,7 @@ from airflow_txlog.runners.child_process import (
 )
 from airflow_txlog.runners.cluster import Applications, ApplicationState, SparkSubmit
 from airflow_txlog.runners.job_output import Tail, lines_of, shown
-from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, settings_file
+from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_left_to_connection, settings_file
 from airflow_txlog.storage import Access, open_store
 from airflow_txlog.wording import application_line
 
@@ -126,6 +126,7 @@ class ClusterModeRunner(SubmitRunner):
 
     def _result(self, spec: JobSpec, log: Log, *, may_submit: bool) -> JobResult:
         self._is_killed, self._job = False, None
+        check_left_to_connection(spec)
         if not spec.operation.needs_spark:
             return self._run(ChildProcessRunner(), spec, log)
         exchange = _exchange_of(spec)
@@ -223,7 +224,7 @@ class ClusterModeRunner(SubmitRunner):
     def _submit(self, spec: JobSpec, exchange: Exchange, log: Log) -> Submitted:
         name = f"txlog-{exchange.folder[-12:]}-{secrets.token_hex(4)}"
         settings = self._settings(spec)
-        command = self._command(spec.spark_conf, settings)
+        command = self._command(settings)
         described = json.loads(spec.replace(spark_conf={}, result_uri=None).to_json())
         number = exchange.add({"name": name, "digest": spec.digest(), "spec": described})
         job = self._job = Submitted(

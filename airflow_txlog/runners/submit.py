@@ -59,12 +59,13 @@ class SubmitRunner:
 
         Raises SparkUnavailable where the cluster did not take the application.
         """
+        check_left_to_connection(spec)
         lines = LinesOnce(log)
         done = run_without_spark(spec, lambda child, described: self._run(child, described, lines.begin()), log)
         if done is not None:
             return done
         settings = self._settings(spec)
-        command = self._command(spec.spark_conf, settings)
+        command = self._command(settings)
         is_started, say = False, lines.begin()
 
         def noted(line: str) -> None:
@@ -110,15 +111,8 @@ class SubmitRunner:
         finally:
             self._child = None
 
-    def _command(self, spark_conf: Mapping[str, str], settings: Mapping[str, str]) -> tuple[str, ...]:
+    def _command(self, settings: Mapping[str, str]) -> tuple[str, ...]:
         """What the connection asks for, once it is sure that it can be tried."""
-        for name in _OF_CONNECTION:
-            if name in spark_conf:
-                raise InvalidJobSpec(
-                    f'spark_conf has {name}, which for runner="submit" the connection decides (spark_conn_id). Leave '
-                    "it out.",
-                    argument=f"spark_conf.{name}",
-                )
         program, *options = self._cluster.command
         found = shutil.which(program) or shutil.which(str(Path(sys.executable).with_name(program)))
         if found is None:
@@ -147,6 +141,17 @@ class SubmitRunner:
             _JAVA_OPTIONS: f"{JVM_OPTIONS} {given.get(_JAVA_OPTIONS, '')}".strip(),
             "spark.txlog.master": self._cluster.master,
         }
+
+
+def check_left_to_connection(spec: JobSpec) -> None:
+    """Raises InvalidJobSpec for a setting that the connection decides, also where the job may need no Spark."""
+    for name in _OF_CONNECTION:
+        if name in spec.spark_conf:
+            raise InvalidJobSpec(
+                f'spark_conf has {name}, which for runner="submit" the connection decides (spark_conn_id). Leave it '
+                "out. Nothing was done.",
+                argument=f"spark_conf.{name}",
+            )
 
 
 @contextlib.contextmanager

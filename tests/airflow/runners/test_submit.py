@@ -115,7 +115,7 @@ def test_a_setting_that_the_connection_decides_is_refused(runner: SubmitRunner, 
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
-        arguments={"predicate": "user_id + 0 = 1"},
+        arguments={"predicate": "user_id = 1"},
         spark_conf={name: "local"},
         unrestricted=("spark_conf",),
     )
