@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Equality:
-    """`column = sql` or, null-safe, `column <=> sql`: a partition column of the target, and SQL of the source's."""
+    """`column = sql` or, null-safe, `column <=> sql`: a column of the target, and the SQL on the other side."""
 
     column: str
     sql: str
@@ -37,18 +37,18 @@ def scoping_equalities(
     on: str,
     *,
     target_alias: str,
-    partition_columns: Collection[str],
+    columns: Collection[str],
     target_columns: Collection[str],
     source_columns: Collection[str],
 ) -> list[Equality]:
-    """The conjuncts of a condition that compare a bare partition column for equality; what with is for Spark to judge.
+    """The conjuncts of a condition that compare one of `columns`, bare, for equality; with what, Spark judges.
 
     Empty where the text or a name in it may mean something else.
     """
     found = conjuncts_as_equalities(
         on,
         target_alias=target_alias,
-        partition_columns=partition_columns,
+        columns=columns,
         target_columns=target_columns,
         source_columns=source_columns,
     )
@@ -59,11 +59,11 @@ def conjuncts_as_equalities(
     on: str,
     *,
     target_alias: str,
-    partition_columns: Collection[str],
+    columns: Collection[str],
     target_columns: Collection[str],
     source_columns: Collection[str],
 ) -> list[Equality | None]:
-    """All conjuncts of a condition, None for one that is no such equality.
+    """All conjuncts of a condition in their order, None for one that is no such equality of one of `columns`.
 
     Empty where the text or a name in it may mean something else.
     """
@@ -76,9 +76,9 @@ def conjuncts_as_equalities(
     # Spark takes no text that ends in a backslash.
     if target_alias.lower() in every or on.endswith("\\") or not _is_nested_plainly(lexed, every):
         return []
-    named = {name.lower(): name for name in partition_columns}
+    named = {name.lower(): name for name in columns}
 
-    def partition_column(span: Span) -> str | None:
+    def target_column(span: Span) -> str | None:
         tokens = lexed.tokens[slice(*span)]
         if not tokens or not is_certain_name(tokens[0]) or tokens[-1].kind not in ("word", "name"):
             return None
@@ -88,7 +88,7 @@ def conjuncts_as_equalities(
             return named.get(tokens[0].text.lower())
         return None
 
-    return [_equality(lexed, conjunct, partition_column, on) for conjunct in _conjuncts(lexed, (0, len(lexed.tokens)))]
+    return [_equality(lexed, conjunct, target_column, on) for conjunct in _conjuncts(lexed, (0, len(lexed.tokens)))]
 
 
 def _conjuncts(lexed: Lexed, span: Span) -> Iterator[Span]:

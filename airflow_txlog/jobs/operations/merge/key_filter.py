@@ -29,7 +29,7 @@ def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: Mate
     equalities = scoping_equalities(
         on,
         target_alias=pair.target_alias,
-        partition_columns=[field.name for field in pair.target if is_plain(field)],
+        columns=[field.name for field in pair.target if is_plain(field)],
         target_columns=pair.target.names,
         source_columns=pair.source.names,
     )

@@ -174,7 +174,7 @@ def key_columns(on: str, pair: PairColumns) -> dict[str, str] | None:
     equalities = conjuncts_as_equalities(
         on,
         target_alias=pair.target_alias,
-        partition_columns=[field.name for field in pair.target if is_plain(field)],
+        columns=[field.name for field in pair.target if is_plain(field)],
         target_columns=pair.target.names,
         source_columns=pair.source.names,
     )

@@ -90,7 +90,7 @@ class AutoScope:
         equalities = scoping_equalities(
             on,
             target_alias=pair.target_alias,
-            partition_columns=list(able),
+            columns=list(able),
             target_columns=snapshot.delta_schema.names,
             source_columns=pair.source.names,
         )

@@ -92,16 +92,14 @@ NOT_FOUND = [
 def test_a14_conjuncts_that_compare_a_bare_partition_column_scope(
     on: str, expected: list[tuple[str, str, bool]]
 ) -> None:
-    found = scoping_equalities(
-        on, target_alias="t", partition_columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE
-    )
+    found = scoping_equalities(on, target_alias="t", columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE)
     assert found == [Equality(column=column, sql=sql, null_safe=safe) for column, sql, safe in expected]
 
 
 @pytest.mark.parametrize("on", NOT_FOUND)
 def test_a14_whatever_else_stands_in_on_does_not_scope(on: str) -> None:
     assert not scoping_equalities(
-        on, target_alias="t", partition_columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE
+        on, target_alias="t", columns=["p", "q"], target_columns=TARGET, source_columns=SOURCE
     )
 
 
@@ -116,14 +114,14 @@ def test_a14_whatever_else_stands_in_on_does_not_scope(on: str) -> None:
 )
 def test_a14_names_that_may_mean_two_things_do_not_scope(target: list[str], source: list[str]) -> None:
     assert not scoping_equalities(
-        "t.p = s.x", target_alias="t", partition_columns=["p"], target_columns=target, source_columns=source
+        "t.p = s.x", target_alias="t", columns=["p"], target_columns=target, source_columns=source
     )
     assert not scoping_equalities(
-        "p = s.x", target_alias="t", partition_columns=["p"], target_columns=TARGET, source_columns=["p", "x"]
+        "p = s.x", target_alias="t", columns=["p"], target_columns=TARGET, source_columns=["p", "x"]
     )
     for alias in ("null", "true", "current_path"):
         assert not scoping_equalities(
-            f"{alias}.p = s.x", target_alias=alias, partition_columns=["p"], target_columns=TARGET, source_columns=["x"]
+            f"{alias}.p = s.x", target_alias=alias, columns=["p"], target_columns=TARGET, source_columns=["x"]
         )
 
 
