@@ -266,6 +266,16 @@ def test_what_is_not_there_and_the_files_of_a_table_are_refused(tmp_path: Path) 
     assert other.latest_version() == 1
 
 
+def test_the_first_file_is_the_one_that_java_sorts_first(tmp_path: Path) -> None:
+    """The others are read by its columns. Java compares texts by their UTF-16 units, Python by characters."""
+    beyond, wide = "\U0001f600.parquet", "\uff5e.parquet"
+    assert wide < beyond
+    put(tmp_path / "in" / beyond, TEXTS)
+    put(tmp_path / "in" / wide, TEXTS.append_column("more", pa.array([1] * TEXTS.num_rows)))
+    committed(run_job(spec_of(tmp_path / "t", tmp_path / "in"), None))
+    assert Table.open(str(tmp_path / "t")).to_arrow().column_names == TEXTS.column_names
+
+
 def test_a_source_in_a_store_of_ours_needs_no_spark_wherever_that_would_run(tmp_path: Path, shelf: str) -> None:
     put(tmp_path / "in" / "a.parquet", TEXTS)
     spec = spec_of(tmp_path / "t", f"{shelf}{tmp_path}/in/*.parquet")

@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files import inputs, scan
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.records.plain_texts import looks_plain
@@ -207,6 +209,36 @@ def test_more_than_the_limit_needs_spark(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(SMALL_JOB.setting, "1500000")
     before = files_on_disk(table)
     assert SMALL_JOB.setting in why(merge(table, source_in(tmp_path / "in"), update("*"), insert("*")))
+    assert files_on_disk(table) == before
+
+
+def test_a_source_with_a_column_that_no_file_holds_needs_spark(tmp_path: Path) -> None:
+    table, staged = target_in(tmp_path / "t"), make_table(tmp_path / "staged", table_of(*NEW))
+    tx = staged.begin()
+    assert tx.metadata is not None
+    schema = json.loads(tx.metadata.schema_string or "")
+    schema["fields"].append({"name": "nothing", "type": "void", "nullable": True, "metadata": {}})
+    tx.set_metadata(msgspec.structs.replace(tx.metadata, schema_string=json.dumps(schema)))
+    tx.commit("ADD COLUMNS")
+    before = files_on_disk(table)
+    assert "of the type void" in why(merge(table, {"table": staged.uri}, update("*"), insert("*")))
+    assert files_on_disk(table) == before
+
+
+def test_rows_that_spark_has_to_bring_together_need_it_before_new_files_are_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source of several buckets, whose rows may land in any partition."""
+    monkeypatch.setattr(inputs, "BUCKET_BYTES", 1)
+    # A task for each file of the source, so that each file of what is written down is a bucket.
+    monkeypatch.setattr(scan, "task_count", lambda parallelism, sizes: len(sizes))
+    table, source = target_in(tmp_path / "t", partition_by=["p"]), source_in(tmp_path / "in")
+    pq.write_table(table_of((8, "d", "new", 80)), tmp_path / "in" / "b.parquet")
+    staged: list[object] = []
+    monkeypatch.setattr("airflow_txlog.jobs.rows.staging.stage", lambda *_, **__: staged.append(1) or [])
+    before = files_on_disk(table)
+    assert "more than one task may write" in why(merge(table, source, update("*"), insert("*")))
+    assert not staged
     assert files_on_disk(table) == before
 
 
