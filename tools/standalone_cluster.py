@@ -98,7 +98,7 @@ class StandaloneCluster:
     def start_standby(self) -> None:
         """Start the second master, which knows what the first one knew; returns when its workers are back.
 
-        In a cluster with ZooKeeper it would run before, and be told that the first one is gone.
+        In a cluster with ZooKeeper it would run before, and learn that the first one is gone.
         """
         self._start_master(self._reserved[1].getsockname()[1])
         self._processes.insert(0, self._processes.pop())
@@ -228,7 +228,7 @@ class StandaloneCluster:
 
 
 def _reserved_port() -> socket.socket:
-    """A port of loopback that no other program is given and at which nothing listens. A master may be told to."""
+    """A port of loopback at which nothing listens and that no other program gets. A master may listen there."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
