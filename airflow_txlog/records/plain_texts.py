@@ -1,7 +1,7 @@
-"""Which SQL texts are likely plain: a guess by their words alone, as nothing is known of the columns.
+"""A guess whether an SQL text is plain, from its tokens alone: the types of the columns are not known here.
 
-Whether a text is plain the job finds out (`jobs/sql`). A wrong guess costs a process, or a Spark, that starts for
-nothing.
+The job itself decides (`jobs/sql`). A wrong guess starts a process, or a Spark, that was not needed; it changes no
+result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF_SPARK = frozenset({"case", "like", "ilike", "rlike", "regexp", "exists", "se
 
 
 def looks_plain(text: str, *, is_value: bool = False) -> bool:
-    """Whether a text has names, constants and comparisons alone; a value may calculate."""
+    """Whether a text consists of names, constants and comparisons; with `is_value`, also of `+`, `-` and `*`."""
     try:
         tokens = lex(text).tokens
     except Unreadable:

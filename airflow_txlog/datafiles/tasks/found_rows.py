@@ -75,10 +75,10 @@ class FilterRowsTask:
 
 @dataclass(frozen=True, kw_only=True)
 class DistinctTask:
-    """The values of a scan's only column, once for each task at most and in no order, null among them.
+    """The distinct values of a scan's only column in each bin, in no order; null is one of them.
 
-    A task that comes upon more than `most`, or than `most_bytes`, ends with those that it has seen: the caller finds
-    more than it asked for. `size_bytes` is about what the scan reads.
+    A task stops reading once it has more than `most` values, or more than `most_bytes` of them, and returns these:
+    `is_too_much` is then true of its result. `size_bytes` is about what the scan reads.
     """
 
     scan: ScanTask
@@ -98,18 +98,18 @@ class DistinctTask:
         yield pa.RecordBatch.from_arrays([found], schema=schema)
 
     def is_too_much(self, values: pa.Array) -> bool:
-        """Whether these are more than was asked for."""
+        """Whether these values exceed either limit."""
         return len(values) > self.most or values.nbytes > self.most_bytes
 
 
 @dataclass(frozen=True)
 class HeldRowsTask:
-    """A batch that the driver holds, whatever comes in."""
+    """A batch that the driver sends along with the task, as rows of a frame."""
 
     rows: pa.RecordBatch
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batch for each that comes in: for one of `spark.range(1)` once."""
+        """The batch once for each incoming batch: over `spark.range(0, 1, 1, 1)` exactly once."""
         for _ in batches:
             yield self.rows
 

@@ -155,10 +155,10 @@ class SourceHere:
 
 
 def source_here(context: JobContext, described: AnySource, argument: str, target: Snapshot) -> SourceHere:
-    """A described source without Spark, of Parquet files or of one of our tables; `target` is the version of the job's
-    table that a source reading it sees.
+    """Return the source as this process reads it: Parquet files, or a Delta table.
 
-    Raises NeedsSpark for any other, and as `plain_source` and `snapshot_of_view` do.
+    `target` is the version of the job's table that a source reading it sees. Raises NeedsSpark for any other source,
+    and what `plain_source` and `snapshot_of_view` raise.
     """
     context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
     source = _source_here(context, described, argument, target)

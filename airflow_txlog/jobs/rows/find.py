@@ -3,8 +3,8 @@
 Spark evaluates the author's text over the columns that it names, and yields addresses, which the same task packs into
 bitmaps; the rows themselves stay where they are. What is found is kept apart from what is done with it, so that a later
 run may know which files it has looked at. The invariant: positions come from one evaluation of the condition, and
-nothing evaluates it again. Where the engine reads all of a plain condition, Spark need not be asked; and where a
-condition names one column of few different values, Spark is asked about each value once, and not about each row.
+nothing evaluates it again. A plain condition, which the engine reads as a whole, is not evaluated by Spark. One on a
+single column with few distinct values is evaluated once for each value, not for each row.
 Source: docs/decisions/positions-not-rows.md.
 """
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DOING = "find the matching rows"
-# Below so many rows they are sooner put to Spark than their values are looked for.
+# Below this Spark evaluates the condition row by row sooner than the distinct values are collected.
 MANY_ROWS = 1_000_000
-# So many different values, of so many bytes, are put to Spark in place of the rows.
+# At most so many distinct values, of so many bytes, are evaluated in place of the rows.
 MOST_VALUES, MOST_VALUE_BYTES = 10_000, 4 * 1024 * 1024
 # What is taken for the bytes of a value that may have any number of them.
 _WIDTH_OF_TEXT, _WIDTH_OF_NESTED = 16, 64
@@ -168,12 +168,12 @@ def _passing(context: JobContext, plan: FilePlan, scan: ScanTask) -> dict[int, R
 def _filter_by_value(
     context: JobContext, gate: SqlGate, plan: FilePlan, addressed: ScanTask, condition: str, alias: str
 ) -> RowFilter | None:
-    """The filter that exactly those rows pass of which the condition is TRUE: by the values of the only column that
-    `addressed` scans for it, of which Spark has judged each once. A condition is deterministic and sees one row at a
-    time.
+    """Return the filter that passes exactly the rows of which the condition is TRUE, by the values of the one column
+    that `addressed` scans.
 
-    None where there are others, where the rows are few or their values many, or where equal values of its type are
-    not the same to everybody.
+    Spark evaluates the condition once for each distinct value: a condition is deterministic and depends on one row
+    alone. Returns None where several columns are scanned, where there are few rows or many values, or where two values
+    of the column's type may be equal and yet differ (`-0.0` and `0.0`).
     """
     num_rows = pc.sum(plan.table.column("num_records")).as_py() or 0
     if len(addressed.schema) != 1 or num_rows < MANY_ROWS or not _is_one_value_where_equal(addressed.schema.field(0)):
@@ -198,7 +198,7 @@ def _filter_by_value(
 
 
 def _is_one_value_where_equal(field: pa.Field) -> bool:
-    """Whether equal values of a column are the same value, and Spark is given nothing but that value."""
+    """Whether equal values of the column are always the same value, and Spark compares them as they are stored."""
     kind = field.type
     is_plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind)
     is_padded = CHAR_VARCHAR_KEY.encode() in (field.metadata or {})

@@ -39,7 +39,7 @@ MOST_KEY_BYTES = 256 * 1024 * 1024
 # What the tasks that write new rows read of the source, uncompressed. They hold less: see `source_rows`.
 MOST_BYTES = 1024 * 1024 * 1024
 
-# One order and one equality for everybody, and values of a kind that a key has.
+# Types whose values are equal to every engine where they are the same; no key is a boolean.
 _PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
 
@@ -104,7 +104,7 @@ class PlainClauses:
     inserted: Assigned | None
 
     def are_all_of(self, clauses: Clauses) -> bool:
-        """Whether nothing that these clauses assign is left to Spark."""
+        """Whether the tasks can write what every one of these clauses assigns."""
         needed = (
             (self.updated, clauses.matched),
             (self.inserted, clauses.not_matched),
@@ -130,8 +130,9 @@ def clauses_of(merge: Merge) -> Clauses:
 def why_not_plain(
     merge: Merge, snapshot: Snapshot, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool
 ) -> str | None:
-    """What of the merge only Spark can judge or compute; None where the tasks do all of it, as far as can be seen
-    before the source is written down."""
+    """Return why the merge needs Spark, as the rest of the sentence "Spark is needed: "; None where the tasks can do
+    all of it. The size of the source is not considered: it is not written down yet.
+    """
     if not key_columns(merge.on, pair):
         return "ON is more than equalities of columns that have one plain type on both sides"
     found = _assigned_by(merge, snapshot, pair, parameters, is_ansi=is_ansi)
