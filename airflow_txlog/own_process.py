@@ -1,13 +1,18 @@
-"""Arrow in a process that is ours alone, from its start to its end: a job's, a command's.
+"""What belongs to a process and goes with it: its folder for temporary files, and, where the process is ours alone from
+its start to its end (a job's, a command's), how Arrow takes memory.
 
-In a process of other people's these settings would change what their code gets from Arrow, so a library leaves them.
+In a process of other people's the latter would change what their code gets from Arrow, so a library leaves it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
 import sys
+import tempfile
 from typing import Any
 
 
@@ -38,3 +43,20 @@ def spare_memory() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(blocked)
+
+
+@functools.cache
+def temporary_folder() -> str:
+    """A folder that this user alone can read, in that of TMPDIR; it is deleted when this process ends.
+
+    Not where it is killed: then only a cleaner of that folder deletes it.
+    """
+    folder = tempfile.mkdtemp(prefix="airflow-txlog-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def remove_temporary_folder() -> None:
+    """Delete it, if there is one, in a process that ends by `os._exit`."""
+    if temporary_folder.cache_info().currsize:
+        shutil.rmtree(temporary_folder(), ignore_errors=True)

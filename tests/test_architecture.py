@@ -222,6 +222,7 @@ FILE_CALLS = {
     "jobs.submitted_main": "the open files of its parent",
     "jobs.spark.shipping": "the zip of our own sources",
     "operators.progress": "the log of a task",
+    "own_process": "the folder of this process",
     "runners.warm.folders": "the folders of warm servers",
     "runners.warm.keeper": "the folders of warm servers",
     "runners.warm.server": "the folders of warm servers",

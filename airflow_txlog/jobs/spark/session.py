@@ -21,6 +21,7 @@ from airflow_txlog.jobs.spark import connect
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
+from airflow_txlog.own_process import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,9 @@ _BOUND_AS_VALUES = {"spark.sql.legacy.parameterSubstitution.constantsOnly": "tru
 # the beginning: of a session that another has used, be it a copy of this very task, it would give that one's rows.
 _PLANNED_ANEW = {"spark.connect.session.planCache.enabled": "false"}
 
+
+OUR_SETTINGS = "spark.txlog."
+"""What settings begin with that this package reads, and Spark does not."""
 
 # A fact of an error: the job was refused because its Spark is a server's, and one of its own would run it. Nothing was
 # done before it was refused.
@@ -141,7 +145,7 @@ def job_settings(spark: SparkSession, time_zone: str, conf: Mapping[str, str] | 
     if is_classic(spark):
         wanted |= _BOUND_AS_VALUES
     else:
-        own = dict(conf or {})
+        own = {name: value for name, value in (conf or {}).items() if not name.startswith(OUR_SETTINGS)}
         _check_static(spark, own)
         wanted = {**{name: value for name, value in own.items() if spark.conf.isModifiable(name)}, **wanted}
         wanted |= _PLANNED_ANEW
@@ -240,8 +244,14 @@ def _default_session() -> SparkSession | None:
     return found
 
 
+def _our_jvm_options() -> str:
+    # Where Spark writes what it spills, unless spark.local.dir names another place. A JVM heeds no TMPDIR, and
+    # one that is killed deletes nothing.
+    return f'{JVM_OPTIONS} "-Djava.io.tmpdir={temporary_folder()}"'
+
+
 def _with_ours(jvm_options: str) -> str:
-    return f"{JVM_OPTIONS} {jvm_options}".strip()
+    return f"{_our_jvm_options()} {jvm_options}".strip()
 
 
 def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:

@@ -8,13 +8,10 @@ bytes. Source: soundness B9.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import io
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
@@ -23,6 +20,7 @@ from importlib.resources.abc import Traversable
 from pyspark.sql import SparkSession
 
 from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.own_process import temporary_folder
 
 # `datafiles`, and what it stands on.
 _PACKAGES = ("datafiles", "errors", "storage")
@@ -89,10 +87,8 @@ def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]
 @functools.cache
 def _zip_file() -> str:
     """The zip on disk, in a folder that only this user can write to and that goes with the process."""
-    folder = tempfile.mkdtemp(prefix="airflow-txlog-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     name, content = executor_zip()
-    path = os.path.join(folder, name)
+    path = os.path.join(temporary_folder(), name)
     with open(path, "wb") as f:
         f.write(content)
     return path

@@ -27,6 +27,19 @@ def users(tmp_path: Path) -> Table:
     return make_table(tmp_path / "users", pa.table({"user_id": pa.array(range(100), pa.int64())}))
 
 
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where children put what is temporary."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def left_of_spark(temporary: Path) -> list[Path]:
+    return [path for path in temporary.rglob("*") if not path.name.startswith("airflow-txlog-turns")]
+
+
 @pytest.mark.long("a second child with a Spark of its own; test_child_process has the errors of children without one")
 def test_a_child_of_spark_raises_its_typed_error(users: Table) -> None:
     spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "user_id = 1)"})
@@ -34,7 +47,9 @@ def test_a_child_of_spark_raises_its_typed_error(users: Table) -> None:
         ChildProcessRunner().run(spec, log=print)
 
 
-def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_and_no_process(users: Table) -> None:
+def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_no_process_and_no_file(
+    users: Table, temporary: Path
+) -> None:
     runner = ChildProcessRunner()
     spec = job_spec(operation="delete", table_uri=users.uri, arguments={"predicate": "abs(user_id) = 42"})
     others = set(psutil.Process().children(recursive=True))
@@ -44,6 +59,7 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_and_no_pro
     def kill_when_it_has_planned(line: str) -> None:
         lines.append(line)
         if PLANNED in line:
+            assert [path for path in left_of_spark(temporary) if path.name.startswith("blockmgr")]
             started.update({p: p.name() for p in psutil.Process().children(recursive=True) if p not in others})
             threading.Thread(target=runner.kill).start()
 
@@ -51,15 +67,17 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_and_no_pro
         runner.run(spec, log=kill_when_it_has_planned)
     assert "java" in started.values()
     assert "starting Spark: local[*], 2g of heap" in lines
-    assert not [line for line in lines if "WARN" in line or "log4j" in line or "incubator" in line]
+    noise = ("WARN", "log4j", "incubator", "\tat ", "Exception")
+    assert not [line for line in lines if any(each in line for each in noise)]
     eventually(lambda: not any(map(runs, started)), f"all of {sorted(started.values())} have ended")
+    assert left_of_spark(temporary) == []
     assert users.snapshot().version == 1
     assert users.to_arrow().num_rows == 100
 
 
 @pytest.mark.long("a child with a Spark of its own; test_child_process reports the same loss from a child without one")
-def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
-    """As out of memory does it: the child itself lives on, and reports what died."""
+def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table, temporary: Path) -> None:
+    """As out of memory does it: the child itself lives on, reports what died, and deletes what that had spilled."""
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
@@ -79,6 +97,7 @@ def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table) -> None:
         ChildProcessRunner().run(spec, log=kill_the_jvm)
     assert caught.value.retryable
     assert users.snapshot().version == 1
+    assert left_of_spark(temporary) == []
 
 
 @pytest.mark.long("a child with a Spark of its own, whose memory is filled")

@@ -103,6 +103,8 @@ class Deployment:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
             "TMPDIR": str(self.folder / "tmp"),
+            # Of the drivers of `submit` and of executors, whose JVMs heed no TMPDIR.
+            "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
             "TXLOG_WARM_FOLDER": str(self.folder / "tmp" / "warm"),
             "TXLOG_TEST_PERSON": str(self.person),
             "TXLOG_TEST_SETTINGS": str(self.folder / "settings.json"),
