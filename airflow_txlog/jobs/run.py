@@ -188,7 +188,8 @@ def _prepare(context: JobContext, spark: SparkSession) -> None:
     with context.step("prepare"):
         ship(spark)
         task_mib = MERGE_MEMORY_MIB if isinstance(context.spec.operation, (Merge, Upsert)) else TASK_MEMORY_MIB
-        check_executors(spark, context.parallelism, scheme_of(context.root), context.log, task_mib)
+        scheme, conf = scheme_of(context.root), context.spec.spark_conf
+        check_executors(spark, context.parallelism, scheme, context.log, task_mib, conf)
 
 
 def _may_be_retried(spec: JobSpec, error: Exception) -> bool:

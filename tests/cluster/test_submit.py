@@ -35,7 +35,15 @@ from tests.airflow.racing import PLANNED
 from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
-from tests.helpers.submitting import eventually, executors_of, processes_below, runner_of, runs, submitted_spec
+from tests.helpers.submitting import (
+    eventually,
+    executors_of,
+    packed_environment,
+    processes_below,
+    runner_of,
+    runs,
+    submitted_spec,
+)
 from tools.standalone_cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("a Spark cluster of three JVMs, and three for each job")]
@@ -309,6 +317,19 @@ def test_a_package_that_an_executor_lacks_is_named_with_its_host(
         runner_of(cluster).run(spec, log=print)
     assert caught.value.facts["host"]
     assert caught.value.facts["missing"] == ["pyarrow is not installed"]
+
+
+@LONG
+@by_hand("another application on the cluster; test_connect_on_a_cluster has one with such an environment")
+def test_tasks_run_the_python_of_a_packed_environment(cluster: StandaloneCluster, users: Table, tmp_path: Path) -> None:
+    packed = packed_environment(tmp_path / "lake")
+    spec = submitted_spec(
+        operation="delete",
+        table_uri=users.uri,
+        arguments={"predicate": "user_id + 0 = 42"},
+        spark_conf={"spark.archives": f"{packed}#lake", "spark.pyspark.python": "./lake/bin/python"},
+    )
+    assert runner_of(cluster).run(spec, log=print).status == "committed"
 
 
 def python_without(package: str, folder: Path) -> Path:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import tarfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -65,3 +68,15 @@ def eventually(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> 
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
+
+
+def packed_environment(folder: Path) -> Path:
+    """An archive with `bin/python`, as `venv-pack` makes one, of an interpreter that is on the machine."""
+    (folder / "bin").mkdir(parents=True)
+    python = folder / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    packed = folder / "lake.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(folder / "bin", "bin")
+    return packed

@@ -55,6 +55,11 @@ _NO_MODULE = re.compile(r"No module named '?(pyspark|pyarrow|fsspec|s3fs|gcsfs|a
 _ON_HOST = re.compile(r"\(TID \d+\) \(([\w.:-]{1,255}) executor \w+\)")
 # What Spark puts before the text of an exception that it could not bring to the driver.
 _OF_A_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(\S+ executor \S+\): ((?:\w+\.)+\w+)")
+# How Spark Connect gives a stage's failure: one text, with the machine and the exception of its last task.
+_OF_A_STAGE = re.compile(
+    r"Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: "
+    r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \(([\w.:-]{1,255}) executor \w+\): ((?:\w+\.)+\w+)(?:: )?"
+)
 _NO_CONNECTOR = re.compile(r'No FileSystem for scheme "([A-Za-z][\w+.-]{0,40})"\Z')
 # Java's own exception has the file, and why, as its whole text; on Connect the names of methods follow.
 _CLOSED = re.compile(r"(?:\(java\.nio\.file\.AccessDeniedException\) )?(/[^\n:]{1,300}): Permission denied(?:\n|\Z)")
@@ -227,9 +232,18 @@ def _sentences_in(text: str, closed: re.Match[str] | None = None) -> list[str]:
 
 def _spark_cause(error: PySparkException) -> Cause:
     """An exception of PySpark without one of the JVM: of its own, or of Spark Connect."""
-    name, text = type(error).__name__, str(error)
+    text = str(error)
     # On Connect the first line is the name of the exception's class, and what follows has the texts of its causes.
     full, _, chain = str(_ask(error, "getStackTrace") or "").partition("\n")
+    task = _OF_A_STAGE.match(text)
+    lacks = _lacks(full, text) if task is None else _lacks(task[2], text[task.end() :])
+    return dataclasses.replace(
+        _spark_cause_of(error, text, full, chain), lacks=lacks, host=None if task is None else task[1]
+    )
+
+
+def _spark_cause_of(error: PySparkException, text: str, full: str, chain: str) -> Cause:
+    name = type(error).__name__
     condition = _ask(error, "getCondition")
     if condition is not None:
         facts = {str(key): str(value) for key, value in (_ask(error, "getMessageParameters") or {}).items()}

@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.installed import Probe, packages_for, unfit_executor
 from airflow_txlog.errors import NoExecutors
+from airflow_txlog.jobs.spark.connect import settings_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.progress import task_counts
 from airflow_txlog.jobs.spark.session import is_classic
@@ -40,12 +41,17 @@ _checked: set[tuple[str, tuple[str, ...], int]] = set()
 
 
 def check_executors(
-    spark: SparkSession, parallelism: int, scheme: str, log: Callable[[str], None], task_memory_mib: int
+    spark: SparkSession,
+    parallelism: int,
+    scheme: str,
+    log: Callable[[str], None],
+    task_memory_mib: int,
+    conf: Mapping[str, str],
 ) -> None:
     """Log where the application runs, wait for an executor, and check those that are there.
 
-    `scheme`: of the store that tasks open; `task_memory_mib`: what each may take outside the JVM. Raises NoExecutors,
-    and UnfitExecutor with what is missing on which host.
+    `scheme`: of the store that tasks open; `task_memory_mib`: what each may take outside the JVM; `conf`: the job's
+    settings. Raises NoExecutors, and UnfitExecutor with what is missing on which host.
     """
     master = str(spark.sparkContext.master if is_classic(spark) else spark.conf.get("spark.master", "local"))
     if master == "local" or master.startswith("local["):
@@ -57,13 +63,15 @@ def check_executors(
         return
     if is_classic(spark):
         log(application_line(spark.sparkContext.applicationId, master, spark.sparkContext.uiWebUrl))
-        warning = memory_warning(master, dict(spark.sparkContext.getConf().getAll()), task_memory_mib)
-        if warning is not None:
-            log(warning)
+    warning = memory_warning(master, _memory_settings(spark), task_memory_mib)
+    if warning is not None:
+        log(warning)
     probe = F.udf(Probe(packages=packages, pause_s=_PAUSE_S), "string", useArrow=False)
     tasks = 2 * parallelism
     frame = spark.range(0, tasks, 1, tasks).select(probe("id").alias("answer"))
-    with _waiting(spark, master, log):
+    # An application of the job's own may have it from elsewhere too; a server knows no setting of this name.
+    given = spark.sparkContext.getConf().get(WAIT_SETTING) if is_classic(spark) else conf.get(WAIT_SETTING)
+    with _waiting(spark, master, float(given or WAIT_S), log):
         answers = [
             json.loads(text) for text in collect(frame, "ask the executors what they have").column(0).to_pylist()
         ]
@@ -74,6 +82,16 @@ def check_executors(
         # Now, for the executors, too. What Spark logs of a failed task quotes values.
         spark.sparkContext.setLogLevel(spark.sparkContext.getConf().get("spark.log.level", "OFF"))
     _checked.add(key)
+
+
+_MEMORY_SETTINGS = (
+    "spark.executor.memory",
+    "spark.executor.memoryOverhead",
+    "spark.executor.memoryOverheadFactor",
+    "spark.executor.pyspark.memory",
+    "spark.executor.cores",
+    "spark.task.cpus",
+)
 
 
 def memory_warning(master: str, conf: Mapping[str, str], task_memory_mib: int) -> str | None:
@@ -107,23 +125,24 @@ def _mib(size: str) -> int:
     return int(int(number) * {"b": 2**-20, "k": 2**-10, "": 1, "m": 1, "g": 2**10, "t": 2**20}[unit])
 
 
-@contextlib.contextmanager
-def _waiting(spark: SparkSession, master: str, log: Callable[[str], None]) -> Iterator[None]:
-    """Until an executor has run a task, says so, and after WAIT_S cancels what is inside, which raises NoExecutors."""
-    if not is_classic(spark):
-        yield
-        return
-    context: Any = spark.sparkContext
-    wait_s = float(context.getConf().get(WAIT_SETTING, str(WAIT_S)))
-    over, given_up, began_s = threading.Event(), threading.Event(), SYSTEM_CLOCK.monotonic_s()
-    tag = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}"
+def _memory_settings(spark: SparkSession) -> dict[str, str]:
+    """What of the settings that `memory_warning` reads the application was given."""
+    if is_classic(spark):
+        return dict(spark.sparkContext.getConf().getAll())
+    return {name: value for name, value in settings_of(spark, _MEMORY_SETTINGS).items() if value is not None}
 
-    def watch() -> None:
+
+@contextlib.contextmanager
+def _waiting(spark: SparkSession, master: str, wait_s: float, log: Callable[[str], None]) -> Iterator[None]:
+    """Says that no executor has run a task yet; after `wait_s` cancels what is inside, which raises NoExecutors."""
+    over, given_up, began_s = threading.Event(), threading.Event(), SYSTEM_CLOCK.monotonic_s()
+
+    def watch(has_run_a_task: Callable[[], bool], cancel: Callable[[], object]) -> None:
         said_s = began_s
         while not over.wait(_EVERY_S):
             with contextlib.suppress(Exception):  # a context that ends ends the job, too
                 # Not whether there is an executor: one that cannot live is started again and again.
-                if task_counts(spark)[1]:
+                if has_run_a_task():
                     return
                 now_s = SYSTEM_CLOCK.monotonic_s()
                 if now_s - said_s > _SAY_EVERY_S:
@@ -131,25 +150,53 @@ def _waiting(spark: SparkSession, master: str, log: Callable[[str], None]) -> It
                     log(f"waiting for executors of {master}: none has run a task after {now_s - began_s:.0f} s")
                 if now_s - began_s > wait_s:
                     given_up.set()
-                    context.cancelJobsWithTag(tag)
+                    cancel()
 
+    with (_tagged if is_classic(spark) else _tagged_on_server)(spark) as (has_run_a_task, cancel):
+        threading.Thread(target=watch, args=(has_run_a_task, cancel), name="txlog-executors", daemon=True).start()
+        try:
+            yield
+        except Exception:
+            if given_up.is_set():
+                raise NoExecutors(
+                    f"No executor of the cluster {master} ran a task of the job in {wait_s:.0f} s. Other applications "
+                    "hold its cores (bound them by spark.cores.max), or no machine has what one executor asks for "
+                    "(spark.executor.memory, spark.executor.cores), or executors end as soon as they start, which the "
+                    f"master's UI shows. {WAIT_SETTING} sets how long to wait. Nothing was read.",
+                    master=master,
+                    waited_s=wait_s,
+                ) from None
+            raise
+        finally:
+            over.set()
+
+
+@contextlib.contextmanager
+def _tagged(spark: SparkSession) -> Iterator[tuple[Callable[[], bool], Callable[[], object]]]:
+    """Whether a task of the application has run, and what cancels the Spark jobs of the block."""
+    context: Any = spark.sparkContext
+    tag = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}"
     context.addJobTag(tag)
-    thread = threading.Thread(target=watch, name="txlog-executors", daemon=True)
-    thread.start()
     try:
-        yield
-    except Exception:
-        if given_up.is_set():
-            raise NoExecutors(
-                f"No executor of the cluster {master} ran a task of the job in {wait_s:.0f} s. Other applications hold "
-                "its cores (bound them by spark.cores.max), or no machine has what one executor asks for "
-                "(spark.executor.memory, spark.executor.cores), or executors end as soon as they start, which the "
-                f"master's UI shows. {WAIT_SETTING} sets how long to wait. Nothing was read.",
-                master=master,
-                waited_s=wait_s,
-            ) from None
-        raise
+        yield lambda: task_counts(spark)[1] > 0, lambda: context.cancelJobsWithTag(tag)
     finally:
-        over.set()
         with contextlib.suppress(Exception):
             context.removeJobTag(tag)
+
+
+@contextlib.contextmanager
+def _tagged_on_server(spark: Any) -> Iterator[tuple[Callable[[], bool], Callable[[], object]]]:
+    """The same over Spark Connect, whose server says beside its answers how many tasks are done."""
+    tag, ran = f"airflow_txlog-{SYSTEM_CLOCK.unique_id()}", threading.Event()
+
+    def hear(stages: Iterable[Any] | None, *more: Any, **named: Any) -> None:
+        if any(stage.num_completed_tasks for stage in stages or ()):
+            ran.set()
+
+    spark.addTag(tag)
+    spark.registerProgressHandler(hear)
+    try:
+        yield ran.is_set, lambda: spark.interruptTag(tag)
+    finally:
+        spark.removeProgressHandler(hear)
+        spark.removeTag(tag)
