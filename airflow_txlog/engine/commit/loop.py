@@ -258,7 +258,7 @@ def _vanished(attempt: Attempt, path: str) -> TableReplaced:
 
 def _cleaned(attempt: Attempt, version: int) -> ConcurrentLogCleanup:
     return ConcurrentLogCleanup(
-        f"CommitConflict (ConcurrentLogCleanup): commits of {attempt.table} between version {attempt.read_version}, "
+        f"commits of {attempt.table} between version {attempt.read_version}, "
         f"which this {attempt.operation} read, and version {version} were cleaned from the log, so it cannot be "
         "checked against them. Nothing of it is in the table: read the table again and repeat the operation. If this "
         "happens often, delta.logRetentionDuration is shorter than the jobs are long.",

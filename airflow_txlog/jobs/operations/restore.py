@@ -175,7 +175,7 @@ def _landed(
     context: LogContext, application: ApplicationTransaction, head: Snapshot, first: int | None, what: str
 ) -> ConcurrentWrite:
     return ConcurrentWrite(
-        f"CommitConflict (ConcurrentWrite): the RESTORE of {context.root} {what}. To restore now would undo, unseen, "
+        f"The RESTORE of {context.root} {what}. To restore now would undo, unseen, "
         "what others have committed. Nothing was committed. Look at the table's history; to restore all the same, "
         f"{how_to_repeat(application)}.",
         table=context.root,

@@ -20,7 +20,7 @@ def removed_meanwhile(error: CorruptTable, read: Iterable[tuple[Table, Snapshot]
         newest = table.snapshot()
         if not is_missing_from(newest, error):
             return ConcurrentDeleteRead(
-                f"CommitConflict (ConcurrentDeleteRead): {error.path} of {table.uri} was planned to be read at version "
+                f"{error.path} of {table.uri} was planned to be read at version "
                 f"{snapshot.version} and is not there; version {newest.version} names it no longer, so it was removed "
                 "and a VACUUM has deleted it. Nothing was committed: read the table again and repeat the operation.",
                 table=table.uri,

@@ -20,7 +20,7 @@ def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: s
     operation = (winner.info or {}).get("operation")
     who = f"version {winner.version} of {attempt.table}" + (f" ({operation})" if operation else "")
     return kind(
-        f"CommitConflict ({kind.__name__}): {who} {what}; this transaction read version {attempt.read_version}. "
+        f"{who} {what}; this transaction read version {attempt.read_version}. "
         f"Nothing of this {attempt.operation} is in the table: read the table again and repeat the operation."
         + (f" {hint}" if hint else ""),
         table=attempt.table,
