@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseSensorOperator, PokeReturnValue, conf
 
@@ -68,6 +68,7 @@ class TableVersionSensor(BaseSensorOperator):
         *("table_uri", "version", "newer_than", "since", "operation", "committed_by_dag", "committed_by_task"),
         "partition",
     )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"newer_than": "json", "partition": "json"}
     ui_color = "#e4f2f7"
     # What a hook knows of a table is shared by copies of the task: it holds a lock, and cannot be copied.
     shallow_copy_attrs: Sequence[str] = ("_hook",)

@@ -177,3 +177,4 @@ def test_the_ui_knows_what_is_sql_and_what_is_json() -> None:
         "keys": "json",
     }
     assert merge().template_fields_renderers["on"] == "sql"
+    assert TableVersionSensor.template_fields_renderers == {"newer_than": "json", "partition": "json"}
