@@ -187,6 +187,34 @@ def test_a_server_out_of_reach_is_asked_once_a_try(uri: str, options: dict[str, 
         assert len(requests_sent) == 1
 
 
+def test_who_pays_is_said_to_google_at_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:1", "anon": True, "requester_pays": True, "project": "payer"}
+    store = open_store("gs://bucket/t", Access(storage_options=options))
+    assert isinstance(store, ObjectStore)
+    sent: list[str] = []
+
+    async def request(session: aiohttp.ClientSession, method: str, url: Any, *rest: Any, **more: Any) -> Any:
+        sent.append(f"{url} {more.get('data')}")
+        raise aiohttp.ClientConnectionError
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", request)
+    asked: list[Callable[[], object]] = [
+        lambda: store._bucket.put("t/x", b"", if_absent=True),
+        lambda: store._bucket.start_upload("t/x", if_absent=True),
+        lambda: store._bucket.get("t/x"),
+        lambda: store._bucket.head("t/x"),
+        lambda: store._bucket.list_page("t/", start_from=None, token=None, is_deep=False),
+        lambda: store._bucket.delete(["t/x"]),
+        lambda: store._bucket.delete(["t/x", "t/y"]),
+    ]
+    for ask in asked:
+        with pytest.raises(NotAnswered):
+            ask()
+    assert [text for text in sent if "userProject=payer" not in text] == []
+    assert sent[-1].count("DELETE") == sent[-1].count("?userProject=payer HTTP") == 2
+    assert len(sent) == len(asked)
+
+
 def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach(requests_sent: list[str]) -> None:
     options = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}
     store = open_store("s3://bucket/t", Access(storage_options=options))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -118,6 +121,31 @@ def test_the_memory_store_takes_its_times_from_its_clock() -> None:
     assert info is not None
     assert info.modified_ms == store.now_ms() == 1_700_000_000_123
     store.delete("f")
+
+
+MISSING = """
+import sys
+from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.storage import PLAIN, open_store
+for package, uri in (("s3fs", "s3://b/t"), ("gcsfs", "gs://b/t"), ("adlfs", "abfss://b@lake.dfs.core.windows.net/t")):
+    sys.modules[package] = None
+    try:
+        open_store(uri, PLAIN)
+    except UnsupportedStore as error:
+        print(error)
+"""
+
+
+def test_the_extra_that_a_store_needs_is_named_where_its_client_is_missing() -> None:
+    done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert [
+        re.findall(r"needs the package (\w+).* Install airflow-provider-txlog\[(\w+)\]", each) for each in said
+    ] == [
+        [("s3fs", "s3")],
+        [("gcsfs", "gcs")],
+        [("adlfs", "azure")],
+    ]
 
 
 def test_opening_a_local_store_touches_nothing(tmp_path: Path) -> None:

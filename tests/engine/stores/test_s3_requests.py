@@ -177,6 +177,22 @@ class InTenDays(SystemClock):
         return super().now_ms() + 10 * 24 * 3600 * 1000
 
 
+def test_a_vacuum_deletes_many_files_by_one_request(proxy: FaultProxy) -> None:
+    uri = s3.new_folder()
+    days = pa.table({"day": ["1", "2"], "n": [1, 2]})
+    table = Table.create(uri, days.schema, ["day"], storage_options=s3.options())
+    for _ in range(3):
+        append(table, days)
+    tx = table.begin()
+    tx.remove(tx.read())
+    tx.commit("DELETE")
+    proxy.take()
+    result = through(proxy, uri).vacuum(timedelta(0), check_retention=False)
+    assert result.deleted_files == 6
+    requests = proxy.take()
+    assert (requests["POST delete"], requests["DELETE data"]) == (1, 0)
+
+
 def test_a_vacuum_drops_the_uploads_that_killed_writers_left(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = s3.new_folder()
     table = Table.create(uri, SCHEMA, storage_options=s3.options())

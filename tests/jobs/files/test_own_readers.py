@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from airflow_txlog.engine import Table
@@ -465,6 +466,16 @@ REFUSED: dict[str, tuple[Callable[[], Files], str, dict[str, str], str | None, s
     "mixed folders": (lambda: {"k=1/f": TWO_ROWS, "f": TWO_ROWS}, "csv", {}, None, "different partition columns"),
     "another base": (lambda: {"f": TWO_ROWS}, "csv", {"basePath": "{root}/other"}, None, "basePath"),
 }
+
+
+def test_text_with_an_older_pyspark_is_refused_with_what_to_install(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.1.3")
+    readers.put({"f.csv": TWO_ROWS, "f.parquet": parquet(ROWS)})
+    with pytest.raises(InvalidInput, match=r"csv by PySpark 4\.1\.3.*Install PySpark 4\.2 or later"):
+        readers.ours("csv", "f.csv", {}, None)
+    assert readers.ours("parquet", "f.parquet", {}, None).count() == 2
 
 
 @pytest.mark.parametrize("name", REFUSED)

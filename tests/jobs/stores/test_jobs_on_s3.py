@@ -112,7 +112,7 @@ def test_each_job_leaves_on_s3_what_it_leaves_on_a_disk_and_is_done_once(
     assert remote.latest_version() == local.latest_version()
 
 
-def test_a_job_that_loses_a_race_on_s3_looks_at_what_the_winner_brought_alone(
+def test_a_merge_that_loses_a_race_on_s3_looks_at_what_the_winner_brought_alone(
     spark: SparkSession, counts: never.Counts
 ) -> None:
     table = Table.create(s3.new_folder(), SCHEMA, storage_options=s3.options())
@@ -129,8 +129,8 @@ def test_a_job_that_loses_a_race_on_s3_looks_at_what_the_winner_brought_alone(
         counts.next_attempt()
 
     with before_commit(land):
-        result = committed(run_job(never.spec("delete", table, storage_options=s3.plain_options()), spark))
+        result = committed(run_job(never.spec("merge", table, storage_options=s3.plain_options()), spark))
     assert result.attempts == 2
     assert [len(looked) for looked in counts.looked] == [4, 2]
     assert set(counts.looked[1]).isdisjoint(counts.looked[0])
-    assert by_id(table) == never.after("delete", before)
+    assert by_id(table) == never.after("merge", before)
