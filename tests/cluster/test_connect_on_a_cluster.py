@@ -18,15 +18,13 @@ from airflow_txlog.contract import JobResult
 from airflow_txlog.errors import NoExecutors, UnfitExecutor
 from airflow_txlog.runners.cluster import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
+from tests.cluster.core_jobs import CORE, leave_equal_rows
 from tests.cluster.test_submit import python_without
 from tests.helpers import s3
 from tests.helpers.depth import WHOLE, by_hand
-from tests.helpers.jobs import committed, run
-from tests.helpers.rows import bag
 from tests.helpers.specs import job_spec
 from tests.helpers.submitting import SMALL, packed_environment
-from tests.jobs.rows.test_change_feed import changes
-from tests.jobs.stores.test_jobs_on_s3 import JOBS, VECTORS, made
+from tests.jobs.stores.test_jobs_on_s3 import VECTORS, made
 from tools.standalone_cluster import StandaloneCluster
 
 if TYPE_CHECKING:
@@ -37,15 +35,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.long("a Spark Connect server on a c
 FEED = {"delta.enableChangeDataFeed": "true"}
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 STARTED = re.compile(r"Spark Connect server started at: \S+:(\d+)\s*$")
-CORE = JOBS[:5] + JOBS[6:7]
-"""Write, delete, delete by keys, update, merge, optimize."""
 PYTHON = "spark.sql.execution.pyspark.python"
 SPARK_EVALUATES = {"predicate": "id % 5 = 3"}
 
 
 @contextlib.contextmanager
 def server_on(
-    cluster: StandaloneCluster, folder: Path, settings: Mapping[str, str] | None = None, **environment: str
+    cluster: StandaloneCluster, folder: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[ConnectRunner]:
     """A server as somebody else starts one, by Spark's own program, with nothing of this package; its runner."""
     home = os.path.dirname(pyspark.__file__)
@@ -53,7 +49,7 @@ def server_on(
     given = {**SMALL, "spark.cores.max": "1", "spark.connect.grpc.binding.port": "0", **(settings or {})}
     command = [f"{home}/bin/spark-submit", "--class", CLASS, "--master", cluster.master]
     command += [part for name, value in given.items() for part in ("--conf", f"{name}={value}")]
-    variables = {**os.environ, "SPARK_HOME": home, "PYTHONPATH": "", "TXLOG_CREDENTIALS": "own", **environment}
+    variables = {**os.environ, "SPARK_HOME": home, "PYTHONPATH": ""}
     with (folder / "server.log").open("w+") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -79,8 +75,11 @@ def server_on(
 @pytest.fixture(scope="module")
 def runner(cluster: StandaloneCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectRunner]:
     folder = tmp_path_factory.mktemp("server")
-    settings = {"spark.archives": f"{packed_environment(folder / 'lake')}#lake"}
-    with server_on(cluster, folder, settings, **s3.environment()) as found:
+    settings = {
+        "spark.archives": f"{packed_environment(folder / 'lake')}#lake",
+        "spark.executorEnv.TXLOG_CREDENTIALS": "own",
+    }
+    with server_on(cluster, folder, settings) as found:
         yield found
 
 
@@ -102,27 +101,25 @@ def test_core_jobs_leave_equal_rows_and_equal_changes(
     runner: ConnectRunner, spark: SparkSession, tmp_path: Path, properties: dict[str, str]
 ) -> None:
     there, here = made(str(tmp_path / "there"), properties), made(str(tmp_path / "here"), properties)
-    for operation, arguments in CORE:
-        result = done(runner, operation, there.uri, arguments)
-        expected = committed(run(spark, operation, here, **arguments))
-        assert (result.status, result.version) == ("committed", expected.version)
-        assert bag(there) == bag(here), operation
-        if properties and operation != "optimize":
-            assert result.version is not None
-            assert changes(there, result.version) == changes(here, result.version)
+
+    def do(operation: str, arguments: dict[str, Any]) -> JobResult:
+        return done(runner, operation, there.uri, arguments)
+
+    leave_equal_rows(do, there, here, spark, CORE)
 
 
 @by_hand("two jobs more, on another kind of store")
-def test_on_a_store_executors_have_an_identity_of_their_own(
-    runner: ConnectRunner, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_own(
+    runner: ConnectRunner, spark: SparkSession, tmp_path: Path, connection: str
 ) -> None:
-    for name, value in s3.environment().items():
-        monkeypatch.setenv(name, value)
+    """The workers of the cluster have keys in their environment; server and driver have none."""
     there, here = made(s3.new_folder(), {}), made(str(tmp_path / "here"), {})
-    for operation, arguments in CORE if WHOLE else (CORE[1], CORE[4]):
-        done(runner, operation, there.uri, arguments, storage_options=s3.plain_options())
-        committed(run(spark, operation, here, **arguments))
-        assert bag(there) == bag(here), operation
+    given = {"storage_options": s3.plain_options(), "storage_conn_id": connection}
+
+    def do(operation: str, arguments: dict[str, Any]) -> JobResult:
+        return done(runner, operation, there.uri, arguments, **given)
+
+    leave_equal_rows(do, there, here, spark, CORE if WHOLE else [CORE[1], CORE[4]])
 
 
 @pytest.mark.parametrize("lacks", ["pyarrow", "Python"])

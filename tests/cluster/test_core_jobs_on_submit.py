@@ -8,26 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog import credentials
 from airflow_txlog.contract import JobResult
 from tests.airflow.racing import PLANNED
+from tests.cluster.core_jobs import CORE, leave_equal_rows
 from tests.helpers import s3
 from tests.helpers.depth import WHOLE, by_hand
-from tests.helpers.jobs import by_id, committed, delete, insert, live_files, run, update
-from tests.helpers.rows import bag
+from tests.helpers.jobs import by_id, delete, insert, live_files, update
 from tests.helpers.submitting import executors_of, runner_of, submitted_spec
-from tests.jobs.rows.test_change_feed import changes
-from tests.jobs.stores.test_jobs_on_s3 import JOBS, VECTORS, made
+from tests.jobs.stores.test_jobs_on_s3 import VECTORS, made
 from tools.standalone_cluster import StandaloneCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.long("an application on the cluster for each of a dozen jobs")]
-
-CORE = JOBS[:5] + JOBS[6:7]
-"""Write, delete, delete by keys, update, merge, optimize."""
-CONNECTION = "lake-of-the-tests"
 
 
 def submitted(
@@ -43,24 +37,11 @@ def test_every_core_job_leaves_equal_rows_and_equal_changes(
     cluster: StandaloneCluster, spark: SparkSession, tmp_path: Path, properties: dict[str, str]
 ) -> None:
     there, here = made(str(tmp_path / "there"), properties), made(str(tmp_path / "here"), properties)
-    for operation, arguments in CORE:
-        result = submitted(cluster, operation, there.uri, arguments)
-        expected = committed(run(spark, operation, here, **arguments))
-        assert (result.status, result.version) == ("committed", expected.version)
-        assert bag(there) == bag(here), operation
-        if properties and operation != "optimize":
-            assert result.version is not None
-            assert changes(there, result.version) == changes(here, result.version)
 
+    def do(operation: str, arguments: dict[str, Any]) -> JobResult:
+        return submitted(cluster, operation, there.uri, arguments)
 
-@pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The Airflow connection of the tests' server, as the operator's process offers it to its jobs."""
-    given = s3.options()
-    values = {"access_key": given["key"], "secret_key": given["secret"]}
-    held = credentials.Credentials(kind=credentials.AWS, values=values)
-    monkeypatch.setitem(credentials._sources, CONNECTION, lambda: held)
-    return CONNECTION
+    leave_equal_rows(do, there, here, spark, CORE)
 
 
 def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_own(
@@ -69,19 +50,12 @@ def test_on_a_store_the_driver_has_the_connections_identity_and_executors_their_
     """Without Hadoop's connectors. The workers of the cluster have keys in their environment; the driver has none."""
     properties = VECTORS if WHOLE else {}
     there, here = made(s3.new_folder(), properties), made(str(tmp_path / "here"), properties)
-    for operation, arguments in CORE if WHOLE else (CORE[4],):
-        submitted(
-            cluster,
-            operation,
-            there.uri,
-            arguments,
-            storage_options=s3.plain_options(),
-            storage_conn_id=connection,
-        )
-        committed(run(spark, operation, here, **arguments))
-        assert bag(there) == bag(here), operation
-    if WHOLE:
-        assert bag(there.changes(1), "id", "_change_type") == bag(here.changes(1), "id", "_change_type")
+    given = {"storage_options": s3.plain_options(), "storage_conn_id": connection}
+
+    def do(operation: str, arguments: dict[str, Any]) -> JobResult:
+        return submitted(cluster, operation, there.uri, arguments, **given)
+
+    leave_equal_rows(do, there, here, spark, CORE if WHOLE else [CORE[4]])
 
 
 MOMENTS = {"source": "the source has", "find": PLANNED, "rewrite": "to delete in", "commit": "staged "}

@@ -303,6 +303,7 @@ def test_an_infrastructure_failure_has_its_own_class_with_advice(
 
 
 @LONG
+@by_hand("another application on the cluster; test_connect_on_a_cluster has one that lacks it")
 def test_a_package_that_an_executor_lacks_is_named_with_its_host(
     cluster: StandaloneCluster, users: Table, tmp_path: Path
 ) -> None:

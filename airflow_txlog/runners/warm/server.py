@@ -26,7 +26,7 @@ import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import FOLDER as CREDENTIALS_FOLDER
 from airflow_txlog.credentials import TOKEN, URL
-from airflow_txlog.errors import JobError
+from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.jobs.spark.installation import (
     JVM_OPTIONS,
     LOCAL_DEFAULTS,
@@ -102,8 +102,10 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
 
     `check` is called again and again while it waits, and may raise.
 
-    Raises SparkUnavailable where none comes up, and JobError where PySpark or the folder of servers is unusable.
+    Raises SparkUnavailable where none comes up, JobError where PySpark or the folder of servers is unusable, and
+    InvalidJobSpec (argument `spark_conf.spark.master`) for a cluster.
     """
+    _check_is_local(spark_conf)
     check_one_version()
     check_has_jvm_side()
     if not os.path.isdir("/proc/self"):
@@ -130,6 +132,16 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
             waits = True
             log(f"waits for one of the {num_sessions()} sessions of the warm Spark ({SESSIONS})")
         SYSTEM_CLOCK.sleep(_POLL_S)
+
+
+def _check_is_local(spark_conf: Mapping[str, str]) -> None:
+    master = spark_conf.get("spark.master", "local")
+    if not master.startswith("local"):
+        raise InvalidJobSpec(
+            f'spark_conf asks for spark.master={master}, and runner="warm" is a Spark of this machine. Take '
+            'runner="submit", or runner="connect" and a server on that cluster. Nothing was started.',
+            argument="spark_conf.spark.master",
+        )
 
 
 def is_of_session(name: str) -> bool:
