@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import shutil
 import sys
@@ -45,18 +44,24 @@ def spare_memory() -> None:
         sys.meta_path.remove(blocked)
 
 
-@functools.cache
+# By the process that made it: one that is forked neither uses nor deletes its parent's.
+_folders: dict[int, str] = {}
+
+
 def temporary_folder() -> str:
     """A folder that this user alone can read, in that of TMPDIR; it is deleted when this process ends.
 
     Not where it is killed: then only a cleaner of that folder deletes it.
     """
-    folder = tempfile.mkdtemp(prefix="airflow-txlog-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    pid = os.getpid()
+    if pid not in _folders:
+        _folders[pid] = tempfile.mkdtemp(prefix="airflow-txlog-")
+        atexit.register(remove_temporary_folder)
+    return _folders[pid]
 
 
 def remove_temporary_folder() -> None:
-    """Delete it, if there is one, in a process that ends by `os._exit`."""
-    if temporary_folder.cache_info().currsize:
-        shutil.rmtree(temporary_folder(), ignore_errors=True)
+    """Delete it, if there is one: for a process that ends by `os._exit`."""
+    folder = _folders.pop(os.getpid(), None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -84,11 +84,13 @@ def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]
             yield f"{name}/{item.name}", item.read_bytes()
 
 
-@functools.cache
 def _zip_file() -> str:
     """The zip on disk, in a folder that only this user can write to and that goes with the process."""
     name, content = executor_zip()
     path = os.path.join(temporary_folder(), name)
-    with open(path, "wb") as f:
-        f.write(content)
+    if not os.path.exists(path):
+        # Whole or not there: the disk may be full.
+        with open(f"{path}.part", "wb") as f:
+            f.write(content)
+        os.replace(f"{path}.part", path)
     return path
