@@ -55,7 +55,7 @@ def temporary_folder() -> str:
     """
     pid = os.getpid()
     if pid not in _folders:
-        _folders[pid] = tempfile.mkdtemp(prefix="airflow-txlog-")
+        _folders[pid] = tempfile.mkdtemp(prefix="airflow-txlog-process-")
         atexit.register(remove_temporary_folder)
     return _folders[pid]
 
