@@ -14,6 +14,8 @@ import sys
 import tempfile
 from typing import Any
 
+from airflow_txlog.clock import SYSTEM_CLOCK
+
 
 class _NoPandas:
     """Among the finders of modules: there is no pandas."""
@@ -44,6 +46,7 @@ def spare_memory() -> None:
         sys.meta_path.remove(blocked)
 
 
+_TIMES, _PAUSE_S = 10, 0.1
 # By the process that made it: one that is forked neither uses nor deletes its parent's.
 _folders: dict[int, str] = {}
 
@@ -61,7 +64,15 @@ def temporary_folder() -> str:
 
 
 def remove_temporary_folder() -> None:
-    """Delete it, if there is one: for a process that ends by `os._exit`."""
-    folder = _folders.pop(os.getpid(), None)
-    if folder is not None:
+    """Delete it, if there is one: for a process that ends by `os._exit`.
+
+    It is gone on return, also where another thread has begun to delete it, unless a JVM goes on writing for a second.
+    """
+    folder = _folders.get(os.getpid())
+    if folder is None:
+        return
+    for _ in range(_TIMES):
         shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            return
+        SYSTEM_CLOCK.sleep(_PAUSE_S)

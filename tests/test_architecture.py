@@ -47,7 +47,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "exchange": ("errors", *CONTRACT, "saved_work", "storage", "datafiles"),
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
-    "own_process": (),
+    "own_process": ("clock",),
     "own_folder": (),
     "jobs": (
         "",
