@@ -68,13 +68,14 @@ def translate(error: Exception, what: str) -> TxlogError:
     found = next((cause.found for cause in causes if cause.found is not None), None)
     if found is not None:
         return of_worker(found, what)
+    # First what Spark blames on the data: its message quotes a value, which may read like any other failure.
+    blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
+    if blamed is not None:
+        return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
     lacks = next((cause.lacks for cause in causes if cause.lacks is not None), None)
     if lacks is not None:
         host = next((cause.host for cause in causes if cause.host is not None), None)
         return unfit_executor(host or _host_of_failed_task(), None, (lacks,))
-    blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
-    if blamed is not None:
-        return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
     died = _what_died(error, causes)
     if died is not None:
         kind, advice = next((found for mark, found in _DEATHS.items() if mark in died), _DEATHS[""])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 
@@ -15,6 +16,8 @@ from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.errors import ClusterLost, ExecutorsLost, JobError, JobLost, OutOfMemory, TxlogError, UnfitExecutor
 from airflow_txlog.jobs.spark.causes import causes_of
 from airflow_txlog.jobs.spark.errors import failure_of, translate
+from tests.helpers.jobs import run
+from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
@@ -168,3 +171,11 @@ def test_an_executor_whose_python_lacks_a_package_is_named_though_spark_raises_w
     assert found.facts["missing"] == ["pyarrow is not installed"]
     # As a local Spark names its one executor.
     assert found.facts["host"] == "localhost"
+
+
+def test_a_row_that_reads_like_a_missing_package_is_blamed_as_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark quotes the value of a cast that fails."""
+    table = make_table(tmp_path / "t", pa.table({"name": ["No module named pyarrow", "1"]}))
+    result = run(spark, "delete", table, predicate="CAST(name AS INT) + 0 = 1")
+    assert result.error is not None
+    assert result.error["type"] == "InvalidInput", result.error
