@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from pyspark.sql import functions as F
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.installed import Probe, packages_for, unfit_executor
-from airflow_txlog.errors import NoExecutors
+from airflow_txlog.errors import InvalidJobSpec, NoExecutors
 from airflow_txlog.jobs.spark.connect import settings_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.progress import task_counts
@@ -71,7 +72,7 @@ def check_executors(
     frame = spark.range(0, tasks, 1, tasks).select(probe("id").alias("answer"))
     # An application of the job's own may have it from elsewhere too; a server knows no setting of this name.
     given = spark.sparkContext.getConf().get(WAIT_SETTING) if is_classic(spark) else conf.get(WAIT_SETTING)
-    with _waiting(spark, master, float(given or WAIT_S), log):
+    with _waiting(spark, master, WAIT_S if given is None else wait_of(given), log):
         answers = [
             json.loads(text) for text in collect(frame, "ask the executors what they have").column(0).to_pylist()
         ]
@@ -82,6 +83,20 @@ def check_executors(
         # Now, for the executors, too. What Spark logs of a failed task quotes values.
         spark.sparkContext.setLogLevel(spark.sparkContext.getConf().get("spark.log.level", "OFF"))
     _checked.add(key)
+
+
+def wait_of(given: str) -> float:
+    """The seconds of WAIT_SETTING. Raises InvalidJobSpec for anything but a number above zero."""
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InvalidJobSpec(
+            f"spark_conf has {WAIT_SETTING}={given!r}, which must be a number of seconds, above 0. Nothing was read.",
+            argument=f"spark_conf.{WAIT_SETTING}",
+        )
+    return seconds
 
 
 _MEMORY_SETTINGS = (

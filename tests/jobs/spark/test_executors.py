@@ -14,8 +14,8 @@ import pytest
 from airflow_txlog.datafiles import installed
 from airflow_txlog.datafiles.installed import OLDEST, Probe, check_worker, packages_for, unfit
 from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in, without_values
-from airflow_txlog.errors import UnfitExecutor, UnsupportedStore
-from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, memory_warning
+from airflow_txlog.errors import InvalidJobSpec, UnfitExecutor, UnsupportedStore
+from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, memory_warning, wait_of
 from tests.helpers.paths import ROOT
 
 
@@ -50,6 +50,13 @@ def test_too_little_memory_outside_the_jvm_is_warned_of_by_the_settings_name(
         assert found is not None
         assert "spark.executor.memoryOverhead" in found
         assert re.search(said, found)
+
+
+@pytest.mark.parametrize("given", ["10m", "true", "-1", "0", "nan", "inf", ""])
+def test_the_wait_for_executors_is_a_number_of_seconds(given: str) -> None:
+    with pytest.raises(InvalidJobSpec, match=r"a number of seconds, above 0\. Nothing was read"):
+        wait_of(given)
+    assert wait_of("2.5") == 2.5
 
 
 def test_the_bound_of_a_task_has_room_for_what_its_writers_hold() -> None:
