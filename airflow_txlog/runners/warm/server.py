@@ -102,10 +102,8 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
 
     `check` is called again and again while it waits, and may raise.
 
-    Raises SparkUnavailable where none comes up, JobError where PySpark or the folder of servers is unusable, and
-    InvalidJobSpec (argument `spark_conf.spark.master`) for a cluster.
+    Raises SparkUnavailable where none comes up, and JobError where PySpark or the folder of servers is unusable.
     """
-    _check_is_local(spark_conf)
     check_one_version()
     check_has_jvm_side()
     if not os.path.isdir("/proc/self"):
@@ -134,7 +132,8 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
         SYSTEM_CLOCK.sleep(_POLL_S)
 
 
-def _check_is_local(spark_conf: Mapping[str, str]) -> None:
+def check_is_local(spark_conf: Mapping[str, str]) -> None:
+    """Raises InvalidJobSpec (argument `spark_conf.spark.master`) for the master of a cluster."""
     master = spark_conf.get("spark.master", "local")
     if not master.startswith("local"):
         raise InvalidJobSpec(

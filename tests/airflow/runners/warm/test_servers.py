@@ -276,9 +276,17 @@ def test_what_a_session_can_set_needs_no_server_of_its_own(name: str) -> None:
     assert not is_of_session("spark.driver.memory")
 
 
-def test_a_cluster_is_refused_by_name_before_anything_starts(base: Path) -> None:
+@pytest.mark.parametrize("predicate", ["abs(id) = 1", "id = 1"])
+def test_a_cluster_is_refused_by_name_before_anything_starts(base: Path, tmp_path: Path, predicate: str) -> None:
+    spec = job_spec(
+        operation="delete",
+        table_uri=str(tmp_path / "t"),
+        arguments={"predicate": predicate},
+        spark_conf={"spark.master": "spark://m:7077"},
+        unrestricted=("spark_conf",),
+    )
     with pytest.raises(InvalidJobSpec, match=r'spark\.master=spark://m:7077.*runner="submit"') as caught:
-        lease_session({"spark.master": "spark://m:7077"}, print)
+        WarmRunner().run(spec, log=print)
     assert caught.value.argument == "spark_conf.spark.master"
     assert not base.exists()
 
