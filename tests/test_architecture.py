@@ -47,8 +47,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "exchange": ("errors", *CONTRACT, "saved_work", "storage", "datafiles"),
     # How a result is worded for people: asked by jobs, operators and the command line.
     "wording": CONTRACT,
-    "own_process": ("clock",),
-    "own_folder": (),
+    "own_process": (),
+    "own_folder": ("clock",),
     "jobs": (
         "",
         *BASE,
@@ -58,6 +58,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "saved_work",
         "wording",
         "own_process",
+        "own_folder",
         "limits",
         "storage",
         "datafiles",
@@ -222,7 +223,7 @@ FILE_CALLS = {
     "jobs.submitted_main": "the open files of its parent",
     "jobs.spark.shipping": "the zip of our own sources",
     "operators.progress": "the log of a task",
-    "own_process": "the folder of this process",
+    "own_folder": "the folder of this process",
     "runners.warm.folders": "the folders of warm servers",
     "runners.warm.keeper": "the folders of warm servers",
     "runners.warm.server": "the folders of warm servers",

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 BEGIN = """
@@ -34,24 +33,3 @@ def test_arrow_takes_less_memory_and_what_wants_pandas_gets_it() -> None:
 
 def test_a_choice_of_the_users_stands() -> None:
     assert found_in_a_process("", ARROW_DEFAULT_MEMORY_POOL="system")["pool"] == "system"
-
-
-FORK = """
-import os
-from airflow_txlog.own_process import temporary_folder
-ours = temporary_folder()
-child = os.fork()
-if child == 0:
-    sys.exit(0 if temporary_folder() != ours else 1)
-_, status = os.waitpid(child, 0)
-found["child"], found["there"], found["kept"] = status, os.path.isdir(ours), ours
-"""
-
-
-def test_a_forked_process_neither_uses_nor_deletes_its_parents_folder_which_goes_with_the_parent(
-    tmp_path: Path,
-) -> None:
-    found = found_in_a_process(FORK, TMPDIR=str(tmp_path))
-    assert (found["child"], found["there"]) == (0, True)
-    assert found["kept"].startswith(str(tmp_path))
-    assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,8 @@ from airflow_txlog.contract import JobResult, JobSpec, read_spec, write_document
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.sizing import log_start
-from airflow_txlog.own_process import remove_temporary_folder, spare_memory
+from airflow_txlog.own_folder import remove_temporary_folder
+from airflow_txlog.own_process import spare_memory
 from airflow_txlog.wording import summary_lines
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75

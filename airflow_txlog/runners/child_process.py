@@ -28,6 +28,7 @@ from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result, 
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.installation import DISK_FULL
+from airflow_txlog.own_folder import remove_folder_of
 from airflow_txlog.runners.base import Log, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 
@@ -146,6 +147,8 @@ class ChildProcessRunner:
             # anywhere above, in the middle of a read.
             stop(process)
             _wait_for_end(process)
+            with contextlib.suppress(OSError):
+                remove_folder_of(process.pid)
             # Not closed by `kill`: a reader below the signal handler is still in it, and sees the end by itself.
             for stream in (process.stdout, process.stderr):
                 if stream is not None:

@@ -21,7 +21,7 @@ from airflow_txlog.jobs.spark import connect
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
-from airflow_txlog.own_process import temporary_folder
+from airflow_txlog.own_folder import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -245,8 +245,8 @@ def _default_session() -> SparkSession | None:
 
 
 def _our_jvm_options() -> str:
-    # Where Spark writes what it spills, unless spark.local.dir names another place. A JVM heeds no TMPDIR, and
-    # one that is killed deletes nothing.
+    # Spark spills to this folder unless spark.local.dir names another. A JVM ignores TMPDIR, and one that is killed
+    # deletes nothing.
     return f'{JVM_OPTIONS} "-Djava.io.tmpdir={temporary_folder()}"'
 
 

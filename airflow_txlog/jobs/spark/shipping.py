@@ -20,7 +20,7 @@ from importlib.resources.abc import Traversable
 from pyspark.sql import SparkSession
 
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.own_process import temporary_folder
+from airflow_txlog.own_folder import temporary_folder
 
 # `datafiles`, and what it stands on.
 _PACKAGES = ("datafiles", "errors", "storage")

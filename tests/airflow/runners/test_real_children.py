@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
+    # As Python of this process had it at its start.
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
 
@@ -76,8 +79,11 @@ def test_a_child_that_is_killed_printed_no_noise_and_leaves_no_commit_no_process
 
 
 @pytest.mark.long("a child with a Spark of its own; test_child_process reports the same loss from a child without one")
-def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table, temporary: Path) -> None:
-    """As out of memory does it: the child itself lives on, reports what died, and deletes what that had spilled."""
+@pytest.mark.parametrize("killed", ["java", "python"])
+def test_a_job_of_which_a_process_dies_is_lost_and_leaves_no_file(users: Table, temporary: Path, killed: str) -> None:
+    """As out of memory does it. Where its JVM dies the child itself reports that, and deletes what that had spilled;
+    where the child dies, which is the one Python below this process, the runner does.
+    """
     spec = job_spec(
         operation="delete",
         table_uri=users.uri,
@@ -87,14 +93,16 @@ def test_a_job_whose_jvm_dies_is_lost_and_may_be_retried(users: Table, temporary
     )
     others = set(psutil.Process().children(recursive=True))
 
-    def kill_the_jvm(line: str) -> None:
+    def kill(line: str) -> None:
         if PLANNED in line:
-            for process in psutil.Process().children(recursive=True):
-                if process not in others and process.name() == "java":
+            assert left_of_spark(temporary)
+            for process in psutil.Process().children(recursive=killed == "java"):
+                if process not in others and process.name().startswith(killed):
                     process.kill()
 
-    with pytest.raises(JobLost, match="JVM is gone") as caught:
-        ChildProcessRunner().run(spec, log=kill_the_jvm)
+    how = "JVM is gone" if killed == "java" else "was killed"
+    with pytest.raises(JobLost, match=how) as caught:
+        ChildProcessRunner().run(spec, log=kill)
     assert caught.value.retryable
     assert users.snapshot().version == 1
     assert left_of_spark(temporary) == []
