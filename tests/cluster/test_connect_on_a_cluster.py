@@ -11,17 +11,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 
 from airflow_txlog.contract import JobResult
-from airflow_txlog.errors import NoExecutors, UnfitExecutor
+from airflow_txlog.errors import InvalidInput, NoExecutors, UnfitExecutor
 from airflow_txlog.runners.cluster import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
 from tests.cluster.core_jobs import CORE, leave_equal_rows
 from tests.cluster.test_submit import python_without
 from tests.helpers import s3
 from tests.helpers.depth import WHOLE, by_hand
+from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 from tests.helpers.submitting import SMALL, packed_environment
 from tests.jobs.stores.test_jobs_on_s3 import VECTORS, made
@@ -133,6 +135,13 @@ def test_what_an_executor_lacks_is_named_with_its_host(runner: ConnectRunner, tm
     ]
     assert caught.value.facts["host"]
     assert table.latest_version() == 2
+
+
+def test_a_row_that_reads_like_a_missing_package_is_blamed_as_a_row(runner: ConnectRunner, tmp_path: Path) -> None:
+    """Spark quotes the value of a cast that fails; over Connect in one text with the rest."""
+    table = make_table(tmp_path / "t", pa.table({"name": ["No module named pyarrow", "1"]}))
+    with pytest.raises(InvalidInput):
+        done(runner, "delete", table.uri, {"predicate": "CAST(name AS INT) + 0 = 1"})
 
 
 def test_a_cluster_that_grants_no_executor_is_an_error_after_a_stated_wait(
