@@ -290,6 +290,15 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
                 argument="arguments.purge",
             )
 
+    @property
+    def may_spare_spark(self) -> bool:
+        """Only sorting is Spark's."""
+        return not self.zorder_by
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        scope = self.partition_predicate
+        return self.may_spare_spark and (scope is None or looks_plain(scope))
+
 
 @register
 class Checkpoint(Operation, frozen=True, kw_only=True, tag="checkpoint"):

@@ -149,11 +149,11 @@ class Bench:
         if case in HEAVY_CASES:
             from tests.benchmarks.heavy_cases import measure_heavy
 
-            return measure_heavy(case, self.folder, rounds=min(self.rounds, 3), scale=self.scale)
+            return measure_heavy(case, self.folder, rounds=self.rounds, scale=self.scale)
         if case == GROWTH:
             from tests.benchmarks.growth_cases import measure_growth
 
-            return list(measure_growth(self.folder, self.spark, rounds=min(self.rounds, 3), scale=self.scale))
+            return list(measure_growth(self.folder, self.spark, rounds=self.rounds, scale=self.scale))
         if case == "task":
             from tests.benchmarks.task_cases import measure_task
 

@@ -34,6 +34,8 @@ from airflow_txlog.jobs.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 
+AT = pa.timestamp("us", tz="UTC")
+
 
 def by_keys(*keys: Any, **more: Any) -> dict[str, Any]:
     return {"predicate": None, "keys": {"column": "id", "values": list(keys)}, **more}
@@ -57,6 +59,7 @@ def needs(spec: JobSpec) -> str:
         ("checkpoint", {}),
         ("truncate", {}),
         ("vacuum", {}),
+        ("optimize", {"partition_predicate": "day >= '2024-01-01'"}),
         ("write", {"source": {"format": "parquet", "path": "{folder}/in"}, "schema_evolution": True}),
         ("upsert", {"source": {"format": "parquet", "path": "{folder}/in"}, "keys": ["id"]}),
     ],
@@ -64,7 +67,7 @@ def needs(spec: JobSpec) -> str:
 def test_a_small_job_imports_neither_pyspark_nor_pandas(
     tmp_path: Path, operation: str, arguments: dict[str, Any]
 ) -> None:
-    table = make_table(tmp_path / "t", rows(10))
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100), partition_by=["day"])
     (tmp_path / "in").mkdir()
     pq.write_table(rows(2), tmp_path / "in" / "a.parquet")
     named = json.loads(json.dumps(arguments).replace("{folder}", str(tmp_path)))
@@ -242,6 +245,43 @@ def test_an_update_that_only_spark_can_judge_needs_it(tmp_path: Path, arguments:
     before = files_on_disk(table)
     assert why in needs(spec_of(table, "update", arguments=arguments))
     assert files_on_disk(table) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"zorder_by": ["id"]}, "the job evaluates SQL"),
+        ({"partition_predicate": "year(at) = 2024"}, "the name year"),
+        # The second of two batches has a time that only Spark's zones place.
+        ({"batch_bytes": 1}, "a step of the job is a query"),
+    ],
+)
+def test_an_optimize_that_needs_spark_has_committed_no_batch_before(
+    tmp_path: Path, arguments: dict[str, Any], why: str
+) -> None:
+    table = make_table(tmp_path / "t", schema=pa.schema([("id", pa.int64()), ("at", AT)]), partition_by=["at"])
+    moments = ["2024-01-01T00:00:00.000000Z", "2024-10-27 02:30:00"]
+    for number, moment in enumerate(2 * moments):
+        row = pa.table({"id": [number], "at": pa.array([number % 2], AT)})
+        tx = table.begin()
+        tx.add([replace(add, partition_values={"at": moment}) for add in stage(table, row)])
+        tx.commit("WRITE")
+    before = files_on_disk(table)
+    assert why in needs(spec_of(table, "optimize", arguments=arguments, time_zone="Europe/Berlin"))
+    assert (table.latest_version(), files_on_disk(table)) == (4, before)
+    committed(run_job(spec_of(table, "optimize"), None))
+    assert table.snapshot().num_files == 2
+
+
+def test_a_batch_too_many_needs_spark_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(tmp_path / "t", *(rows(2, start=10 * n, day=dt.date(2024, 1, n // 2 + 1)) for n in range(4)),
+                       partition_by=["day"])  # fmt: skip
+    monkeypatch.setenv(SMALL_JOB.setting, str(4 * 1024 * 1024 - 1))
+    assert "4 files of" in needs(spec_of(table, "optimize", arguments={"batch_bytes": 1}))
+    assert table.latest_version() == 4
+    monkeypatch.setenv(SMALL_JOB.setting, str(4 * 1024 * 1024))
+    committed(run_job(spec_of(table, "optimize", arguments={"batch_bytes": 1}), None))
+    assert (table.latest_version(), table.snapshot().num_files) == (6, 2)
 
 
 def test_an_update_of_a_table_with_rules_needs_spark(tmp_path: Path) -> None:

@@ -96,6 +96,25 @@ def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleTask:
+    """The rows of a scan that gives addresses, those whose ordinal in their file is a multiple of `step`.
+
+    `step` is a power of two.
+    """
+
+    scan: ScanTask
+    step: int
+
+    @without_values
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One batch for each batch of the files; raises TaskFailed."""
+        for batch in self.scan(batches):
+            # An address ends with the ordinal.
+            rest = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), self.step - 1)
+            yield batch.filter(pc.equal(rest, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ZOrderTask:
     """The rows of a scan, each with its z-value and the segment that it belongs to, for a numbered range like a scan's.
 

@@ -29,6 +29,7 @@ from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
 from airflow_txlog.datafiles.tasks.scan_and_write import LoadTask, RewriteTask, ScanTask
+from airflow_txlog.datafiles.tasks.zorder import SampleTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -307,6 +308,7 @@ BinTask: TypeAlias = (
     | KeyRowsTask
     | FilterRowsTask
     | DistinctTask
+    | SampleTask
     | SourceImageTask
     | ValueImageTask
 )
@@ -323,7 +325,8 @@ def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFram
 
 
 def _bins_of(task: BinTask) -> Bins:
-    return task.scan.bins if isinstance(task, LoadTask | KeyRowsTask | FilterRowsTask | DistinctTask) else task.bins
+    scans = LoadTask | KeyRowsTask | FilterRowsTask | DistinctTask | SampleTask
+    return task.scan.bins if isinstance(task, scans) else task.bins
 
 
 def _size_of(task: BinTask) -> int:

@@ -26,6 +26,7 @@ from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
+from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
 from airflow_txlog.errors import JobError, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
@@ -105,6 +106,7 @@ class _Optimizing:
             assert snapshot is not None
             files = self._files(snapshot)
             bins = self._bins(files)
+            self._check_small(snapshot, bins)
         considered = snapshot.num_files
         self._log_plan(considered, files.num_rows, bins)
         while bins:
@@ -142,6 +144,22 @@ class _Optimizing:
             return partition_bins(files)
         pack = purge_bins if self._optimize.purge else compaction_bins
         return pack(files, self._target_bytes)
+
+    def _check_small(self, snapshot: Snapshot, bins: Sequence[Bin]) -> None:
+        """Raises NeedsSpark, before the first commit, where a job that is tried without it needs it for any bin."""
+        context, files = self._context, [each.files for each in bins]
+        if context.session is not None or not files:
+            return
+        together = pa.concat_tables(files)
+        context.check_small(together.column("size").to_pylist())
+        # Some partition values only Spark can read.
+        typed_partition_columns(
+            together,
+            snapshot.delta_schema,
+            snapshot.partition_columns,
+            time_zone=context.spec.time_zone,
+            instants=context.instants,
+        )
 
     def _again(self, table: Table) -> list[Bin]:
         """Bins of what is left of dropped ones. Raises JobError where a purge has run out of time."""

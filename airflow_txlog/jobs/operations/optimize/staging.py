@@ -1,4 +1,5 @@
-"""The files that bins become, staged by Spark's workers: compacted one by one, or sorted in Z-order over a shuffle.
+"""The files that bins become: compacted one by one, by Spark's workers or (`reads_here`) in this process; or sorted in
+Z-order by Spark, over a shuffle.
 
 The invariant: what is staged of a bin has as many rows as the bin's files, where the log says how many those are; a bin
 is staged whole or not at all. Source: delta-spark, OptimizeExecutor; soundness B10.
@@ -10,10 +11,9 @@ import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
@@ -21,20 +21,21 @@ from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask, RowIds
 from airflow_txlog.datafiles.tasks.plans import pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask
-from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, ZOrder, ZOrderTask, cuts
+from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, SampleTask, ZOrder, ZOrderTask, cuts
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, scan_frame, sent_bins
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, sent_bins
 from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of, unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
 from airflow_txlog.jobs.operations.optimize.row_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.resume.memory import BIN, Segment
-from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.jobs.sql.scope import known_sum
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # Bins of so many bytes together are work enough for a task.
 _TASK_BYTES = 64 * 1024 * 1024
@@ -67,7 +68,8 @@ def stage_bins(
         staged = _sorted_files(context, work, bins, target_bytes, z_columns)
     else:
         staged = [[] for _ in bins]
-        for file in staged_of(context, collect(_compacted(context, work, bins), "compact data files")):
+        records = collected(context, [_compaction(context, work, bins)], RECORD_SCHEMA, "compact data files")
+        for file in staged_of(context, records):
             staged[file.segment or 0].append(file)
     segments, carries = [], "" if ids is None else CARRIES_IDS
     for each, found in zip(bins, staged, strict=True):
@@ -99,29 +101,31 @@ class _Work:
     ids: RowIds | None
 
 
-def _compacted(context: JobContext, work: _Work, bins: Sequence[Bin]) -> DataFrame:
-    """Records of one file a bin."""
+def _compaction(context: JobContext, work: _Work, bins: Sequence[Bin]) -> CompactTask:
+    """The task that makes one file of each bin."""
     sizes = [each.live_bytes for each in bins]
     count = max(2 * context.parallelism, sum(sizes) // _TASK_BYTES)
     rows_of: list[list[int]] = [[] for _ in bins]
     for row, number in enumerate(work.numbers):
         rows_of[number].append(row)
     packed = [[row for number in numbers for row in rows_of[number]] for numbers in pack_bins(sizes, count)]
-    task = CompactTask(
+    return CompactTask(
         bins=sent_bins(context, work.plan, packed),
         layout=work.layout,
         row_ids=work.ids,
         # A core that no task uses can decode for one that does.
         read_ahead=2 * len(packed) <= context.parallelism,
     )
-    frame = context.spark.range(0, len(packed), 1, len(packed))
-    return frame.mapInArrow(task, spark_schema(RECORD_SCHEMA))
 
 
 def _sorted_files(
     context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
 ) -> list[list[StagedFile]]:
     """The files of each bin: rows near each other in all of the columns stand in the same file, sorted."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
+
+    from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
+
     task = _z_order_task(context, work, bins, target_bytes, columns)
     first = task.first_segments
     count = first[-1] + len(task.splits[-1]) + 1
@@ -140,6 +144,8 @@ def _sorted_files(
 
 def _by_segment(frame: DataFrame, count: int) -> DataFrame:
     """The rows in so many tasks, those of one segment in one of them."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
     if hasattr(frame, "repartitionById"):  # Spark 4.1
         return frame.repartitionById(count, F.expr(f"pmod({SEGMENT_COLUMN}, {count})"))
     return frame.repartition(count, SEGMENT_COLUMN)
@@ -182,17 +188,16 @@ def _sorted_file_count(source: Bin, target_bytes: int, tasks: int) -> int:
 
 
 def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> pa.Table:
-    """Every so-manieth row of each file: the columns that order, and the address."""
+    """SAMPLE_ROWS rows, or up to twice as many, from all files alike: the columns that order, and the address."""
     sizes = work.plan.table.column("size_bytes").to_pylist()
     counts = work.plan.live_row_counts()
     rows = sum(size // _ROW_BYTES_GUESSED if n is None else n for n, size in zip(counts, sizes, strict=True))
-    step = max(1, rows // SAMPLE_ROWS)
+    step = 1 << max(1, rows // SAMPLE_ROWS).bit_length() - 1
     names = dict.fromkeys(path[0] for path in columns)
     schema = pa.schema([work.layout.schema.field(name) for name in names])
-    task = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
-    frame = scan_frame(context, work.plan, task)
-    position = f"({quoted(ADDRESS_COLUMN)} & {(1 << POSITION_BITS) - 1}L)"
-    return collect(frame.where(f"{position} % {step} = 0"), "sample the columns of the Z-order")
+    scan = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
+    sample = SampleTask(scan=scan, step=step)
+    return collected(context, [sample], scan.output_schema, "sample the columns of the Z-order")
 
 
 def zorder_parameter(columns: Sequence[ColumnPath]) -> str:
