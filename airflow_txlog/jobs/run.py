@@ -18,7 +18,7 @@ from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
-from airflow_txlog.jobs.files.here import THREADS
+from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.files.places import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
@@ -154,7 +154,7 @@ def begin_job(spec: JobSpec, spark: SparkSession | None, table: Table, log: Log)
         log=log,
         current_time=current_time,
         texts=fix_current_time(spec, current_time),
-        parallelism=THREADS if spark is None else default_parallelism(spark),
+        parallelism=threads_for(table.uri) if spark is None else default_parallelism(spark),
         bytes_allowed=SMALL_JOB.allowed,
     )
 

@@ -96,7 +96,7 @@ class OurAppend(AppendSide):
         if self.rows.partition_by:
             arguments["partition_by"] = list(self.rows.partition_by)
         spec = job_spec(operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options)
-        result = run_job(spec, self.spark)
+        result = run_job(spec, None, start=lambda: self.spark)
         assert result.status == "committed", result.error
         self.told = f" ({result.files['added']} files)"
 

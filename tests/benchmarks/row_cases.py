@@ -67,7 +67,7 @@ class RowSide:
 
 @dataclass(kw_only=True)
 class OurJob(RowSide):
-    """A job of ours, in the process and session of the benchmark."""
+    """A job of ours in the process of the benchmark. As on a runner, it gets its session where it asks for Spark."""
 
     name: str = "ours"
     spark: SparkSession
@@ -85,7 +85,7 @@ class OurJob(RowSide):
         spec = job_spec(
             operation=self.operation, table_uri=self.uri, arguments=self.arguments, storage_options=self.options
         )
-        result = run_job(spec, self.spark)
+        result = run_job(spec, None, start=lambda: self.spark)
         assert result.status == "committed", result.error
         self.told = ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps)
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.runners.child_process import job_environment
@@ -293,6 +294,14 @@ def test_a_table_with_a_column_of_a_name_of_the_job_is_refused(tmp_path: Path) -
     table = make_table(tmp_path / "t", pa.table({"id": [1], "_txlog_address": [2]}))
     error = error_of(run_job(spec_of(table, arguments={"predicate": "id = 1"}), None))
     assert (error["type"], error["facts"]["columns"]) == ("SchemaMismatch", ["_txlog_address"])
+
+
+@pytest.mark.parametrize(("root", "cores", "tasks"), [("file:///t", 2, 2), ("/t", 64, 4), ("s3://lake/t", 1, 4)])
+def test_no_more_tasks_than_cores_work_on_a_local_disk(
+    monkeypatch: pytest.MonkeyPatch, root: str, cores: int, tasks: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    assert threads_for(root) == tasks
 
 
 def test_more_than_the_limit_needs_spark_and_nothing_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

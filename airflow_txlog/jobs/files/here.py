@@ -6,6 +6,7 @@ The invariant: what a task yields, raises and leaves behind is what it would in 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,24 @@ import pyarrow as pa
 
 from airflow_txlog.datafiles.tasks.scan_and_write import TaskFailed, error_in
 from airflow_txlog.jobs.spark.errors import of_worker
+from airflow_txlog.locations import LOCAL, scheme_of
 
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 THREADS = 4
-"""How many bins are worked on at once without Spark: most of the time a task waits for its store."""
+"""How many bins are worked on at once without Spark, at most: most of the time a task waits for its store."""
+
+
+def threads_for(root: str) -> int:
+    """How many bins of a table's files are worked on at once without Spark: on a local disk no more than cores."""
+    return min(THREADS, _cores()) if scheme_of(root) == LOCAL else THREADS
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
 
 
 class _ThreadsOfArrow:
@@ -51,7 +65,7 @@ _threads_of_arrow = _ThreadsOfArrow()
 
 
 def run_here(
-    work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = THREADS
+    work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = 1
 ) -> pa.Table:
     """The rows that each task makes of its batch, as one table. `what` says in an error what was being done.
 
