@@ -64,9 +64,7 @@ class _ThreadsOfArrow:
 _threads_of_arrow = _ThreadsOfArrow()
 
 
-def run_here(
-    work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = 1
-) -> pa.Table:
+def run_here(work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = 1) -> pa.Table:
     """The rows that each task makes of its batch, as one table. `what` says in an error what was being done.
 
     Raises the TxlogError of a task.
