@@ -7,6 +7,7 @@ from airflow_txlog.runners.base import DurableRunner, Runner, run_unless_done
 from airflow_txlog.runners.choice import (
     CONNECTION_TYPES,
     check_cluster_named,
+    check_master,
     check_runner,
     make_runner,
     not_deferrable,
@@ -17,6 +18,7 @@ __all__ = [
     "DurableRunner",
     "Runner",
     "check_cluster_named",
+    "check_master",
     "check_runner",
     "make_runner",
     "not_deferrable",

@@ -12,7 +12,6 @@ from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
 from airflow_txlog.runners.warm.server import (
-    check_is_local,
     give_up,
     is_of_session,
     lease_session,
@@ -31,8 +30,6 @@ class WarmRunner:
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
         self._is_killed = False
-        # Also where the job may need no Spark: a mistake is refused each time, or not at all.
-        check_is_local(spec.spark_conf)
         lines = LinesOnce(log)
         # The server is of this machine, and of this user.
         done = run_without_spark(

@@ -26,7 +26,7 @@ import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import FOLDER as CREDENTIALS_FOLDER
 from airflow_txlog.credentials import TOKEN, URL
-from airflow_txlog.errors import InvalidJobSpec, JobError
+from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark.installation import (
     JVM_OPTIONS,
     LOCAL_DEFAULTS,
@@ -130,17 +130,6 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
             waits = True
             log(f"waits for one of the {num_sessions()} sessions of the warm Spark ({SESSIONS})")
         SYSTEM_CLOCK.sleep(_POLL_S)
-
-
-def check_is_local(spark_conf: Mapping[str, str]) -> None:
-    """Raises InvalidJobSpec (argument `spark_conf.spark.master`) for the master of a cluster."""
-    master = spark_conf.get("spark.master", "local")
-    if not master.startswith("local"):
-        raise InvalidJobSpec(
-            f'spark_conf asks for spark.master={master}, and runner="warm" is a Spark of this machine. Take '
-            'runner="submit", or runner="connect" and a server on that cluster. Nothing was started.',
-            argument="spark_conf.spark.master",
-        )
 
 
 def is_of_session(name: str) -> bool:

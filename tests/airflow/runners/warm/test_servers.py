@@ -21,7 +21,7 @@ from airflow_txlog import credentials
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.credentials import FOLDER, TOKEN, URL, Credentials, offer
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import CredentialsUnavailable, InvalidJobSpec, JobError, JobLost, SparkUnavailable
+from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable
 from airflow_txlog.runners.warm import server as servers
 from airflow_txlog.runners.warm.folders import Process, Server, Slot, base_folder, try_lock
 from airflow_txlog.runners.warm.runner import WarmRunner
@@ -274,21 +274,6 @@ def test_what_a_session_can_set_needs_no_server_of_its_own(name: str) -> None:
     assert is_of_session(name)
     assert not is_of_session("spark.sql.extensions")
     assert not is_of_session("spark.driver.memory")
-
-
-@pytest.mark.parametrize("predicate", ["abs(id) = 1", "id = 1"])
-def test_a_cluster_is_refused_by_name_before_anything_starts(base: Path, tmp_path: Path, predicate: str) -> None:
-    spec = job_spec(
-        operation="delete",
-        table_uri=str(tmp_path / "t"),
-        arguments={"predicate": predicate},
-        spark_conf={"spark.master": "spark://m:7077"},
-        unrestricted=("spark_conf",),
-    )
-    with pytest.raises(InvalidJobSpec, match=r'spark\.master=spark://m:7077.*runner="submit"') as caught:
-        WarmRunner().run(spec, log=print)
-    assert caught.value.argument == "spark_conf.spark.master"
-    assert not base.exists()
 
 
 def test_a_server_that_does_not_start_is_an_error_that_says_why(
