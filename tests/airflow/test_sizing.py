@@ -64,7 +64,7 @@ def test_a_cluster_is_refused_by_name_where_spark_is_of_the_tasks_machine(
     ) as caught:
         conf_of(txlog_conn_id="cluster", runner=runner)
     assert caught.value.argument == "spark_conf.spark.master"
-    assert conf_of(txlog_conn_id="cluster", runner=runner, spark_conf={"spark.master": "local-cluster[2,1,768]"})
+    assert conf_of(txlog_conn_id="cluster", runner=runner, spark_conf={"spark.master": "local[2]"})
 
 
 @pytest.mark.parametrize(("name", "value"), [("CORES", "two"), ("CORES", "0"), ("HEAP", "2"), ("HEAP", "2 gigabytes")])

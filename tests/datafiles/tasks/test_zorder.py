@@ -15,7 +15,7 @@ from airflow_txlog.datafiles.tasks.zorder import ZOrder, bits_for, buckets, cuts
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "int": (pa.int32(), [-5, 0, 0, 7, 2**31 - 1]),
-    "double": (pa.float64(), [float("-inf"), -1.5, 0.0, 2.0, float("inf")]),
+    "double": (pa.float64(), [float("-inf"), -1.5, 0.0, 2.0, float("inf"), float("nan")]),
     "text": (pa.string(), ["", "a", "ab", "b", "é"]),
     "bytes": (pa.binary(), [b"", b"\x00", b"a", b"\xff", b"\xff\x00"]),
     "decimal": (pa.decimal128(38, 2), [decimal.Decimal(n) for n in (-10, 0, 1, 5, 10**30)]),
