@@ -8,6 +8,7 @@ whose properties come from its writers.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_txlog.errors import InvalidInput, LimitExceeded
@@ -76,3 +77,8 @@ beyond it that is the work of Spark, and nothing is refused."""
 STATISTICS = Limit("TXLOG_KEPT_STATISTICS_BYTES", 256 * MIB)
 """Typed statistics of one open table that are kept between questions, some 32 bytes for a file and a column and twice
 that for texts; what is beyond it is parsed at each question, and nothing is refused."""
+
+
+def weight_of(sizes: Iterable[int]) -> int:
+    """What it costs to read files of these sizes, in bytes: a store takes as long for a request as for a megabyte."""
+    return sum(max(size, MIB) for size in sizes)

@@ -25,14 +25,7 @@ from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.records import operation_named, read_operation
 from airflow_txlog.restrictions import only_tunes
-from airflow_txlog.runners import (
-    CONNECTION_TYPES,
-    Runner,
-    check_master,
-    check_runner,
-    make_runner,
-    run_unless_done,
-)
+from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
 
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot, Table
@@ -146,13 +139,11 @@ class TxlogHook(BaseHook):
         """The spec with the connection's settings below its own, and below those what `[txlog]` gives each Spark.
 
         Who may edit connections decides what the workers run, so the connection's settings are not restricted. The
-        spec's own were judged when it was made. Raises InvalidJobSpec for a cluster that the runner could not ask,
-        also where the job may need no Spark: a mistake is refused each time, or not at all.
+        spec's own were judged when it was made.
         """
         settings = self.spark_conf
         if isinstance(runner, str) and runner in CONNECTION_TYPES and CONNECTION_TYPES[runner] is None:
             settings = {**_configured_size(), **settings}
-            check_master(runner, settings | spec.spark_conf)
         unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
         return spec.replace(spark_conf={**settings, **spec.spark_conf}, unrestricted=unrestricted)
 

@@ -22,7 +22,7 @@ from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.jobs.spark.session import is_local
-from airflow_txlog.limits import MIB, SMALL_JOB
+from airflow_txlog.limits import MIB, SMALL_JOB, weight_of
 from airflow_txlog.records import Operation
 from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
@@ -224,21 +224,19 @@ class JobContext(LogContext):
         """Raises NeedsSpark where a job that is tried without is to read files of these sizes, and they are many."""
         if self.session is not None:
             return
-        # A store takes as long for a request as for a megabyte.
-        weight = sum(max(size, MIB) for size in sizes)
-        if weight > self.bytes_allowed:
+        if weight_of(sizes) > self.bytes_allowed:
             raise NeedsSpark(
                 f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes are to be read, and {SMALL_JOB.setting} allows "
                 f"{self.bytes_allowed}, each file counted as {MIB} at least"
             )
         self.bytes_planned = max(self.bytes_planned, sum(sizes))
 
-    def reads_here(self, size_bytes: int) -> bool:
-        """Whether tasks that read files of this size, and no frame of Spark's, run in this process.
+    def reads_here(self, weight: int) -> bool:
+        """Whether tasks that read files of this weight, and no frame of Spark's, run in this process.
 
         Where Spark has no other machine, it would only start other processes beside this one, and hand the work on.
         """
-        return self.session is None or (size_bytes <= self.bytes_allowed and is_local(self.session))
+        return self.session is None or (weight <= self.bytes_allowed and is_local(self.session))
 
     @property
     def operation(self) -> Operation:
@@ -252,6 +250,7 @@ class JobContext(LogContext):
 
     def instants(self, walls: Sequence[int]) -> list[int | None]:
         """The instants at which clocks of the job's time zone show these times (`spark.instants`)."""
+        self.ask_spark(f"times without a zone are to be read as those of {self.spec.time_zone}")
         return instants_of(self.spark, walls)
 
     @property

@@ -292,12 +292,11 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
 
     @property
     def may_spare_spark(self) -> bool:
-        """Only sorting is Spark's."""
-        return not self.zorder_by
+        """Nothing in it is SQL but the partitions in scope."""
+        return True
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        scope = self.partition_predicate
-        return self.may_spare_spark and (scope is None or looks_plain(scope))
+        return self.partition_predicate is None or looks_plain(self.partition_predicate)
 
 
 @register

@@ -7,7 +7,6 @@ from airflow_txlog.runners.base import DurableRunner, Runner, run_unless_done
 from airflow_txlog.runners.choice import (
     CONNECTION_TYPES,
     check_cluster_named,
-    check_master,
     check_runner,
     make_runner,
     not_deferrable,
@@ -18,7 +17,6 @@ __all__ = [
     "DurableRunner",
     "Runner",
     "check_cluster_named",
-    "check_master",
     "check_runner",
     "make_runner",
     "not_deferrable",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.errors import JobLost, TxlogError
+from airflow_txlog.errors import InvalidJobSpec, JobLost, TxlogError
 
 Log = Callable[[str], None]
 
@@ -42,6 +42,21 @@ class DurableRunner(Runner, Protocol):
 
     def cancel(self, spec: JobSpec, *, log: Log) -> None:
         """Cancel the job of this work that an earlier process has submitted, and log what became of it."""
+
+
+def check_master(spec: JobSpec, runner: str) -> None:
+    """Raises InvalidJobSpec (argument `spark_conf.spark.master`) for the master of a cluster, where a runner starts a
+    Spark of its own machine.
+
+    Also where the job may find that it needs no Spark: a mistake is refused each time, or not at all.
+    """
+    master = spec.spark_conf.get("spark.master", "local")
+    if spec.operation.needs_spark and not master.startswith("local"):
+        raise InvalidJobSpec(
+            f'spark_conf asks for spark.master={master}, and runner="{runner}" is a Spark of this machine. Take '
+            'runner="submit", or runner="connect" and a server on that cluster. Nothing was started.',
+            argument="spark_conf.spark.master",
+        )
 
 
 def run_unless_done(runner: Runner, spec: JobSpec, *, log: Log) -> JobResult:

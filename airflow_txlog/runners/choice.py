@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners.base import Runner
 from airflow_txlog.runners.cluster import Cluster, ConnectServer, SparkSubmit
@@ -49,19 +47,6 @@ def check_runner(name: str) -> None:
     if name not in CONNECTION_TYPES:
         raise InvalidJobSpec(
             f"runner must be one of {tuple(CONNECTION_TYPES)} or a Runner; found {name!r}.", argument="runner"
-        )
-
-
-def check_master(name: str, spark_conf: Mapping[str, str]) -> None:
-    """Raise InvalidJobSpec (argument `spark_conf.spark.master`) for the master of a cluster, where the runner's Spark
-    is of the task's machine.
-    """
-    master = spark_conf.get("spark.master", "local")
-    if CONNECTION_TYPES[name] is None and not master.startswith("local"):
-        raise InvalidJobSpec(
-            f'spark_conf asks for spark.master={master}, and runner="{name}" is a Spark of this machine. Take '
-            'runner="submit", or runner="connect" and a server on that cluster. Nothing was started.',
-            argument="spark_conf.spark.master",
         )
 
 

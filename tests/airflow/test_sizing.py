@@ -53,20 +53,6 @@ def test_without_a_configuration_nothing_is_set(monkeypatch: pytest.MonkeyPatch)
     assert conf_of() == {}
 
 
-@pytest.mark.parametrize("runner", ["child", "warm", "in_process"])
-def test_a_cluster_is_refused_by_name_where_spark_is_of_the_tasks_machine(
-    monkeypatch: pytest.MonkeyPatch, configured: None, runner: str
-) -> None:
-    extra = {"spark_conf": {"spark.master": "spark://m:7077"}}
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "txlog", "extra": extra}))
-    with pytest.raises(
-        InvalidJobSpec, match=rf'master=spark://m:7077, and runner="{runner}" .*runner="submit"'
-    ) as caught:
-        conf_of(txlog_conn_id="cluster", runner=runner)
-    assert caught.value.argument == "spark_conf.spark.master"
-    assert conf_of(txlog_conn_id="cluster", runner=runner, spark_conf={"spark.master": "local[2]"})
-
-
 @pytest.mark.parametrize(("name", "value"), [("CORES", "two"), ("CORES", "0"), ("HEAP", "2"), ("HEAP", "2 gigabytes")])
 def test_a_size_that_spark_would_not_take_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.run import run_job
 from tests.benchmarks.events import SCHEMA, Events
-from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide
+from tests.benchmarks.row_cases import DeltaLakeSide, PlainSpark, RowSide, run_as_a_runner
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class OurAppend(AppendSide):
         if self.rows.partition_by:
             arguments["partition_by"] = list(self.rows.partition_by)
         spec = job_spec(operation="write", table_uri=self.uri, arguments=arguments, storage_options=self.options)
-        result = run_job(spec, None, start=lambda: self.spark)
+        result = run_as_a_runner(spec, self.spark)
         assert result.status == "committed", result.error
         self.told = f" ({result.files['added']} files)"
 

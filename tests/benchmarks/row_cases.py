@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark.session import is_local
 from tests.benchmarks.events import FORGOTTEN_CUSTOMER, PARTITION, SCHEMA, Events, read_parquet_files
 from tests.benchmarks.peaks import peaks_mb, set_back
 from tests.benchmarks.places import S3Folder
@@ -65,9 +67,14 @@ class RowSide:
             self.s3.put(self.table)
 
 
+def run_as_a_runner(spec: JobSpec, spark: SparkSession) -> JobResult:
+    """The result of a job that gets its session where it asks for Spark; on a cluster it begins with it."""
+    return run_job(spec, None, start=lambda: spark) if is_local(spark) else run_job(spec, spark)
+
+
 @dataclass(kw_only=True)
 class OurJob(RowSide):
-    """A job of ours in the process of the benchmark. As on a runner, it gets its session where it asks for Spark."""
+    """A job of ours in the process of the benchmark."""
 
     name: str = "ours"
     spark: SparkSession
@@ -85,7 +92,7 @@ class OurJob(RowSide):
         spec = job_spec(
             operation=self.operation, table_uri=self.uri, arguments=self.arguments, storage_options=self.options
         )
-        result = run_job(spec, None, start=lambda: self.spark)
+        result = run_as_a_runner(spec, self.spark)
         assert result.status == "committed", result.error
         self.told = ", ".join(f"{step['name']} {step['seconds']:.2f}" for step in result.steps)
 

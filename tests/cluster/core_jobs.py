@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Table
+from airflow_txlog.limits import SMALL_JOB
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import bag
 from tests.jobs.rows.test_change_feed import changes
@@ -28,7 +31,10 @@ def leave_equal_rows(
 ) -> None:
     """`do` each job on the table there: the rows, and the change feed if it has one, are those of the table here."""
     for operation, arguments in jobs:
-        result = do(operation, arguments)
+        with pytest.MonkeyPatch.context() as patched:
+            # So that the cluster gets also what would need no Spark.
+            patched.setenv(SMALL_JOB.setting, "1")
+            result = do(operation, arguments)
         expected = committed(run(spark, operation, here, **arguments))
         assert (result.status, result.version) == ("committed", expected.version)
         assert bag(there) == bag(here), operation

@@ -61,6 +61,7 @@ def needs(spec: JobSpec) -> str:
         ("truncate", {}),
         ("vacuum", {}),
         ("optimize", {"partition_predicate": "day >= '2024-01-01'"}),
+        ("optimize", {"zorder_by": ["name", "id"]}),
         ("write", {"source": {"format": "parquet", "path": "{folder}/in"}, "schema_evolution": True}),
         ("upsert", {"source": {"format": "parquet", "path": "{folder}/in"}, "keys": ["id"]}),
     ],
@@ -251,10 +252,10 @@ def test_an_update_that_only_spark_can_judge_needs_it(tmp_path: Path, arguments:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"zorder_by": ["id"]}, "the job evaluates SQL"),
         ({"partition_predicate": "year(at) = 2024"}, "the name year"),
         # The second of two batches has a time that only Spark's zones place.
-        ({"batch_bytes": 1}, "a step of the job is a query"),
+        ({"batch_bytes": 1}, "times without a zone are to be read as those of Europe/Berlin"),
+        ({"batch_bytes": 1, "zorder_by": ["id"]}, "rows are to be sorted in several commits"),
     ],
 )
 def test_an_optimize_that_needs_spark_has_committed_no_batch_before(
@@ -283,6 +284,19 @@ def test_a_batch_too_many_needs_spark_before_the_first(tmp_path: Path, monkeypat
     monkeypatch.setenv(SMALL_JOB.setting, str(4 * 1024 * 1024))
     committed(run_job(spec_of(table, "optimize", arguments={"batch_bytes": 1}), None))
     assert (table.latest_version(), table.snapshot().num_files) == (6, 2)
+
+
+def test_more_rows_than_memory_should_hold_are_not_sorted_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_of = {"id": range(2000), "s": [f"{n * n:032x}" for n in range(2000)]}
+    table = make_table(tmp_path / "t", pa.table(rows_of), pa.table(rows_of))
+    before, files = bag(table), files_on_disk(table)
+    spec = spec_of(table, "optimize", arguments={"zorder_by": ["s", "id"]})
+    monkeypatch.setattr("airflow_txlog.jobs.operations.optimize.staging.MOST_SORTED_BYTES", 100_000)
+    assert "rows of more than 100000 bytes are to be sorted" in needs(spec)
+    monkeypatch.undo()
+    assert (table.latest_version(), files_on_disk(table)) == (2, files)
+    committed(run_job(spec, None))
+    assert (bag(table), table.snapshot().num_files) == (before, 1)
 
 
 def test_an_update_of_a_table_with_rules_needs_spark(tmp_path: Path) -> None:

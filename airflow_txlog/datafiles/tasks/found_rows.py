@@ -61,11 +61,11 @@ class PackTask:
 class FilterRowsTask:
     """The rows of a scan with addresses, by its row filter alone, as rows of PACKED_SCHEMA.
 
-    `size_bytes` is about what the scan reads.
+    `weight` is about what the scan costs, as of Bins.
     """
 
     scan: ScanTask
-    size_bytes: int
+    weight: int
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -78,13 +78,13 @@ class DistinctTask:
     """The distinct values of a scan's only column in each bin, in no order; null is one of them.
 
     A task stops reading once it has more than `most` values, or more than `most_bytes` of them, and returns these:
-    `is_too_much` is then true of its result. `size_bytes` is about what the scan reads.
+    `is_too_much` is then true of its result. `weight` is as of FilterRowsTask.
     """
 
     scan: ScanTask
     most: int
     most_bytes: int
-    size_bytes: int
+    weight: int
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -160,9 +160,9 @@ class SourceImageTask(_ComputedImageTask):
     source: SourceRows
 
     @property
-    def size_bytes(self) -> int:
-        """What all files take that the tasks read."""
-        return self.bins.size_bytes + self.source.scan.bins.size_bytes
+    def weight(self) -> int:
+        """What it costs to read all files, as of Bins."""
+        return self.bins.weight + self.source.scan.bins.weight
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

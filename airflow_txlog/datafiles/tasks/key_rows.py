@@ -65,9 +65,9 @@ class KeyRowsTask:
     caller refuses then may be more than it can hold."""
 
     @property
-    def size_bytes(self) -> int:
-        """What all files take that the tasks read."""
-        return self.scan.bins.size_bytes + (self.keys.scan.bins.size_bytes if isinstance(self.keys, SourceKeys) else 0)
+    def weight(self) -> int:
+        """What it costs to read all files, as of Bins."""
+        return self.scan.bins.weight + (self.keys.scan.bins.weight if isinstance(self.keys, SourceKeys) else 0)
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

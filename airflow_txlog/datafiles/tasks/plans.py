@@ -83,8 +83,8 @@ class Bins:
 
     `store` is that of the planned files, in one table all of them. `paths` are those of the files that hold the plan,
     in the store `kept`: the job's own table. `digests` are the SHA-256 of what was left there: a plan names the files
-    that a task opens with the worker's credentials, so a task takes it from nothing but these bytes. `size_bytes` is
-    what all planned files take.
+    that a task opens with the worker's credentials, so a task takes it from nothing but these bytes. `weight` is
+    what it costs to read all planned files, in bytes: `limits.weight_of`.
     """
 
     store: StoreReference
@@ -92,7 +92,7 @@ class Bins:
     kept: StoreReference | None = None
     paths: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
-    size_bytes: int = 0
+    weight: int = 0
 
     def __len__(self) -> int:
         return len(self.inline) or len(self.paths)

@@ -25,6 +25,8 @@ Z_COLUMN = "_txlog_z"
 # Buckets of a column, 2 to this power; fewer where the bits of many columns would not fit 63.
 MAX_BITS = 10
 
+_GOLDEN_RATIO = pa.scalar(0x9E3779B97F4A7C15, pa.uint64())
+
 ColumnPath: TypeAlias = tuple[str, ...]
 
 
@@ -97,21 +99,22 @@ def values_at(rows: pa.Table | pa.RecordBatch, path: ColumnPath) -> pa.Array:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTask:
-    """The rows of a scan that gives addresses, those whose ordinal in their file is a multiple of `step`.
+    """About one in so many rows of a scan that gives addresses, the first of each file among them.
 
-    `step` is a power of two.
+    They are spread evenly over a file, and yet have no period that the file's rows could have too: the fractions of the
+    multiples of the golden ratio. Source: D. E. Knuth, The Art of Computer Programming, 6.4 (Fibonacci hashing).
     """
 
     scan: ScanTask
-    step: int
+    one_in: int
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch for each batch of the files; raises TaskFailed."""
         for batch in self.scan(batches):
-            # An address ends with the ordinal.
-            rest = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), self.step - 1)
-            yield batch.filter(pc.equal(rest, 0))
+            ordinals = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1).cast(pa.uint64())
+            fractions = pc.multiply(ordinals, _GOLDEN_RATIO)  # of 2**64, which is where it wraps
+            yield batch.filter(pc.less_equal(fractions, pa.scalar((2**64 - 1) // self.one_in, pa.uint64())))
 
 
 @dataclass(frozen=True, kw_only=True)

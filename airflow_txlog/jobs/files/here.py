@@ -64,19 +64,50 @@ class _ThreadsOfArrow:
 _threads_of_arrow = _ThreadsOfArrow()
 
 
-def run_here(work: Sequence[tuple[Task, pa.RecordBatch]], schema: pa.Schema, what: str, threads: int = 1) -> pa.Table:
+class TooManyRows(Exception):
+    """The tasks have made more than the caller would hold."""
+
+
+def run_here(
+    work: Sequence[tuple[Task, pa.RecordBatch]],
+    schema: pa.Schema,
+    what: str,
+    threads: int,
+    most_bytes: int | None = None,
+) -> pa.Table:
     """The rows that each task makes of its batch, as one table. `what` says in an error what was being done.
 
-    Raises the TxlogError of a task.
+    Raises the TxlogError of a task, and TooManyRows as soon as the rows of all take more than `most_bytes`.
     """
+    held = _Held(most_bytes)
     try:
         with _threads_of_arrow, ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
-            found = list(pool.map(lambda each: list(each[0](iter([each[1]]))), work))
+            found = list(pool.map(lambda each: held.all_of(each[0](iter([each[1]]))), work))
     except TaskFailed as failed:
         error = error_in(str(failed))
         assert error is not None
         raise of_worker(error, what) from failed
     return pa.Table.from_batches([batch for batches in found for batch in batches], schema)
+
+
+class _Held:
+    """What the tasks of several threads have made together."""
+
+    def __init__(self, most_bytes: int | None) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._bytes = 0
+
+    def all_of(self, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The batches. Raises TooManyRows."""
+        found = []
+        for batch in batches:
+            found.append(batch)
+            with self._lock:
+                self._bytes += batch.nbytes
+                if self._most_bytes is not None and self._bytes > self._most_bytes:
+                    raise TooManyRows
+        return found
 
 
 def bin_number(number: int) -> pa.RecordBatch:

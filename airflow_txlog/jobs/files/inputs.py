@@ -293,7 +293,8 @@ def read_input(
 ) -> pa.Table:
     """The rows of these files, with these columns and ROW_ID_COLUMN, in this process. Raises JobError, retryable."""
     _, task = input_scan(context, files, schema.append(pa.field(ROW_ID_COLUMN, pa.int64())), key)
-    return run_here([(task, bin_number(number)) for number in range(len(task.bins))], task.output_schema, what)
+    work = [(task, bin_number(number)) for number in range(len(task.bins))]
+    return run_here(work, task.output_schema, what, context.parallelism)
 
 
 def input_scan(

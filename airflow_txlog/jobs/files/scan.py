@@ -15,7 +15,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
@@ -29,7 +28,7 @@ from airflow_txlog.datafiles.tasks.key_rows import KeyRowsTask
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins
 from airflow_txlog.datafiles.tasks.rows_without_log import LinesTask
 from airflow_txlog.datafiles.tasks.scan_and_write import LoadTask, RewriteTask, ScanTask
-from airflow_txlog.datafiles.tasks.zorder import SampleTask
+from airflow_txlog.datafiles.tasks.zorder import SampleTask, ZOrderTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
@@ -37,6 +36,7 @@ from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import Task, bin_number, run_here
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.limits import weight_of
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
@@ -198,7 +198,7 @@ def collected(context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, 
 
     `what` says in an error what was being done. Raises what `collect` raises.
     """
-    if context.reads_here(sum(map(_size_of, tasks))):
+    if context.reads_here(sum(map(_weight_of, tasks))):
         return run_here(work_of(tasks), schema, what, context.parallelism)
     return collect(union_of(over_bins(context, task, schema) for task in tasks), what)
 
@@ -252,7 +252,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     store = StoreReference.of(plan.store)
     # A file in parts stands there once for each.
     files = plan.table.select(["index", "size_bytes"]).group_by("index").aggregate([("size_bytes", "max")])
-    size_bytes = pc.sum(files.column("size_bytes_max")).as_py() or 0
+    weight = weight_of(size or 0 for size in files.column("size_bytes_max").to_pylist())
     inline: list[bytes] = []
     encoded = encode_bins(plan.table, packed)
     for data in encoded:
@@ -260,7 +260,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
         if sum(map(len, inline)) > MAX_INLINE_BYTES:
             break
     else:
-        return Bins(store=store, inline=tuple(inline), size_bytes=size_bytes)
+        return Bins(store=store, inline=tuple(inline), weight=weight)
     plan_id = context.clock.unique_id()
     paths, digests = [], []
     # One after another: what is written is not held.
@@ -270,7 +270,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
         with context.store.open_new(paths[-1]) as output:
             output.write(data)
     kept = StoreReference.of(context.store)
-    return Bins(store=store, kept=kept, paths=tuple(paths), digests=tuple(digests), size_bytes=size_bytes)
+    return Bins(store=store, kept=kept, paths=tuple(paths), digests=tuple(digests), weight=weight)
 
 
 def _given_away(parts: list[bytes]) -> Iterator[bytes]:
@@ -309,6 +309,7 @@ BinTask: TypeAlias = (
     | FilterRowsTask
     | DistinctTask
     | SampleTask
+    | ZOrderTask
     | SourceImageTask
     | ValueImageTask
 )
@@ -325,14 +326,11 @@ def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFram
 
 
 def _bins_of(task: BinTask) -> Bins:
-    scans = LoadTask | KeyRowsTask | FilterRowsTask | DistinctTask | SampleTask
+    scans = LoadTask | KeyRowsTask | FilterRowsTask | DistinctTask | SampleTask | ZOrderTask
     return task.scan.bins if isinstance(task, scans) else task.bins
 
 
-def _size_of(task: BinTask) -> int:
-    """What all files take that the task reads."""
-    return (
-        task.size_bytes
-        if isinstance(task, KeyRowsTask | FilterRowsTask | DistinctTask | SourceImageTask)
-        else _bins_of(task).size_bytes
-    )
+def _weight_of(task: BinTask) -> int:
+    """What it costs to read all files that the task reads."""
+    has_its_own = KeyRowsTask | FilterRowsTask | DistinctTask | SourceImageTask
+    return task.weight if isinstance(task, has_its_own) else _bins_of(task).weight

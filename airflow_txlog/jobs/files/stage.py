@@ -148,7 +148,7 @@ def stage(
         values = images.values
         if isinstance(values, SourceRows | RowValues):
             tasks.append(_images_task(layout, images, values))
-        elif frames or images.num_rows > _most_computed(values) or not context.reads_here(images.bins.size_bytes):
+        elif frames or images.num_rows > _most_computed(values) or not context.reads_here(images.bins.weight):
             frames.append(WritingFrame(rows=values, task=_computed_task(layout, images, values)))
         else:
             work = _images_work(layout, images, values)
@@ -259,13 +259,13 @@ def load(context: JobContext, task: LoadTask, what: str) -> list[StagedFile]:
     Raises as `collect_records` does.
     """
     if len(task.scan.bins) == 1:
-        return staged_of(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what))
+        return staged_of(context, run_here([(task, bin_number(0))], RECORD_SCHEMA, what, 1))
     return staged_of(context, collected(context, [task], RECORD_SCHEMA, what))
 
 
 def staged_here(context: JobContext, task: WriteTask, rows: pa.RecordBatch, what: str) -> list[StagedFile]:
     """The files in which a task writes rows that this process has. Raises as `collect_records` does."""
-    return staged_of(context, run_here([(task, rows)], RECORD_SCHEMA, what))
+    return staged_of(context, run_here([(task, rows)], RECORD_SCHEMA, what, 1))
 
 
 def staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:

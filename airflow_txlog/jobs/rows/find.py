@@ -161,7 +161,7 @@ def find_filtered(
 
 def _passing(context: JobContext, plan: FilePlan, scan: ScanTask) -> dict[int, RowPositions]:
     """The rows that pass the filter of a scan of the plan's files."""
-    task = FilterRowsTask(scan=scan, size_bytes=_read_of(scan, plan))
+    task = FilterRowsTask(scan=scan, weight=_weight_of(scan, plan))
     return united(collected(context, [task], PACKED_SCHEMA, _DOING))
 
 
@@ -180,7 +180,7 @@ def _filter_by_value(
         return None
     field = addressed.schema.field(0)
     name, scan = field.name, replace(addressed, with_address=False)
-    task = DistinctTask(scan=scan, most=MOST_VALUES, most_bytes=MOST_VALUE_BYTES, size_bytes=_read_of(scan, plan))
+    task = DistinctTask(scan=scan, most=MOST_VALUES, most_bytes=MOST_VALUE_BYTES, weight=_weight_of(scan, plan))
     values = pc.unique(collected(context, [task], scan.output_schema, _DOING).column(0).combine_chunks())
     if task.is_too_much(values):
         return None
@@ -205,9 +205,9 @@ def _is_one_value_where_equal(field: pa.Field) -> bool:
     return (is_plain or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and not is_padded
 
 
-def _read_of(scan: ScanTask, plan: FilePlan) -> int:
-    """About how many bytes of the planned files a scan of some of their columns reads."""
-    return int(scan.bins.size_bytes * _width(scan.schema) / max(1, _width(plan.schema)))
+def _weight_of(scan: ScanTask, plan: FilePlan) -> int:
+    """About what it costs to read some columns of the planned files, as of Bins."""
+    return int(scan.bins.weight * _width(scan.schema) / max(1, _width(plan.schema)))
 
 
 def _width(schema: pa.Schema) -> int:

@@ -15,8 +15,9 @@ import pytest
 
 from airflow_txlog.contract import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import ConcurrentAppend, JobLost
-from airflow_txlog.runners import child_process
+from airflow_txlog.errors import ConcurrentAppend, InvalidJobSpec, JobLost
+from airflow_txlog.records import Truncate
+from airflow_txlog.runners import child_process, make_runner
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.job_output import readable, shown
 from tests.helpers.specs import job_spec
@@ -171,6 +172,16 @@ def test_a_result_of_which_a_part_was_written_is_none(tmp_path: Path, spec: JobS
     code = "leave(status='committed', version=7); os.truncate(spec.result_uri, 20)"
     with pytest.raises(JobLost):
         runner(tmp_path, code).run(spec, log=print)
+
+
+@pytest.mark.parametrize("runner", ["child", "warm", "in_process"])
+def test_a_cluster_is_refused_by_name_where_spark_is_of_the_tasks_machine(spec: JobSpec, runner: str) -> None:
+    there = spec.replace(spark_conf={"spark.master": "spark://m:7077"}, unrestricted=("spark_conf",))
+    with pytest.raises(InvalidJobSpec, match=rf'master=spark://m:7077, and runner="{runner}" is') as caught:
+        make_runner(runner).run(there, log=print)
+    assert caught.value.argument == "spark_conf.spark.master"
+    # What never starts Spark asks no cluster.
+    assert make_runner(runner).run(there.replace(operation=Truncate()), log=print).status == "nothing_to_do"
 
 
 def test_nothing_of_the_spec_stands_in_the_command_line(tmp_path: Path, spec: JobSpec) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.tasks.zorder import ZOrder, bits_for, buckets, cuts, values_at
+from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
+from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.datafiles.tasks.zorder import SampleTask, ZOrder, bits_for, buckets, cuts, values_at
+from airflow_txlog.jobs.files.here import bin_number
+from airflow_txlog.jobs.files.scan import plan_files
+from airflow_txlog.storage import StoreReference
+from tests.helpers.rows import make_table
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "int": (pa.int32(), [-5, 0, 0, 7, 2**31 - 1]),
@@ -101,3 +109,25 @@ def test_members_of_structs_and_empty_columns_are_values_too() -> None:
     order = ZOrder.of_sample([("x",)], empty)
     assert order.values(empty).to_pylist() == []
     assert order.values(pa.table({"x": [5, None]})).to_pylist() == [0, 0]
+
+
+@pytest.mark.parametrize("one_in", [1, 2, 16, 40, 1000])
+def test_a_sample_is_even_and_blind_to_no_period(tmp_path: Path, one_in: int) -> None:
+    count = 64_000
+    rows = pa.table({"id": range(count), "shard": [n % 16 for n in range(count)]})
+    table = make_table(tmp_path / "t", rows, rows.slice(0, 7))
+    snapshot = table.snapshot()
+    plan = plan_files(snapshot, snapshot.files(), "UTC")
+    packed = [[number] for number in range(plan.num_files)]
+    bins = Bins(store=StoreReference.of(plan.store), inline=tuple(encode_bins(plan.table, packed)))
+    task = SampleTask(scan=ScanTask(bins=bins, schema=snapshot.schema, with_address=True), one_in=one_in)
+    parts = [pa.Table.from_batches(list(task(iter([bin_number(number)])))) for number in (0, 1)]
+    large, small = sorted(parts, key=len, reverse=True)
+    assert abs(len(large) - count / one_in) <= 3
+    assert large["id"][0].as_py() == small["id"][0].as_py() == 0
+    # As many of each half, and of each shard, as if drawn by chance or better.
+    ids = large["id"].to_pylist()
+    assert abs(2 * sum(each < count // 2 for each in ids) - len(ids)) <= 4
+    counts = pc.value_counts(large["shard"]).field("counts").to_pylist()
+    assert len(counts) == 16
+    assert max(counts) - min(counts) <= 4

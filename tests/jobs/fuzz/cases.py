@@ -64,7 +64,9 @@ def _outcome(spark: SparkSession, root: Path, kind: str, operation: str) -> str:
     arguments, model = JOBS[operation]
     given = dict(arguments)
     spec = job_spec(operation=operation, table_uri=str(root), arguments=given)
-    result = run_job(spec, None if operation in ("vacuum", "checkpoint", "truncate") else spark)
+    # An OPTIMIZE finds out by the table whether it needs Spark.
+    has_session = operation not in ("vacuum", "checkpoint", "truncate", "optimize")
+    result = run_job(spec, spark if has_session else None, start=lambda: spark)
     error = result.error
     if error is not None:
         if error["type"] in UNFORESEEN:

@@ -21,7 +21,7 @@ from tests.helpers.jobs import insert, update
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.long("every kind of request of six jobs, nine faults")]
+pytestmark = [pytest.mark.spark, pytest.mark.long("every kind of request of five jobs, nine faults")]
 
 SOURCE = {"sql": "SELECT id, DATE'2024-01-01' AS day, 'm' AS name, 0D AS amount FROM range(6, 10)"}
 MERGED = {**BEFORE, 6: "m", 7: "m", 8: "m", 9: "m"}
@@ -46,7 +46,6 @@ JOBS = {
         MERGED,
     ),
     "upsert": Job("upsert", {"source": SOURCE, "keys": ["id"]}, MERGED, properties=VECTORS),
-    "z-order": Job("optimize", {"zorder_by": ["id", "name"]}, version=None),
 }
 
 

@@ -19,7 +19,7 @@ from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.job_faults import BEFORE, LATE_S, NEXT_DAY, VECTORS, Harness, Job
 from tests.helpers.jobs import insert, rows, update
 
-pytestmark = pytest.mark.long("every kind of request of thirteen jobs, nine faults")
+pytestmark = pytest.mark.long("every kind of request of fourteen jobs, nine faults")
 
 FIRST_DAY = {number: name for number, name in BEFORE.items() if number < 4}
 SECOND_DAY = {number: name for number, name in BEFORE.items() if number >= 4}
@@ -52,6 +52,7 @@ JOBS = {
     ),
     "upsert with vectors": Job("upsert", write(keys=["id"]), {**BEFORE, 7: "n7", 8: "n8"}, properties=VECTORS),
     "optimize": Job("optimize", {}),
+    "z-order": Job("optimize", {"zorder_by": ["id", "name"]}, version=None),
     "truncate": Job("truncate", {}, {}),
     "restore": Job("restore", {"version": 1}, FIRST_DAY),
     "checkpoint": Job("checkpoint", {}, version=2),

@@ -152,6 +152,9 @@ class _Optimizing:
             return
         together = pa.concat_tables(files)
         context.check_small(together.column("size").to_pylist())
+        if self._z_columns and len(list(batches_of(bins, self._optimize.batch_bytes))) > 1:
+            # How much memory rows take is seen when they are read.
+            context.ask_spark("rows are to be sorted in several commits")
         # Some partition values only Spark can read.
         typed_partition_columns(
             together,

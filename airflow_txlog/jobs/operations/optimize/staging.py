@@ -1,5 +1,5 @@
-"""The files that bins become: compacted one by one, by Spark's workers or (`reads_here`) in this process; or sorted in
-Z-order by Spark, over a shuffle.
+"""The files that bins become: compacted one by one, or sorted in Z-order. By Spark's workers, over a shuffle where rows
+are sorted, or (`reads_here`) in this process, which then holds all rows that it sorts.
 
 The invariant: what is staged of a bin has as many rows as the bin's files, where the log says how many those are; a bin
 is staged whole or not at all. Source: delta-spark, OptimizeExecutor; soundness B10.
@@ -14,19 +14,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask, RowIds
 from airflow_txlog.datafiles.tasks.plans import pack_bins
-from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask
-from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, SampleTask, ZOrder, ZOrderTask, cuts
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask, WriteTask
+from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, SampleTask, ZOrder, ZOrderTask, cuts, values_at
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, sent_bins
+from airflow_txlog.jobs.files.here import TooManyRows, run_here
+from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of, unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
 from airflow_txlog.jobs.operations.optimize.row_ids import carried_ids, with_base_ids, with_ids
@@ -43,6 +45,9 @@ _TASK_BYTES = 64 * 1024 * 1024
 CARRIES_IDS = "carries row ids"
 # What the boundaries of a Z-order are taken from.
 SAMPLE_ROWS = 100_000
+# A Z-order in this process holds all rows, and twice when they are sorted. They may take so many times what a small job
+# reads, as rows take more memory than their files; and never more than Arrow has in one column.
+SORTED_TIMES, MOST_SORTED_BYTES = 2, 2**31 - 1
 # Where the log does not say how many rows a file has.
 _ROW_BYTES_GUESSED = 64
 
@@ -122,24 +127,62 @@ def _sorted_files(
     context: JobContext, work: _Work, bins: Sequence[Bin], target_bytes: int, columns: Sequence[ColumnPath]
 ) -> list[list[StagedFile]]:
     """The files of each bin: rows near each other in all of the columns stand in the same file, sorted."""
+    task = _z_order_task(context, work, bins, target_bytes, columns)
+    staged = None
+    if context.reads_here(task.scan.bins.weight):
+        staged = _sorted_here(context, work.layout, task, columns)
+    if staged is None:
+        staged = _sorted_by_spark(context, work.layout, task, columns, sum(each.live_bytes for each in bins))
+    found: list[list[StagedFile]] = [[] for _ in bins]
+    for file in staged:
+        found[bisect_right(task.first_segments, file.segment or 0) - 1].append(file)
+    return found
+
+
+def _sorted_here(
+    context: JobContext, layout: Layout, task: ZOrderTask, columns: Sequence[ColumnPath]
+) -> list[StagedFile] | None:
+    """The sorted files, of rows that this process holds. None where they are too many: then nothing was staged.
+
+    Raises NeedsSpark for these in a job that is tried without it.
+    """
+    most_bytes = min(SORTED_TIMES * context.bytes_allowed, MOST_SORTED_BYTES)
+    try:
+        rows = run_here(work_of([task]), task.output_schema, "sort", context.parallelism, most_bytes).combine_chunks()
+    except TooManyRows:
+        context.ask_spark(f"rows of more than {most_bytes} bytes are to be sorted")
+        return None
+    # Rows in the order of their z-values are in that of their segments too.
+    keys = [rows.column(Z_COLUMN), *(values_at(rows, path) for path in columns)]
+    names = [str(number) for number in range(len(keys))]
+    order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
+    segments = rows.column(SEGMENT_COLUMN).take(order)
+    rows, writing, start = rows.drop_columns([Z_COLUMN]), WriteTask(layout=layout), 0
+    work: list[tuple[WriteTask, pa.RecordBatch]] = []
+    for count in pc.value_counts(segments).field("counts").to_pylist():
+        sorted_rows = rows.take(order.slice(start, count)).combine_chunks()
+        work += [(writing, batch) for batch in sorted_rows.to_batches()]
+        start += count
+    return staged_of(context, run_here(work, RECORD_SCHEMA, "sort", context.parallelism))
+
+
+def _sorted_by_spark(
+    context: JobContext, layout: Layout, task: ZOrderTask, columns: Sequence[ColumnPath], live_bytes: int
+) -> list[StagedFile]:
+    """The sorted files, of rows that Spark sorts."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
-    task = _z_order_task(context, work, bins, target_bytes, columns)
-    first = task.first_segments
-    count = first[-1] + len(task.splits[-1]) + 1
+    count = task.first_segments[-1] + len(task.splits[-1]) + 1
     rows = context.spark.range(0, len(task.scan.bins), 1, len(task.scan.bins))
     frame = rows.mapInArrow(task, spark_schema(task.output_schema))
-    frame = _by_segment(frame, min(count, max(2 * context.parallelism, sum(b.live_bytes for b in bins) // _TASK_BYTES)))
+    frame = _by_segment(frame, min(count, max(2 * context.parallelism, live_bytes // _TASK_BYTES)))
     # Rows of one bucket in order too: runs of equal values are what encodings live on. Segments are in the order of the
     # z-values; Spark compares the first column alone where it differs, and by segment most rows would be alike.
     order = [F.col(".".join(map(quoted, path))) for path in columns]
     frame = frame.sortWithinPartitions(Z_COLUMN, *order).drop(Z_COLUMN)
-    found: list[list[StagedFile]] = [[] for _ in bins]
-    for file in collect_records(context, [records_of(frame, work.layout)], "sort"):
-        found[bisect_right(first, file.segment or 0) - 1].append(file)
-    return found
+    return collect_records(context, [records_of(frame, layout)], "sort")
 
 
 def _by_segment(frame: DataFrame, count: int) -> DataFrame:
@@ -188,15 +231,14 @@ def _sorted_file_count(source: Bin, target_bytes: int, tasks: int) -> int:
 
 
 def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> pa.Table:
-    """SAMPLE_ROWS rows, or up to twice as many, from all files alike: the columns that order, and the address."""
+    """About SAMPLE_ROWS rows, from all files alike: the columns that order, and the address."""
     sizes = work.plan.table.column("size_bytes").to_pylist()
     counts = work.plan.live_row_counts()
     rows = sum(size // _ROW_BYTES_GUESSED if n is None else n for n, size in zip(counts, sizes, strict=True))
-    step = 1 << max(1, rows // SAMPLE_ROWS).bit_length() - 1
     names = dict.fromkeys(path[0] for path in columns)
     schema = pa.schema([work.layout.schema.field(name) for name in names])
     scan = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
-    sample = SampleTask(scan=scan, step=step)
+    sample = SampleTask(scan=scan, one_in=max(1, rows // SAMPLE_ROWS))
     return collected(context, [sample], scan.output_schema, "sample the columns of the Z-order")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,18 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.operations.optimize import job
 from airflow_txlog.limits import SMALL_JOB
-from tests.helpers.jobs import committed, error_of, files_on_disk, ids, live_files, random_rows, rows, run, set_property
+from tests.helpers.jobs import (
+    committed,
+    error_of,
+    files_on_disk,
+    ids,
+    live_files,
+    random_rows,
+    rows,
+    run,
+    set_property,
+    tried_without_spark,
+)
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.vectors import allow_vectors, mask
@@ -40,12 +53,17 @@ def actions_of(table: Table, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in table.store.read(commit_name(version)).decode().splitlines()]
 
 
-@pytest.mark.usefixtures("each_way")
-@pytest.mark.parametrize("small_bytes", [1, 2**28], ids=["by Spark's workers", "in this process"])
-def test_small_files_of_each_partition_become_one_and_no_row_changes(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small_bytes: int
-) -> None:
-    monkeypatch.setenv(SMALL_JOB.setting, str(small_bytes))
+@pytest.fixture(params=["by Spark's workers", "in this process", "without a session"])
+def each_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test three times: where the rows are rewritten."""
+    if request.param == "by Spark's workers":
+        monkeypatch.setenv(SMALL_JOB.setting, "1")
+    with tried_without_spark() if request.param == "without a session" else contextlib.nullcontext():
+        yield
+
+
+@pytest.mark.usefixtures("each_place")
+def test_small_files_of_each_partition_become_one_and_no_row_changes(tmp_path: Path, spark: SparkSession) -> None:
     rng = random.Random("optimize")
     parts = [random_rows(rng, 30) for _ in range(8)]
     table = make_table(tmp_path / "t", *parts, partition_by=["d"])
@@ -109,7 +127,7 @@ def test_the_target_is_the_jobs_or_the_tables(tmp_path: Path, spark: SparkSessio
     assert pq.read_table(tmp_path / "u" / path).column("id").to_pylist() == list(range(800))
 
 
-@pytest.mark.usefixtures("each_way")
+@pytest.mark.usefixtures("each_place")
 def test_batches_are_commits_of_their_own(tmp_path: Path, spark: SparkSession) -> None:
     days = [MONDAY + dt.timedelta(days=number) for number in range(3)]
     parts = [rows(2, start=10 * number, day=day) for number, day in enumerate(days * 2)]
@@ -124,7 +142,7 @@ def test_batches_are_commits_of_their_own(tmp_path: Path, spark: SparkSession) -
     assert bag(table) == before
 
 
-@pytest.mark.usefixtures("each_way")
+@pytest.mark.usefixtures("each_place")
 def test_a_purge_leaves_no_masked_row_in_any_file_and_touches_nothing_else(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", *(rows(10, start=10 * number) for number in range(4)))
     allow_vectors(table)
@@ -155,6 +173,7 @@ def test_a_purge_leaves_no_masked_row_in_any_file_and_touches_nothing_else(tmp_p
 # --- Z-order --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_z_order_narrows_the_bounds_of_every_column_it_names_in_every_partition(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -332,6 +351,7 @@ def test_a_job_that_fails_has_done_the_batches_that_it_committed_and_leaves_no_f
 # --- features of the table ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("arguments", [{}, {"zorder_by": ["id"]}], ids=["compact", "z-order"])
 def test_rows_keep_their_ids_and_versions(tmp_path: Path, spark: SparkSession, arguments: dict[str, Any]) -> None:
     table = make_table(tmp_path / "t", rows(4), rows(4, start=10), properties={"delta.enableRowTracking": "true"})
@@ -358,6 +378,7 @@ def test_rows_keep_their_ids_and_versions(tmp_path: Path, spark: SparkSession, a
     assert set(stats["nullCount"]) == {"id", "day", "name", "amount"}
 
 
+@pytest.mark.usefixtures("each_place")
 def test_columns_of_a_mapped_table_keep_their_physical_names(tmp_path: Path, spark: SparkSession) -> None:
     parts = [rows(4), rows(4, start=10), rows(2, start=20, day=None)]
     table = make_table(tmp_path / "t", *parts, partition_by=["day"], properties={"delta.columnMapping.mode": "name"})
