@@ -26,7 +26,7 @@ def test_two_jobs_of_one_process_give_arrow_back_its_threads() -> None:
             yield from batches
 
         batch = bin_number(number)
-        assert run_here([(task, batch)], batch.schema, "wait").num_rows == 1
+        assert run_here([(task, batch)], batch.schema, "wait", 1).num_rows == 1
 
     jobs = [threading.Thread(target=job, args=(number,)) for number in range(2)]
     try:
