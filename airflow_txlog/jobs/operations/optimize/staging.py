@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -152,18 +152,24 @@ def _sorted_here(
     except TooManyRows:
         context.ask_spark(f"rows of more than {most_bytes} bytes are to be sorted")
         return None
-    # Rows in the order of their z-values are in that of their segments too.
+    write = WriteTask(layout=layout)
+
+    def sort_and_write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return write(_in_order(batch, columns) for batch in batches)
+
+    segments = rows.column(SEGMENT_COLUMN)
+    parts = [rows.filter(pc.equal(segments, number)).combine_chunks() for number in pc.unique(segments).to_pylist()]
+    del rows, segments
+    work = [(sort_and_write, batch) for part in parts for batch in part.to_batches()]
+    return staged_of(context, run_here(work, RECORD_SCHEMA, "sort", context.parallelism))
+
+
+def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> pa.RecordBatch:
+    """The rows sorted by their z-values, and among equal ones by the columns, without the z-values."""
     keys = [rows.column(Z_COLUMN), *(values_at(rows, path) for path in columns)]
     names = [str(number) for number in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
-    segments = rows.column(SEGMENT_COLUMN).take(order)
-    rows, writing, start = rows.drop_columns([Z_COLUMN]), WriteTask(layout=layout), 0
-    work: list[tuple[WriteTask, pa.RecordBatch]] = []
-    for count in pc.value_counts(segments).field("counts").to_pylist():
-        sorted_rows = rows.take(order.slice(start, count)).combine_chunks()
-        work += [(writing, batch) for batch in sorted_rows.to_batches()]
-        start += count
-    return staged_of(context, run_here(work, RECORD_SCHEMA, "sort", context.parallelism))
+    return rows.drop_columns([Z_COLUMN]).take(order)
 
 
 def _sorted_by_spark(
