@@ -35,6 +35,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, scan_fr
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
+from airflow_txlog.limits import weight_of
 from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
@@ -207,7 +208,8 @@ def _is_one_value_where_equal(field: pa.Field) -> bool:
 
 def _weight_of(scan: ScanTask, plan: FilePlan) -> int:
     """About what it costs to read some columns of the planned files, as of Bins."""
-    return int(scan.bins.weight * _width(scan.schema) / max(1, _width(plan.schema)))
+    share = _width(scan.schema) / max(1, _width(plan.schema))
+    return weight_of(int((size or 0) * share) for size in plan.table.column("size_bytes").to_pylist())
 
 
 def _width(schema: pa.Schema) -> int:

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from airflow_txlog.engine import Table
+from airflow_txlog.limits import SMALL_JOB
 from tests.helpers.depth import LONG, depth
 from tests.helpers.jobs import run
 from tests.helpers.readers import rows_by_delta_rs
@@ -67,7 +68,10 @@ def test_a_merge_leaves_what_spark_sql_leaves(tmp_path_factory: Any, spark: Spar
 @given(case=cases("optimize", 3))
 @PROPERTY
 def test_an_optimize_leaves_every_row(tmp_path_factory: Any, spark: SparkSession, case: Case) -> None:
-    check(spark, tmp_path_factory, "optimize", case)
+    with pytest.MonkeyPatch.context() as patched:
+        for small_bytes in (1, SMALL_JOB.default):  # by Spark, and in this process
+            patched.setenv(SMALL_JOB.setting, str(small_bytes))
+            check(spark, tmp_path_factory, "optimize", case)
 
 
 @given(case=cases("update"))

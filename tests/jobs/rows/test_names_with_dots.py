@@ -12,6 +12,7 @@ import pytest
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files.inputs import MaterializedSource
+from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, run
 
@@ -68,7 +69,7 @@ def clauses(name: str) -> list[dict[str, Any]]:
     ],
 )
 def test_every_job_takes_columns_whose_names_hold_dots_and_spaces(
-    tmp_path: Path, spark: SparkSession, name: str, mapping: str
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, mapping: str
 ) -> None:
     def row(key: int, text: str | None = "", value: float | None = None) -> dict[str, Any]:
         return {
@@ -104,7 +105,9 @@ def test_every_job_takes_columns_whose_names_hold_dots_and_spaces(
     # A second small file beside each, so that there is something to compact.
     committed(run(spark, "write", table, source={"sql": NEW}))
     committed(run(spark, "optimize", table))
-    committed(run(spark, "optimize", table, zorder_by=["a.b", "the.id", name]))
+    for small_bytes in ("1", "1000000000"):  # sorted by Spark, and by this process
+        monkeypatch.setenv(SMALL_JOB.setting, small_bytes)
+        committed(run(spark, "optimize", table, zorder_by=["a.b", "the.id", name]))
     assert len(rows()) == 6
 
     committed(run(spark, "delete", table, predicate=f"`{name}` = 's22' OR a.b = 10"))

@@ -44,6 +44,7 @@ from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change, predicate_parameter
 from airflow_txlog.jobs.resume.memory import BIN, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
+from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
 from airflow_txlog.records import Optimize
@@ -110,8 +111,15 @@ class _Optimizing:
         considered = snapshot.num_files
         self._log_plan(considered, files.num_rows, bins)
         while bins:
-            for batch in batches_of(bins, self._optimize.batch_bytes):
-                self._commit(batch)
+            try:
+                for batch in batches_of(bins, self._optimize.batch_bytes):
+                    self._commit(batch)
+            except NeedsSpark as needed:
+                if not self._done.versions:
+                    raise
+                # Only files that another commit has changed meanwhile come to that; with Spark all would begin anew.
+                context.log(f"what other commits have changed meanwhile is left for another time: {needed}")
+                break
             bins = self._again(table)
         return self._result(considered, snapshot.version)
 

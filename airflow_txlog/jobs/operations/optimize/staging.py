@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask, RowIds
 from airflow_txlog.datafiles.tasks.plans import pack_bins
@@ -155,21 +156,28 @@ def _sorted_here(
     write = WriteTask(layout=layout)
 
     def sort_and_write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return write(_in_order(batch, columns) for batch in batches)
+        return write(part for batch in batches for part in _in_order(batch, columns))
 
     segments = rows.column(SEGMENT_COLUMN)
-    parts = [rows.filter(pc.equal(segments, number)).combine_chunks() for number in pc.unique(segments).to_pylist()]
+    numbers = pc.unique(segments).to_pylist()
+    if len(numbers) > 1:
+        parts = [rows.filter(pc.equal(segments, number)).combine_chunks() for number in numbers]
+    else:
+        parts = [rows]
     del rows, segments
     work = [(sort_and_write, batch) for part in parts for batch in part.to_batches()]
     return staged_of(context, run_here(work, RECORD_SCHEMA, "sort", context.parallelism))
 
 
-def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> pa.RecordBatch:
-    """The rows sorted by their z-values, and among equal ones by the columns, without the z-values."""
+def _in_order(rows: pa.RecordBatch, columns: Sequence[ColumnPath]) -> Iterator[pa.RecordBatch]:
+    """The rows sorted by their z-values, and among equal ones by the columns, without the z-values; in batches as a
+    file has them."""
     keys = [rows.column(Z_COLUMN), *(values_at(rows, path) for path in columns)]
     names = [str(number) for number in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
-    return rows.drop_columns([Z_COLUMN]).take(order)
+    in_order = rows.drop_columns([Z_COLUMN]).take(order)
+    for start in range(0, in_order.num_rows, BATCH_ROWS):
+        yield in_order.slice(start, BATCH_ROWS)
 
 
 def _sorted_by_spark(

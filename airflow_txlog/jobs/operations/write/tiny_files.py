@@ -24,6 +24,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import collected, task_count
 from airflow_txlog.jobs.files.stage import staged_of, unstage
+from airflow_txlog.limits import weight_of
 from airflow_txlog.wording import plural
 
 # A file below an eighth of its target is tiny, and so is none above this.
@@ -81,7 +82,9 @@ def _compacted(
         [row for segment in segments for row in range(first[segment], first[segment] + len(bins[segment]))]
         for segments in order
     ]
-    task = CompactTask(bins=Bins(store=layout.store, inline=tuple(encode_bins(plan, rows))), layout=layout)
+    weight = weight_of(plan.column("size_bytes").to_pylist())
+    packed = Bins(store=layout.store, inline=tuple(encode_bins(plan, rows)), weight=weight)
+    task = CompactTask(bins=packed, layout=layout)
     made = staged_of(context, collected(context, [task], RECORD_SCHEMA, "join tiny files"))
     found, wanted = sum(file.num_records for file in made), sum(plan.column("num_records").to_pylist())
     if found != wanted:

@@ -14,11 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.parquet import output
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.operations.optimize import job
+from airflow_txlog.jobs import context
+from airflow_txlog.jobs.files import scan
+from airflow_txlog.jobs.operations.optimize import job, staging
 from airflow_txlog.limits import SMALL_JOB
 from tests.helpers.jobs import (
     committed,
@@ -53,11 +56,20 @@ def actions_of(table: Table, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in table.store.read(commit_name(version)).decode().splitlines()]
 
 
+def never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the rows were rewritten in another place")
+
+
 @pytest.fixture(params=["by Spark's workers", "in this process", "without a session"])
 def each_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The test three times: where the rows are rewritten."""
+    """The test three times: where the rows are rewritten, and nowhere else."""
     if request.param == "by Spark's workers":
         monkeypatch.setenv(SMALL_JOB.setting, "1")
+        monkeypatch.setattr(staging, "_sorted_here", never)
+    else:
+        monkeypatch.setattr(staging, "_sorted_by_spark", never)
+        monkeypatch.setattr(scan, "collect", never)
+        monkeypatch.setattr(context, "NeedsSpark", AssertionError)
     with tried_without_spark() if request.param == "without a session" else contextlib.nullcontext():
         yield
 
@@ -215,6 +227,65 @@ def test_a_z_order_narrows_the_bounds_of_every_column_it_names_in_every_partitio
     assert by_x <= 0.75 * len(monday) * len(lookups)
     assert by_y <= 0.75 * len(monday) * len(lookups)
     assert result.metrics["numAddedFiles"] == files.num_rows
+
+
+@pytest.mark.usefixtures("each_place")
+def test_a_z_order_of_which_no_row_is_left_leaves_no_file(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(4), rows(4, start=10))
+    allow_vectors(table)
+    mask(table, {0: range(4), 1: range(4)})
+    result = committed(run(spark, "optimize", table, zorder_by=["id"]))
+    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"], live_files(table)) == (2, 0, set())
+
+
+def test_more_rows_than_this_process_should_hold_are_sorted_by_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(400), rows(400, start=1000))
+    before = bag(table)
+    sorts: list[int] = []
+    by_spark = staging._sorted_by_spark
+    monkeypatch.setattr(staging, "_sorted_by_spark", lambda *given: sorts.append(1) or by_spark(*given))
+    monkeypatch.setattr(staging, "MOST_SORTED_BYTES", 1000)
+    committed(run(spark, "optimize", table, zorder_by=["name", "id"]))
+    assert (sorts, bag(table), len(live_files(table))) == ([1], before, 1)
+
+
+def test_a_file_that_is_sorted_here_has_row_groups_of_the_usual_size(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(400), rows(400, start=1000))
+    monkeypatch.setattr(staging, "BATCH_ROWS", 50)
+    monkeypatch.setattr(output, "ROW_GROUP_BYTES", 2500)
+    committed(run(spark, "optimize", table, zorder_by=["id"]))
+    (path,) = live_files(table)
+    found = pq.ParquetFile(tmp_path / "t" / path).metadata
+    assert [found.row_group(n).num_rows for n in range(found.num_row_groups)] == [100] * 8
+
+
+def test_what_is_left_of_a_bin_and_needs_spark_after_a_commit_is_left_for_another_time(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """files a1 a2 (Monday, few rows), b1 b2 (Tuesday, many rows), without a session
+    W deletes a row of b2            -> committed after the plan: b2 is another file now
+    ours                             -> commits Monday; what is left of Tuesday are too many rows to sort here
+    """
+    few = [rows(3, start=start, day=MONDAY) for start in (0, 10)]
+    parts = [*few, *(rows(900, start=start, day=TUESDAY) for start in (1000, 3000))]
+    table = make_table(tmp_path / "t", *parts, partition_by=["day"])
+    monkeypatch.setattr(staging, "MOST_SORTED_BYTES", 20_000)
+    said: list[str] = []
+    win = winning("to rewrite", lambda: committed(run(spark, "delete", table, predicate="id = 3001")))
+
+    def log(line: str) -> None:
+        said.append(line)
+        win(line)
+
+    with tried_without_spark():
+        result = committed(run(spark, "optimize", table, zorder_by=["id"], log=log))
+    assert any(line.startswith("what other commits have changed meanwhile is left for another time") for line in said)
+    assert (result.metrics["numRemovedFiles"], result.metrics["numAddedFiles"]) == (2, 1)
+    assert ids(table) == sorted({row["id"] for part in parts for row in part.to_pylist()} - {3001})
 
 
 def test_columns_that_order_nothing_are_refused_before_anything_is_staged(tmp_path: Path, spark: SparkSession) -> None:
