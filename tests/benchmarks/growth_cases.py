@@ -76,5 +76,5 @@ def _seconds(side: Any, expected: list[int], label: str) -> float:
     took = time.perf_counter() - began
     left = sums(Table.open(side.uri).to_arrow(columns=COMPARED))
     assert left == expected, f"{label}: left rows with {left}, not {expected}"
-    print(f"  {label}: {took:.3g} s ({getattr(side, 'told', '')})", file=sys.stderr, flush=True)
+    print(f"  {label}: {took:.3g} s ({getattr(side, 'told', '').strip(' ()')})", file=sys.stderr, flush=True)
     return took
