@@ -102,19 +102,26 @@ class SampleTask:
     """About one in so many rows of a scan that gives addresses, the first of each file among them.
 
     They are spread evenly over a file, and yet have no period that the file's rows could have too: the fractions of the
-    multiples of the golden ratio. Source: D. E. Knuth, The Art of Computer Programming, 6.4 (Fibonacci hashing).
+    multiples of the golden ratio. A task stops reading once it has `most` rows: how many there are the log says,
+    and a log may be wrong. Source: D. E. Knuth, The Art of Computer Programming, 6.4 (Fibonacci hashing).
     """
 
     scan: ScanTask
     one_in: int
+    most: int
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch for each batch of the files; raises TaskFailed."""
+        count = 0
         for batch in self.scan(batches):
             ordinals = pc.bit_wise_and(batch.column(ADDRESS_COLUMN), (1 << POSITION_BITS) - 1).cast(pa.uint64())
             fractions = pc.multiply(ordinals, _GOLDEN_RATIO)  # of 2**64, which is where it wraps
-            yield batch.filter(pc.less_equal(fractions, pa.scalar((2**64 - 1) // self.one_in, pa.uint64())))
+            chosen = batch.filter(pc.less_equal(fractions, pa.scalar((2**64 - 1) // self.one_in, pa.uint64())))
+            yield chosen.slice(0, self.most - count)
+            count += chosen.num_rows
+            if count >= self.most:
+                return
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,7 +252,7 @@ def _sample(context: JobContext, work: _Work, columns: Sequence[ColumnPath]) -> 
     names = dict.fromkeys(path[0] for path in columns)
     schema = pa.schema([work.layout.schema.field(name) for name in names])
     scan = ScanTask(bins=bins_for(context, work.plan, in_pieces=True), schema=schema, with_address=True)
-    sample = SampleTask(scan=scan, one_in=max(1, rows // SAMPLE_ROWS))
+    sample = SampleTask(scan=scan, one_in=max(1, rows // SAMPLE_ROWS), most=4 * SAMPLE_ROWS)
     return collected(context, [sample], scan.output_schema, "sample the columns of the Z-order")
 
 
