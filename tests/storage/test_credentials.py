@@ -353,7 +353,9 @@ def test_requests_to_azure_are_not_logged_and_a_refused_one_says_what_may_be_wro
     caplog.clear()
     with caplog.at_level(logging.INFO), pytest.raises(PermissionError, match="credentials are not valid there, or do"):
         open_store(folder, Access(storage_options={"connection_string": text})).read("a")
-    assert caplog.text == ""
+    # Of these loggers alone: py4j may say on the root logger, at this level, that the JVM of an earlier test is gone.
+    said_by = {record.name for record in caplog.records}
+    assert not [name for name in said_by if name.partition(".")[0] in ("azure", "adlfs", "airflow_txlog", "fsspec")]
 
 
 def test_two_connections_do_not_share_a_client() -> None:
