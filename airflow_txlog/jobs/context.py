@@ -190,6 +190,12 @@ class JobContext(LogContext):
     def __post_init__(self) -> None:
         self.job_id = self.clock.unique_id().replace("-", "")[:16]
 
+    def go_on_from(self, tried: JobContext) -> None:
+        """Be the job that was tried without Spark: what it has written down of its source is not evaluated again."""
+        self.job_id, self.input_key = tried.job_id, tried.input_key
+        if tried.saved_inputs.source is not None and not tried.saved_inputs.reads_target:
+            self.saved_inputs, self.lineage, self.steps = tried.saved_inputs, tried.lineage, tried.steps
+
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Measures what runs inside as a step of the result; while it runs long, logs how far it is."""

@@ -85,10 +85,33 @@ def _run(
         return _job_of(spec)(contexts[-1])
     check_meaning(spec.spark_conf, spec.time_zone)
     check_reachable(table.uri)
+    try:
+        result = _run_rows(spec, table, spark, start, is_spark_here, say, contexts)
+    except Exception as error:
+        if not (contexts and contexts[-1].work_folder is not None and _may_be_retried(spec, error)):
+            _remove_inputs(contexts)
+        raise
+    _remove_inputs(contexts)
+    return result
+
+
+def _run_rows(
+    spec: JobSpec,
+    table: Table,
+    spark: SparkSession | None,
+    start: StartSpark | None,
+    is_spark_here: bool,
+    say: Log,
+    contexts: list[LogContext],
+) -> JobResult:
+    """The result of a job that reads or writes rows: without Spark where it may be, else with it."""
     lines = LinesOnce(say)
+    tried: JobContext | None = None
     if spark is None:
         try:
-            return _run_without(spec, table, is_spark_here, lines.begin(), contexts)
+            tried = _begin_without(spec, table, is_spark_here, lines.begin())
+            contexts.append(tried)
+            return _run_without(tried)
         except NeedsSpark as needed:
             if start is None:
                 raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
@@ -98,22 +121,30 @@ def _run(
         except Exception as error:
             raise not_started(error) from error
     with job_settings(spark, spec.time_zone, spec.spark_conf):
-        job = begin_job(spec, spark, table, lines.begin())
+        job = begin_job(spec, spark, table, lines.begin(), tried)
         contexts.append(job)
-        return _run_rows(job)
+        try:
+            _prepare(job, spark)
+            return _job_of(spec)(job)
+        finally:
+            job.drop_views()
 
 
-def _run_without(spec: JobSpec, table: Table, is_spark_here: bool, say: Log, contexts: list[LogContext]) -> JobResult:
-    """The result of the job by this process alone. Raises NeedsSpark, and then nothing is staged."""
+def _begin_without(spec: JobSpec, table: Table, is_spark_here: bool, say: Log) -> JobContext:
+    """The context of a job that is tried without Spark. Raises NeedsSpark."""
     if not spec.operation.may_spare_spark:
         raise NeedsSpark("the job evaluates SQL, or reads what only Spark reads")
     if not _is_known_zone(spec.time_zone):
         raise NeedsSpark(f"whether there is a time zone {spec.time_zone!r} is for it to say")
     job = begin_job(spec, None, table, say)
     job.is_spark_here = is_spark_here
-    contexts.append(job)
-    result = _run_rows(job)
-    say(
+    return job
+
+
+def _run_without(job: JobContext) -> JobResult:
+    """The result of the job by this process alone. Raises NeedsSpark, and then no row of the table is staged."""
+    result = _job_of(job.spec)(job)
+    job.log(
         f"without Spark: all that the job evaluates is plain, and at most {job.bytes_planned} bytes were read at once, "
         f"of {job.bytes_allowed} that {SMALL_JOB.setting} allows"
     )
@@ -140,14 +171,16 @@ def _job_of(spec: JobSpec) -> Callable[[Any], JobResult]:
     return job
 
 
-def begin_job(spec: JobSpec, spark: SparkSession | None, table: Table, log: Log) -> JobContext:
+def begin_job(
+    spec: JobSpec, spark: SparkSession | None, table: Table, log: Log, tried: JobContext | None = None
+) -> JobContext:
     """The context of a job that starts now: from here on the current time in its texts stands still.
 
-    The session must be in the job's time zone; None for a job that is tried without. Raises InvalidJobSpec for a
-    parameter with a name of ours.
+    The session must be in the job's time zone; None for a job that is tried without, which is `tried` where it goes on
+    with Spark. Raises InvalidJobSpec for a parameter with a name of ours.
     """
-    current_time = CurrentTime(spark, spec.time_zone)
-    return JobContext(
+    current_time = CurrentTime(spark, spec.time_zone, None if tried is None else tried.current_time.saved)
+    job = JobContext(
         spec=spec,
         session=spark,
         table=table,
@@ -157,23 +190,9 @@ def begin_job(spec: JobSpec, spark: SparkSession | None, table: Table, log: Log)
         parallelism=threads_for(table.uri) if spark is None else default_parallelism(spark),
         bytes_allowed=SMALL_JOB.allowed,
     )
-
-
-def _run_rows(context: JobContext) -> JobResult:
-    spec = context.spec
-    try:
-        if context.session is not None:
-            _prepare(context, context.session)
-        result = _job_of(spec)(context)
-    except Exception as error:
-        is_tried_again = isinstance(error, NeedsSpark) or _may_be_retried(context.spec, error)
-        if not (context.work_folder is not None and is_tried_again):
-            _remove_inputs(context)
-        raise
-    finally:
-        context.drop_views()
-    _remove_inputs(context)
-    return result
+    if tried is not None:
+        job.go_on_from(tried)
+    return job
 
 
 def _prepare(context: JobContext, spark: SparkSession) -> None:
@@ -217,10 +236,12 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
     )
 
 
-def _remove_inputs(context: JobContext) -> None:
+def _remove_inputs(contexts: list[LogContext]) -> None:
     """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
 
     Where a second copy of the work still reads them, it fails and finds on its retry that the work is done.
     """
-    with contextlib.suppress(Exception):
-        remove_saved_work(context.store, context.inputs_folder)
+    for context in contexts[-1:]:
+        if isinstance(context, JobContext):
+            with contextlib.suppress(Exception):
+                remove_saved_work(context.store, context.inputs_folder)

@@ -18,8 +18,7 @@ from airflow_txlog.datafiles.tasks.found_rows import PackPairsTask
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, ScanTask, without_values
 
-# So many rows of the table are looked up at once: each time all keys are gone through.
-_ROWS_AT_ONCE = 2_000_000
+# So much of the table is looked up at once: each time the keys are put into a table of hashes anew.
 _BYTES_AT_ONCE = 128 * 1024 * 1024
 # The join holds all pairs of so many rows: each may meet many.
 _PROBED_AT_ONCE = 4096
@@ -89,14 +88,14 @@ class KeyRowsTask:
     def _looked_up(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         """The rows of the table, as many as are looked up at once."""
         waiting: list[pa.RecordBatch] = []
-        rows = size_bytes = 0
+        size_bytes = 0
         for batch in self.scan(batches):
             waiting.append(batch)
-            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-            if rows >= _ROWS_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
+            size_bytes += batch.nbytes
+            if size_bytes >= _BYTES_AT_ONCE:
                 yield pa.Table.from_batches(waiting)
-                waiting, rows, size_bytes = [], 0, 0
-        if rows:
+                waiting, size_bytes = [], 0
+        if waiting:
             yield pa.Table.from_batches(waiting)
 
     def _found(self, keys: pa.Table, rows: pa.Table) -> Iterator[pa.RecordBatch]:

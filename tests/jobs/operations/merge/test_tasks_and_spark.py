@@ -18,8 +18,21 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import inputs
 from airflow_txlog.jobs.operations.merge import pairs, plain_merge
 from airflow_txlog.jobs.rows.matches import Matches
-from tests.helpers.jobs import committed, error_of, insert, merge, run, update
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.limits import SMALL_JOB
+from tests.helpers.jobs import (
+    KEY,
+    application,
+    committed,
+    error_of,
+    files_on_disk,
+    insert,
+    merge,
+    run,
+    update,
+)
 from tests.helpers.rows import append, bag, make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +170,7 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
     """Four buckets; keys are looked up, and source rows are held, for some rows at a time. What is collected does not
     grow with the pairs."""
     monkeypatch.setattr(inputs, "BUCKET_BYTES", 1)
-    monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 5_000)
+    monkeypatch.setattr(key_rows, "_BYTES_AT_ONCE", 100_000)
     monkeypatch.setattr(source_rows, "HELD_BYTES", 1)
     monkeypatch.setattr(source_rows, "_MOST_ROWS", 700)
     if way == "spark":
@@ -178,3 +191,32 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
     (((by_spark, collected_rows)),) = collected
     assert by_spark == (way == "spark")
     assert collected_rows <= 8
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_merge_that_needs_spark_after_all_goes_on_with_the_source_that_it_has_read(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, is_saved: bool
+) -> None:
+    monkeypatch.setenv(SMALL_JOB.setting, "1500000")
+    table = make_table(tmp_path / "t", pa.table({"k": [1], "v": ["old"]}), pa.table({"k": [2], "v": ["old"]}))
+    before = files_on_disk(table)
+    source = tmp_path / "source.parquet"
+
+    def start() -> SparkSession:
+        pq.write_table(pa.table({"k": [1, 2, 3], "v": ["later"] * 3}), source)
+        return spark
+
+    def fails() -> SparkSession:
+        raise OSError("no Java here")
+
+    pq.write_table(pa.table({"k": [2, 3], "v": ["new", "new"]}), source)
+    arguments = {"source": {"format": "parquet", "path": str(source)}, "on": "t.k = s.k", "clauses": CLAUSES}
+    saved = {"application": application(), "saved_work_key": KEY} if is_saved else {}
+    spec = job_spec(operation="merge", table_uri=table.uri, arguments=arguments, **saved)
+    assert "Spark could not be started" in error_of(run_job(spec, None, start=fails))["message"]
+    assert is_saved or files_on_disk(table) == before
+    result = run_job(spec, None, start=start)
+    assert [step["name"] for step in committed(result).steps].count("materialize") == 1
+    assert result.details["lineage"]["views"] == {"": ["k", "v"]}
+    assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3], "v": ["old", "new", "new"]}))
+    assert not list((tmp_path / "t").glob("*inputs*"))
