@@ -186,13 +186,20 @@ class JobContext(LogContext):
     job_id: str = field(init=False)
     views: list[str] = field(default_factory=list)
     saved_inputs: SavedInputs = field(default_factory=SavedInputs)
+    is_resumed: bool = False
+    """Whether it goes on from the saved work of an earlier try, whose inputs and current time are its own then."""
 
     def __post_init__(self) -> None:
         self.job_id = self.clock.unique_id().replace("-", "")[:16]
 
     def go_on_from(self, tried: JobContext) -> None:
-        """Be the job that was tried without Spark: what it has written down of its source is not evaluated again."""
+        """Be the job that was tried without Spark: what it has written down of its source is not evaluated again.
+
+        What an earlier try of the work had written down is for its saved work to say, once more.
+        """
         self.job_id, self.input_key = tried.job_id, tried.input_key
+        if tried.is_resumed:
+            return
         if tried.saved_inputs.source is not None and not tried.saved_inputs.reads_target:
             self.saved_inputs, self.lineage, self.steps = tried.saved_inputs, tried.lineage, tried.steps
 

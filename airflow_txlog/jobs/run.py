@@ -142,7 +142,10 @@ def _begin_without(spec: JobSpec, table: Table, is_spark_here: bool, say: Log) -
 
 
 def _run_without(job: JobContext) -> JobResult:
-    """The result of the job by this process alone. Raises NeedsSpark, and then no row of the table is staged."""
+    """The result of the job by this process alone.
+
+    Raises NeedsSpark, and then nothing is staged but what saved work names.
+    """
     result = _job_of(job.spec)(job)
     job.log(
         f"without Spark: all that the job evaluates is plain, and at most {job.bytes_planned} bytes were read at once, "
@@ -179,7 +182,8 @@ def begin_job(
     The session must be in the job's time zone; None for a job that is tried without, which is `tried` where it goes on
     with Spark. Raises InvalidJobSpec for a parameter with a name of ours.
     """
-    current_time = CurrentTime(spark, spec.time_zone, None if tried is None else tried.current_time.saved)
+    moment = None if tried is None or tried.is_resumed else tried.current_time.saved
+    current_time = CurrentTime(spark, spec.time_zone, moment)
     job = JobContext(
         spec=spec,
         session=spark,

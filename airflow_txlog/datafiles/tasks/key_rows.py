@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
@@ -18,7 +19,10 @@ from airflow_txlog.datafiles.tasks.found_rows import PackPairsTask
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN, ScanTask, without_values
 
-# So much of the table is looked up at once: each time the keys are put into a table of hashes anew.
+# So many rows of the table are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
+_ROWS_AT_ONCE = 2_000_000
+# And so many for each key, where the keys are the smaller side: hashing them anew is worth that many looks.
+_ROWS_FOR_A_KEY = 8
 _BYTES_AT_ONCE = 128 * 1024 * 1024
 # The join holds all pairs of so many rows: each may meet many.
 _PROBED_AT_ONCE = 4096
@@ -75,28 +79,21 @@ class KeyRowsTask:
 
     def _pairs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Address, number and clause of each pair."""
-        keys: pa.Table | None = None
-        for rows in self._looked_up(batches):
-            keys = self.keys.read() if keys is None else keys
+        scanned = (batch for batch in self.scan(batches) if batch.num_rows)
+        first = next(scanned, None)
+        if first is None:
+            return
+        keys = self.keys.read()
+        at_once = _ROWS_AT_ONCE
+        if keys.num_rows <= at_once:
+            at_once = max(at_once, _ROWS_FOR_A_KEY * keys.num_rows)
+        for rows in _gathered(chain([first], scanned), at_once):
             found = 0
             for pairs in self._found(keys, rows):
                 yield pairs
                 found += pairs.num_rows
                 if found > rows.num_rows and not self.may_meet_many:
                     return
-
-    def _looked_up(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """The rows of the table, as many as are looked up at once."""
-        waiting: list[pa.RecordBatch] = []
-        size_bytes = 0
-        for batch in self.scan(batches):
-            waiting.append(batch)
-            size_bytes += batch.nbytes
-            if size_bytes >= _BYTES_AT_ONCE:
-                yield pa.Table.from_batches(waiting)
-                waiting, size_bytes = [], 0
-        if waiting:
-            yield pa.Table.from_batches(waiting)
 
     def _found(self, keys: pa.Table, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         names = _names(len(self.scan.schema))[:-1]
@@ -112,6 +109,20 @@ class KeyRowsTask:
             clauses = pa.repeat(pa.scalar(self.clause, pa.int32()), found.num_rows)
             columns = [found.column(name) for name in (ADDRESS_COLUMN, ROW_ID_COLUMN)]
             yield pa.RecordBatch.from_arrays([*columns, clauses], names=["address", "row", "clause"])
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], most_rows: int) -> Iterator[pa.Table]:
+    """The rows of the table, about so many at once."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if rows >= most_rows or size_bytes >= _BYTES_AT_ONCE:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size_bytes = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _names(keys: int) -> list[str]:

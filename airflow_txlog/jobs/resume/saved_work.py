@@ -132,6 +132,7 @@ class SavedWork:
             self._context.saved_inputs = found.inputs
             self._context.current_time = CurrentTime(self._context.session, self._context.spec.time_zone, found.clocks)
             self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
+            self._context.is_resumed = True
             self.is_published = True
             self._saved.append(path)
             self._context.log(

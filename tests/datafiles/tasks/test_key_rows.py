@@ -56,13 +56,20 @@ def found(keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count:
     return sorted((p, row) for part in pairs for p, row, _ in zip(*part.to_pydict().values(), strict=True))
 
 
-@given(keys=KEYS, rows=ROWS, count=st.integers(1, 3), at_once=st.sampled_from([1, 200, 10_000]))
+@given(
+    keys=KEYS,
+    rows=ROWS,
+    count=st.integers(1, 3),
+    at_once=st.sampled_from([1, 200, 10_000]),
+    rows_at_once=st.sampled_from([1, 10_000]),
+)
 def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
-    keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int, at_once: int
+    keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int, at_once: int, rows_at_once: int
 ) -> None:
     """`=` is TRUE of equal values that are not null, and a conjunction where each part is."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(key_rows, "_BYTES_AT_ONCE", at_once)
+        patched.setattr(key_rows, "_ROWS_AT_ONCE", rows_at_once)
         assert found(keys, rows, count) == [
             (position, 100 + number)
             for position, row in enumerate(rows)
@@ -92,3 +99,28 @@ def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together(monk
     ]
     assert sum(counts) == 600 * 600
     assert max(counts) < 600 * 600 / 5
+
+
+@pytest.mark.parametrize(("num_keys", "sizes"), [(20, [100]), (21, [21, 21, 21, 21, 16])])
+def test_no_more_rows_are_hashed_than_there_is_memory_for(
+    monkeypatch: pytest.MonkeyPatch, num_keys: int, sizes: list[int]
+) -> None:
+    """Where the keys are few, they are hashed, and the rows need no bound but their bytes."""
+    monkeypatch.setattr(key_rows, "_ROWS_AT_ONCE", 20)
+    looked_up: list[int] = []
+    find = KeyRowsTask._found
+
+    def finding(self: KeyRowsTask, keys: pa.Table, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        looked_up.append(rows.num_rows)
+        return find(self, keys, rows)
+
+    monkeypatch.setattr(KeyRowsTask, "_found", finding)
+    rows = [(number,) for number in range(100)]
+    assert len(found([(number,) for number in range(90, 90 + num_keys)], rows, 1)) == 10
+    assert looked_up == sizes
+
+
+def test_where_no_row_is_left_no_key_is_read() -> None:
+    unread = replace(task([pa.array([7], pa.int64())]), keys=None)
+    none = pa.record_batch([pa.array([], pa.int64())] * 2, names=["c0", "address"])
+    assert not [batch for batch in unread(iter([none])) if batch.num_rows]

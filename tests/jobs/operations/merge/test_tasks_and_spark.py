@@ -220,3 +220,42 @@ def test_a_merge_that_needs_spark_after_all_goes_on_with_the_source_that_it_has_
     assert result.details["lineage"]["views"] == {"": ["k", "v"]}
     assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3], "v": ["old", "new", "new"]}))
     assert not list((tmp_path / "t").glob("*inputs*"))
+
+
+def test_saved_work_that_is_no_longer_whole_when_spark_is_there_is_not_gone_on_with(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The try without Spark has found it whole."""
+    table = make_table(tmp_path / "t", pa.table({"k": [1], "v": ["old"]}), pa.table({"k": [2], "v": ["old"]}))
+    source = tmp_path / "source.parquet"
+    pq.write_table(pa.table({"k": [2, 3], "v": ["first", "first"]}), source)
+    spec = job_spec(
+        operation="merge",
+        table_uri=table.uri,
+        arguments={"source": {"format": "parquet", "path": str(source)}, "on": "t.k = s.k", "clauses": CLAUSES},
+        application=application(),
+        saved_work_key=KEY,
+    )
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def start() -> SparkSession:
+        (written,) = (tmp_path / "t").glob("txlog-inputs-*/part-*.parquet")
+        data = bytearray(written.read_bytes())
+        data[len(data) // 2] ^= 1
+        written.write_bytes(data)
+        return spark
+
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_txlog.jobs.resume.attempts.commit_change", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run_job(spec, None)
+    append(table, pa.table({"k": [4], "v": ["old"]}))
+    pq.write_table(pa.table({"k": [2, 3], "v": ["later", "later"]}), source)
+    monkeypatch.setenv(SMALL_JOB.setting, "1000000")
+    lines: list[str] = []
+    committed(run_job(spec, None, start=start, log=lines.append))
+    assert [line for line in lines if line.startswith("resuming an earlier try")]
+    assert [line for line in lines if line.endswith("starting over")]
+    assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3, 4], "v": ["old", "later", "later", "old"]}))
