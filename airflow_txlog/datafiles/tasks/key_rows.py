@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_
 
 # So many rows of the table are looked up at once: each time the smaller side is hashed, which takes 90 bytes a row.
 _ROWS_AT_ONCE = 2_000_000
-# And so many for each key, where the keys are the smaller side: hashing them anew is worth that many looks.
+# Where the keys are the smaller side, so many rows for each of them at least, so that they are not hashed too often.
 _ROWS_FOR_A_KEY = 8
 _BYTES_AT_ONCE = 128 * 1024 * 1024
 # The join holds all pairs of so many rows: each may meet many.
