@@ -259,3 +259,25 @@ def test_saved_work_that_is_no_longer_whole_when_spark_is_there_is_not_gone_on_w
     assert [line for line in lines if line.startswith("resuming an earlier try")]
     assert [line for line in lines if line.endswith("starting over")]
     assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3, 4], "v": ["old", "later", "later", "old"]}))
+
+
+def test_a_delete_that_needs_spark_after_all_goes_on_with_the_keys_that_it_has_read(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were encrypted with a key that only the job knows."""
+    monkeypatch.setenv(SMALL_JOB.setting, "1500000")
+    table = make_table(tmp_path / "t", pa.table({"k": [1, 2]}), pa.table({"k": [3, 4]}))
+    source = tmp_path / "keys.parquet"
+    pq.write_table(pa.table({"k": [1, 4]}), source)
+
+    def start() -> SparkSession:
+        pq.write_table(pa.table({"k": [2, 3]}), source)
+        return spark
+
+    keys = {"column": "k", "source": {"format": "parquet", "path": str(source)}}
+    spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": None, "keys": keys})
+    result = committed(run_job(spec, None, start=start))
+    assert [step["name"] for step in result.steps].count("materialize") == 1
+    assert result.metrics["numKeysGiven"] == 2
+    assert bag(table.to_arrow()) == bag(pa.table({"k": [2, 3]}))
+    assert not list((tmp_path / "t").glob("*inputs*"))
