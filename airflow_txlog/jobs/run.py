@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.application import remove_saved_work
@@ -85,49 +85,42 @@ def _run(
         return _job_of(spec)(contexts[-1])
     check_meaning(spec.spark_conf, spec.time_zone)
     check_reachable(table.uri)
+    with _inputs_removed(spec, contexts):
+        lines = LinesOnce(say)
+        tried: JobContext | None = None
+        if spark is None:
+            try:
+                tried = _begin_without(spec, table, is_spark_here, lines.begin())
+                contexts.append(tried)
+                return _run_without(tried)
+            except NeedsSpark as needed:
+                if start is None:
+                    raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
+                say(f"Spark is needed: {needed}")
+            try:
+                spark = start()
+            except Exception as error:
+                raise not_started(error) from error
+        with job_settings(spark, spec.time_zone, spec.spark_conf):
+            job = begin_job(spec, spark, table, lines.begin(), tried)
+            contexts.append(job)
+            try:
+                _prepare(job, spark)
+                return _job_of(spec)(job)
+            finally:
+                job.drop_views()
+
+
+@contextlib.contextmanager
+def _inputs_removed(spec: JobSpec, contexts: list[LogContext]) -> Iterator[None]:
+    """Deletes afterwards what the job has materialized, unless it fails and a retry may go on with it."""
     try:
-        result = _run_rows(spec, table, spark, start, is_spark_here, say, contexts)
+        yield
     except Exception as error:
         if not (contexts and contexts[-1].work_folder is not None and _may_be_retried(spec, error)):
             _remove_inputs(contexts)
         raise
     _remove_inputs(contexts)
-    return result
-
-
-def _run_rows(
-    spec: JobSpec,
-    table: Table,
-    spark: SparkSession | None,
-    start: StartSpark | None,
-    is_spark_here: bool,
-    say: Log,
-    contexts: list[LogContext],
-) -> JobResult:
-    """The result of a job that reads or writes rows: without Spark where it may be, else with it."""
-    lines = LinesOnce(say)
-    tried: JobContext | None = None
-    if spark is None:
-        try:
-            tried = _begin_without(spec, table, is_spark_here, lines.begin())
-            contexts.append(tried)
-            return _run_without(tried)
-        except NeedsSpark as needed:
-            if start is None:
-                raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
-            say(f"Spark is needed: {needed}")
-        try:
-            spark = start()
-        except Exception as error:
-            raise not_started(error) from error
-    with job_settings(spark, spec.time_zone, spec.spark_conf):
-        job = begin_job(spec, spark, table, lines.begin(), tried)
-        contexts.append(job)
-        try:
-            _prepare(job, spark)
-            return _job_of(spec)(job)
-        finally:
-            job.drop_views()
 
 
 def _begin_without(spec: JobSpec, table: Table, is_spark_here: bool, say: Log) -> JobContext:
