@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.conversion import leaves
-from airflow_txlog.datafiles.parquet.physical import may_be_inside
+from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.errors import UnsupportedFeature
 
 FIRST_SAFE_DAY = -141_427  # 1582-10-15, in days since the epoch
@@ -69,12 +69,12 @@ def calendar_of(file: pq.ParquetFile) -> Calendar:
     footer: Mapping[bytes, bytes] = file.metadata.metadata or {}
     version = _spark_version(footer.get(_VERSION))
     columns = [file.schema.column(index) for index in range(len(file.schema))]
-    int96 = [column.path for column in columns if column.physical_type == "INT96"]
+    int96 = {name for leaf in columns if leaf.physical_type == "INT96" for name in columns_of_leaf(leaf.path)}
     # A file without Spark's version is another writer's, and those have always used the calendar of today.
     return Calendar(
         legacy_dates=version is not None and (version < (3, 0) or _LEGACY_DATETIME in footer),
         legacy_int96=version is not None and (version < (3, 1) or _LEGACY_INT96 in footer),
-        int96_columns=frozenset(n for n in file.schema_arrow.names if any(may_be_inside(path, n) for path in int96)),
+        int96_columns=frozenset(file.schema_arrow.names) & int96,
     )
 
 

@@ -7,7 +7,7 @@ again under the same name never shows the old values. Source: protocol, "Column 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -49,14 +49,6 @@ def is_found_by_id(field: pa.Field) -> bool:
     return (field.metadata or {}).get(MODE_KEY) == b"id"
 
 
-def find_name(names: Sequence[str], wanted: str) -> int | None:
-    """The index of a name: as it is spelt, else without regard to case; None where there is none."""
-    if wanted in names:
-        return names.index(wanted)
-    lowered = wanted.lower()
-    return next((index for index, name in enumerate(names) if name.lower() == lowered), None)
-
-
 class FileFields:
     """The fields of a file, or of one struct in it, to find the table's fields among."""
 
@@ -79,9 +71,10 @@ class FileFields:
         return self._names.get(wanted, self._lowered.get(wanted.lower()))
 
 
-def may_be_inside(path: str, name: str) -> bool:
-    """Whether the leaf at a Parquet path may lie in the top-level column of this name: names may hold dots too."""
-    return path == name or path.startswith(f"{name}.")
+def columns_of_leaf(path: str) -> set[str]:
+    """Return the names that the top-level column of the leaf at a Parquet path may have: names may hold dots too."""
+    parts = path.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
 def has_field_ids(kind: pa.Schema | pa.DataType) -> bool:

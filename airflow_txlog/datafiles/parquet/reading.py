@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
 from airflow_txlog.datafiles.parquet.footers import check_footer
-from airflow_txlog.datafiles.parquet.physical import FileFields, find_name, has_field_ids, is_found_by_id
+from airflow_txlog.datafiles.parquet.physical import FileFields, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
@@ -125,7 +125,7 @@ def read_batches(
     """
     metadata = parquet.metadata
     wanted = range(metadata.num_row_groups) if row_groups is None else row_groups
-    names = None if columns is None else _names_in_file(parquet.schema_arrow.names, columns)
+    names = None if columns is None else _names_in_file(parquet.schema_arrow, columns)
     calendar = calendar_of(parquet)
     starts = row_group_starts(parquet)
     for group in wanted:
@@ -184,8 +184,9 @@ def corrupt_column(file: DataFile, error: Exception) -> CorruptDataFile | Unsupp
     return _corrupt(file, str(error))
 
 
-def _names_in_file(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    found = [find_name(names, name) for name in wanted]
+def _names_in_file(schema: pa.Schema, wanted: Sequence[str]) -> list[str]:
+    names, members = schema.names, FileFields(schema)
+    found = [members.find_name(name) for name in wanted]
     return [names[index] for index in found if index is not None]
 
 

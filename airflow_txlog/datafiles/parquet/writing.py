@@ -28,7 +28,6 @@ from airflow_txlog.datafiles.parquet.output import (
 )
 from airflow_txlog.datafiles.parquet.physical import (
     FileFields,
-    find_name,
     is_mapped,
     physical_name,
     physical_schema,
@@ -152,7 +151,7 @@ class PartitionedWriter:
         self._abandoned: list[RowGroupWriter] = []
         self._changes: PartitionedWriter | None = None
         # Without the feed a table may have a column of that name: then it is one like any other.
-        self._has_change_types = find_name(layout.schema.names, CHANGE_TYPE_COLUMN) is None
+        self._has_change_types = FileFields(layout.schema).find_name(CHANGE_TYPE_COLUMN) is None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows, with or without SEGMENT_COLUMN and CHANGE_TYPE_COLUMN. Raises SchemaMismatch or
@@ -270,7 +269,8 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises SchemaMismatch for a column that does not fit or that the table does not have, and ConstraintViolation for a
     null where the table forbids it.
     """
-    unknown = [name for name in batch.schema.names if find_name(schema.names, name) is None]
+    columns_of_table = FileFields(schema)
+    unknown = [name for name in batch.schema.names if columns_of_table.find_name(name) is None]
     if unknown:
         raise SchemaMismatch(f"The rows have columns that the table does not have: {unknown}.", columns=unknown)
     try:

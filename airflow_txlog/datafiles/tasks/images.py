@@ -95,7 +95,8 @@ class _ComputedImageTask(_ImageTask):
     def _write_computed(
         self, number: int, attempt: str, computed: _Rows, writer: PartitionedWriter
     ) -> Iterator[pa.RecordBatch]:
-        kept = pa.schema([field for field in self.layout.schema if field.name not in self.names])
+        computed_names = set(self.names)
+        kept = pa.schema([field for field in self.layout.schema if field.name not in computed_names])
         return self._write_bin(number, attempt, kept, functools.partial(self._images, computed), writer)
 
     def _images(self, computed: _Rows, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -108,11 +109,10 @@ class _ComputedImageTask(_ImageTask):
     def _image(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.RecordBatch:
         if not rows.column(ADDRESS_COLUMN).equals(values.column(ADDRESS_COLUMN)):
             raise out_of_order()
-        image = values.drop_columns([ADDRESS_COLUMN])
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            if name != ADDRESS_COLUMN:
-                image = image.append_column(name, column)
-        return image
+        columns = [*zip(values.schema, values.columns, strict=True), *zip(rows.schema, rows.columns, strict=True)]
+        kept = [(field, column) for field, column in columns if field.name != ADDRESS_COLUMN]
+        fields, arrays = zip(*kept, strict=True) if kept else ((), ())
+        return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,8 @@ class ValueImageTask(_ImageTask):
         use_one_thread()
         attempt = SYSTEM_CLOCK.unique_id()
         schema, values = self.layout.schema, self.values
-        needed = [field for field in schema if field.name not in values.names or field.name in values.columns_read]
+        unneeded = set(values.names) - values.columns_read
+        needed = [field for field in schema if field.name not in unneeded]
         with writing(self.layout, batches) as (writer, report):
             for number in task_numbers(batches):
                 yield from self._write_bin(number, attempt, pa.schema(needed), self._images, writer)

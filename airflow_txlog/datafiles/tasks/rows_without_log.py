@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import addresses, num_be
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.calendars import FIRST_SAFE_DAY
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
-from airflow_txlog.datafiles.parquet.physical import find_name
+from airflow_txlog.datafiles.parquet.physical import FileFields
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import (
     ROW_ID_COLUMN,
@@ -169,8 +169,9 @@ class ParquetSourceTask(ScanTask):
         chosen: tuple[int, int] | None,
         keep: pa.BooleanArray | None = None,
     ) -> pa.RecordBatch:
+        members = FileFields(batch.schema)
         for field in self.schema:
-            found = find_name(batch.schema.names, field.name)
+            found = members.find_name(field.name)
             if found is not None and _takes_instant_for_wall(batch.schema.field(found).type, field.type):
                 raise ColumnMismatch(field.name, batch.schema.field(found).type, field.type, "an instant has a zone")
             if found is not None:
@@ -209,10 +210,11 @@ class OrcSourceTask(ScanTask):
         with reading_source(file.name, "ORC"), file.store.open_input(file.path) as source:
             small = source.size() <= _WHOLE_ORC_BYTES
             orc = pyarrow.orc.ORCFile(pa.BufferReader(source.read()) if small else source)
-            found = (find_name(orc.schema.names, field.name) for field in self.schema)
-            wanted = [orc.schema.names[index] for index in found if index is not None]
+            names, members = orc.schema.names, FileFields(orc.schema)
+            found = (members.find_name(field.name) for field in self.schema)
+            wanted = [names[index] for index in found if index is not None]
             for stripe in planned.row_groups(orc.nstripes):
-                batch = orc.read_stripe(stripe, columns=wanted or orc.schema.names[:1])
+                batch = orc.read_stripe(stripe, columns=wanted or names[:1])
                 yield self._output(planned, _orc_values(batch, orc.schema), None, None)
 
 

@@ -16,7 +16,7 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
-from airflow_txlog.datafiles.parquet.physical import may_be_inside
+from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading_source
 from airflow_txlog.engine.table.schema.schema import parse_schema
@@ -103,12 +103,13 @@ def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
             raise NotSpark(f"column {leaf.path!r}, a decimal as {leaf.physical_type}")
     _check_groups(parquet.schema)
     int96 = calendar_of(parquet).int96_columns
+    names = set(parquet.schema_arrow.names)
     # By a leaf's path alone, `a.b` may be the member of column `a` or a column of that name.
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
         if leaf.physical_type != "INT96":
             continue
-        if sum(may_be_inside(leaf.path, name) for name in parquet.schema_arrow.names) > 1:
+        if len(names & columns_of_leaf(leaf.path)) > 1:
             raise NotSpark(f"column {leaf.path!r} of INT96, whose name is that of another column's member")
     written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
     if written is None:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import ParquetFormat, StagedFile
-from airflow_txlog.datafiles.parquet.physical import may_be_inside
+from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask, bounds_of, not_as_written
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, LoadTask, ScanTask, WriteTask
@@ -138,12 +138,12 @@ class MaterializedSource:
         wanted = {name.lower() for name in columns}
         total = 0
         for metadata in self._footers:
-            for group in range(metadata.num_row_groups):
-                for index in range(metadata.num_columns):
-                    chunk = metadata.row_group(group).column(index)
-                    if any(may_be_inside(chunk.path_in_schema.lower(), name) for name in wanted):
-                        held = chunk.num_values * _HELD_BYTES.get(chunk.physical_type, 0)
-                        total += max(chunk.total_uncompressed_size, held)
+            leaves = [metadata.schema.column(index).path.lower() for index in range(metadata.num_columns)]
+            chosen = [index for index, path in enumerate(leaves) if not wanted.isdisjoint(columns_of_leaf(path))]
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                for chunk in map(group.column, chosen):
+                    held = chunk.num_values * _HELD_BYTES.get(chunk.physical_type, 0)
+                    total += max(chunk.total_uncompressed_size, held)
         return total
 
     def memory_bytes(self, columns: Iterable[str]) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from airflow_txlog.errors import SchemaMismatch
+
+Column = TypeVar("Column")
 
 
 def check_names_are_free(names: Sequence[str], what: str) -> None:
@@ -30,12 +33,13 @@ def check_distinct(names: Sequence[str], what: str) -> None:
         seen.add(name.lower())
 
 
-def assigned_column(name: str, columns: Sequence[str], alias: str) -> str | None:
-    """The one of a table's columns that an assignment names, bare or behind the table's alias; None where there is
-    none."""
-    bare = name.strip().strip("`")
-    found = {column.lower(): column for column in columns}
+def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Column | None:
+    """Return the column of a table that an assignment names, bare or behind the table's alias; None if it has none.
+
+    `columns` are the table's by their names in lower case.
+    """
+    bare = name.strip().strip("`").lower()
     prefix = alias.lower() + "."
-    if bare.lower() in found:
-        return found[bare.lower()]
-    return found.get(bare[len(prefix) :].strip("`").lower()) if bare.lower().startswith(prefix) else None
+    if bare in columns:
+        return columns[bare]
+    return columns.get(bare[len(prefix) :].strip("`")) if bare.startswith(prefix) else None

@@ -184,6 +184,8 @@ class SqlGate:
     def check_clocks(self, text: str, columns: Collection[str]) -> None:
         """Refuses a name that the job took for a clock and that is among the columns: its author may mean either."""
         bare = self._context.texts.bare if ":_txlog_" in text else frozenset[str]()
+        if not bare:
+            return
         for name in sorted(bare & {column.lower() for column in columns}):
             raise unsupported(
                 text,

@@ -46,12 +46,10 @@ def plain_values(
     values: dict[str, RowValue] = {}
     try:
         for name, text in assigned.items():
-            column = assigned_column(name, schema.names, alias)
-            if column is None or column in values:
+            field = assigned_column(name, schema.by_name, alias)
+            if field is None or field.name in values:
                 raise NotPlain(f"the assigned column {name}")
-            field = schema.find(column)
-            assert field is not None
-            values[column] = _value(text, field, schema, parameters, is_ansi=is_ansi)
+            values[field.name] = _value(text, field, schema, parameters, is_ansi=is_ansi)
     except NotPlain as found:
         return str(found.args[0])
     return RowValues(values=values)

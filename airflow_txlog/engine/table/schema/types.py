@@ -136,20 +136,22 @@ class StructType:
     """
 
     fields: tuple[StructField, ...]
-    _positions: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    # By name in lower case.
+    by_name: Mapping[str, StructField] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        positions: dict[str, int] = {}
-        for position, member in enumerate(self.fields):
-            other = positions.setdefault(member.name.lower(), position)
-            if other != position:
-                first = self.fields[other].name
+        by_name: dict[str, StructField] = {}
+        for member in self.fields:
+            name = member.name.lower()
+            if name in by_name:
+                first = by_name[name].name
                 raise SchemaMismatch(
                     f"Columns {first!r} and {member.name!r} have the same name: names of the format are distinguished "
                     "without regard to case. Rename one of them.",
                     columns=[first, member.name],
                 )
-        object.__setattr__(self, "_positions", positions)
+            by_name[name] = member
+        object.__setattr__(self, "by_name", by_name)
 
     def __iter__(self) -> Iterator[StructField]:
         return iter(self.fields)
@@ -167,8 +169,7 @@ class StructType:
 
     def find(self, name: str) -> StructField | None:
         """The field of that name in any case, or None."""
-        position = self._positions.get(name.lower())
-        return None if position is None else self.fields[position]
+        return self.by_name.get(name.lower())
 
     def find_path(self, path: tuple[str, ...]) -> tuple[StructField, ...] | None:
         """The fields from the top-level column down to the one that `path` names through structs only, or None."""
@@ -221,7 +222,7 @@ def bare_columns(schema: StructType) -> StructType:
         tuple(
             StructField(
                 member.name,
-                _bare(member.type),
+                bare_type(member.type),
                 metadata={_COLLATIONS_KEY: member.metadata[_COLLATIONS_KEY]} if member.is_collated else {},
             )
             for member in schema
@@ -229,11 +230,12 @@ def bare_columns(schema: StructType) -> StructType:
     )
 
 
-def _bare(data_type: DataType) -> DataType:
+def bare_type(data_type: DataType) -> DataType:
+    """Return the type with every member nullable and without metadata but that of collations."""
     if isinstance(data_type, StructType):
         return bare_columns(data_type)
     if isinstance(data_type, ArrayType):
-        return ArrayType(_bare(data_type.element))
+        return ArrayType(bare_type(data_type.element))
     if isinstance(data_type, MapType):
-        return MapType(_bare(data_type.key), _bare(data_type.value))
+        return MapType(bare_type(data_type.key), bare_type(data_type.value))
     return data_type

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from pyspark.sql.types import StructField, StructType
 
@@ -41,6 +41,11 @@ class Sides:
     table_uri: str
     rules: Rules
     may_lack_columns: bool = False
+
+    @cached_property
+    def target_by_name(self) -> dict[str, StructField]:
+        """The target's columns by their names in lower case."""
+        return {field.name.lower(): field for field in self.target}
 
     @property
     def pair(self) -> str:
@@ -224,9 +229,9 @@ def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
     return values
 
 
-def _target_field(sides: Sides, name: str) -> Any:
+def _target_field(sides: Sides, name: str) -> StructField:
     """The target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
-    found = assigned_column(name, sides.target.names, sides.target_alias)
+    found = assigned_column(name, sides.target_by_name, sides.target_alias)
     if found is None:
         raise UnknownColumn(
             f"A clause assigns the column {name!r}, which {sides.table_uri} does not have. Its columns are: "
@@ -234,7 +239,7 @@ def _target_field(sides: Sides, name: str) -> Any:
             column=name,
             columns=sides.target.names,
         )
-    return sides.target[found]
+    return found
 
 
 def _check_not_null(sides: Sides, values: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from airflow_txlog.datafiles.tasks.source_rows import SourceRows, UnmatchedTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate.plain import is_certain_name
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, read_rules
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, walk_fields
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_type, walk_fields
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.inputs import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
@@ -56,14 +56,15 @@ class PairColumns:
     def is_of_one_type(self, name: str, held: str) -> bool:
         """Whether the source's column `held` is of the type of the target's column `name`, so that its values need no
         cast."""
-        wanted, given = bare_columns(self.target).find(name), bare_columns(self.source).find(held)
+        wanted, given = self.target.find(name), self.source.find(held)
         assert wanted is not None
         assert given is not None
         # A collation stands beside the type, at whatever depth.
         members = [*walk_fields(StructType((wanted,))), *walk_fields(StructType((given,)))]
         # Of the type void no file holds anything.
         is_held = wanted.type is not Primitive.VOID
-        return is_held and wanted.type == given.type and not any(member.is_collated for member in members)
+        is_of_one_type = bare_type(wanted.type) == bare_type(given.type)
+        return is_held and is_of_one_type and not any(member.is_collated for member in members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,18 +244,21 @@ def _assigned(
     given = clause.set if isinstance(clause, UpdateClause) else clause.values
     columns: list[tuple[str, str]] = []
     constants: dict[str, ConstantValue] = {}
+    assigned: set[str] = set()
     if isinstance(given, str):
-        for field in pair.target:
-            held = pair.source.find(field.name)
+        for wanted in pair.target:
+            held = pair.source.find(wanted.name)
             if held is not None:
-                columns.append((field.name, held.name))
+                columns.append((wanted.name, held.name))
             elif not may_lack:
                 return None
         given = {}
     for name, text in given.items():
-        column = assigned_column(name, pair.target.names, pair.target_alias)
-        if column is None or column in constants or column in dict(columns) or text.strip().upper() == "DEFAULT":
+        field = assigned_column(name, pair.target.by_name, pair.target_alias)
+        if field is None or field.name in assigned or text.strip().upper() == "DEFAULT":
             return None
+        column = field.name
+        assigned.add(column)
         named = source_column(text, pair)
         if named is not None:
             columns.append((column, named))
@@ -282,18 +286,21 @@ def source_column(sql: str, pair: PairColumns) -> str | None:
         return None
     while len(tokens) > 2 and tokens[0] == _OPEN and tokens[-1] == _CLOSE:
         tokens = tokens[1:-1]
-    named = {name.lower(): name for name in pair.source.names}
-    ours = {name.lower() for name in pair.target.names}
+    named, ours = pair.source.by_name, pair.target.by_name
     if not tokens or not is_certain_name(tokens[0]) or tokens[-1].kind not in ("word", "name"):
         return None
     if len(tokens) == 1:
         name = tokens[0].text.lower()
-        return None if name in ours else named.get(name)
+        return None if name in ours else _name_of(named.get(name))
     alias = pair.source_alias.lower()
     # A struct column of the alias's name would make `s.k` a member of it.
     if len(tokens) == 3 and tokens[1] == _DOT and tokens[0].text.lower() == alias:
-        return None if alias in named or alias in ours else named.get(tokens[2].text.lower())
+        return None if alias in named or alias in ours else _name_of(named.get(tokens[2].text.lower()))
     return None
+
+
+def _name_of(field: StructField | None) -> str | None:
+    return None if field is None else field.name
 
 
 def is_plain(field: StructField) -> bool:
