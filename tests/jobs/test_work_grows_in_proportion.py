@@ -5,10 +5,7 @@ Work is the number of calls in every thread of the job, so neither the machine n
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.limits import SMALL_JOB
+from tests.helpers.calls import counted
 from tests.helpers.depth import depth
 from tests.helpers.jobs import run
 from tests.helpers.rows import append, make_table, stage
@@ -27,24 +25,6 @@ FEW = depth(20, 100)
 MANY = 10 * FEW
 # Ten times as much of one thing is at most ten times the work; a hundred times would be quadratic.
 MOST = 12
-
-
-@contextmanager
-def counted() -> Iterator[list[int]]:
-    """Count the calls of Python's functions and of functions in C, in this thread and in those that it starts."""
-    calls = [0]
-
-    def count(_frame: Any, event: str, _argument: Any) -> None:
-        if event in ("call", "c_call"):
-            calls[0] += 1
-
-    threading.setprofile(count)
-    sys.setprofile(count)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
 
 
 def wide(columns: int, first: int = 0) -> pa.Table:

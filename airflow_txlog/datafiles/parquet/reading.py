@@ -152,15 +152,10 @@ def names_in_file(file: DataFile, schema: pa.Schema, wanted: Iterable[pa.Field])
     none: it would read as nothing but null.
     Source: protocol, "Reader Requirements for Column Mapping".
     """
-    fields = FileFields(schema)
-    names = []
-    for field in wanted:
-        if is_found_by_id(field) and not has_field_ids(schema):
-            raise _corrupt(file, "the table finds its columns by field id (column mapping), and the file has no ids")
-        found = fields.find(field)
-        if found is not None:
-            names.append(schema.names[found])
-    return names
+    members, names, fields = FileFields(schema), schema.names, list(wanted)
+    if any(map(is_found_by_id, fields)) and not has_field_ids(schema):
+        raise _corrupt(file, "the table finds its columns by field id (column mapping), and the file has no ids")
+    return [names[found] for found in map(members.find, fields) if found is not None]
 
 
 def row_group_starts(parquet: pq.ParquetFile) -> list[int]:

@@ -8,6 +8,7 @@ Source: protocol, "Per-file Statistics"; soundness, A6.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -65,12 +66,12 @@ class StatisticsCollector:
         indexed_columns: Sequence[str] | None = None,
         num_indexed_columns: int = INDEXED_COLUMNS_DEFAULT,
     ) -> None:
-        leaves = list(_leaves(schema))
+        leaves = _leaves(schema)
         if indexed_columns is not None:
-            named = [name.lower() for name in indexed_columns]
-            leaves = [leaf for leaf in leaves if any(_is_below(leaf.path, name) for name in named)]
+            named = {name.lower() for name in indexed_columns}
+            leaves = (leaf for leaf in leaves if not named.isdisjoint(_names_above(leaf.path)))
         elif num_indexed_columns >= 0:
-            leaves = leaves[:num_indexed_columns]
+            leaves = itertools.islice(leaves, num_indexed_columns)
         self._columns: dict[str, list[_Column]] = {}
         for leaf in leaves:
             self._columns.setdefault(leaf.path[0], []).append(leaf)
@@ -118,9 +119,9 @@ class StatisticsCollector:
         )
 
 
-def _is_below(path: ColumnPath, named: str) -> bool:
-    """Whether `named` is this leaf or a struct around it. A name may hold dots itself, so whole texts are compared."""
-    return any(".".join(path[:size]).lower() == named for size in range(1, len(path) + 1))
+def _names_above(path: ColumnPath) -> Iterator[str]:
+    """Yield the names of this leaf and of each struct around it, in lower case. A name may hold dots itself."""
+    return (".".join(path[:size]).lower() for size in range(1, len(path) + 1))
 
 
 # --- one column ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -43,6 +45,9 @@ SPLIT_BYTES = 32 * 1024 * 1024
 # All partitions together; above it the largest one is written out.
 MEMORY_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 64
+# Fewer files than these are closed one after the other; a store's answers are waited for side by side.
+_MANY_FILES = 8
+_CLOSED_AT_ONCE = 4
 # Where delta.targetFileSize does not say: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
@@ -86,7 +91,7 @@ class Layout:
         fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
         return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
 
-    @property
+    @cached_property
     def file_schema(self) -> pa.Schema:
         """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
         partition = set(self.partition_columns)
@@ -98,12 +103,20 @@ class Layout:
         """What the partition columns are called in partition values."""
         return tuple(physical_name(self.schema.field(name)) for name in self.partition_columns)
 
+    def statistics(self) -> StatisticsCollector:
+        """Return a fresh collector for a file of new rows, which holds every column of the table."""
+        return self._statistics_of(self.file_schema)
+
     def statistics_for(self, file_schema: pa.Schema) -> StatisticsCollector:
-        """A fresh collector for one file, of the table's columns that it holds, in the table's order and types."""
+        """Return a fresh collector for a file with the columns that it shares with the table, in the table's order and
+        types."""
         held_fields = FileFields(file_schema)
         held = [field for field in self.file_schema if held_fields.find(field) is not None]
+        return self._statistics_of(pa.schema(held))
+
+    def _statistics_of(self, schema: pa.Schema) -> StatisticsCollector:
         return StatisticsCollector(
-            pa.schema(held), indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
+            schema, indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
         )
 
     def prefix(self, attempt: str) -> str:
@@ -170,8 +183,7 @@ class PartitionedWriter:
     def finish(self) -> list[StagedFile]:
         """Write what is left and return every file that was staged, in no order."""
         self._split()
-        for key in list(self._writers):
-            self._close(key)
+        self._close(list(self._writers))
         return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
 
     def abandon(self) -> None:
@@ -195,7 +207,7 @@ class PartitionedWriter:
 
     def _writer(self, key: FileKey) -> RowGroupWriter:
         if key in self._writers and self._writers[key].written_bytes >= self._layout.target_bytes:
-            self._close(key)
+            self._close([key])
         if key not in self._writers:
             path = self._layout.new_path(self._attempt, self._files, key.partition)
             self._files += 1
@@ -204,7 +216,7 @@ class PartitionedWriter:
                 path,
                 self._file_schema,
                 options=self._options(),
-                statistics=self._layout.statistics_for(self._file_schema),
+                statistics=self._layout.statistics(),
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,
                 with_digest=self._layout.with_digests,
@@ -230,28 +242,40 @@ class PartitionedWriter:
             writer.end_row_group()
         opened = [key for key, writer in self._writers.items() if writer.is_open]
         # A later row of a closed partition begins another file: more files, never too many handles.
-        for key in opened[: max(0, len(opened) - MAX_OPEN_FILES)]:
-            self._close(key)
+        self._close(opened[: max(0, len(opened) - MAX_OPEN_FILES)])
 
-    def _close(self, key: FileKey) -> None:
-        writer = self._writers.pop(key)
-        self._abandoned.append(writer)
+    def _close(self, keys: Sequence[FileKey]) -> None:
+        """Finish these files, some of them side by side: most of the time is the disk's or the store's."""
+        writers = [self._writers.pop(key) for key in keys]
+        self._abandoned += writers
+        if len(keys) < _MANY_FILES:
+            found = list(map(self._closed, keys, writers))
+        else:
+            # Leaving the pool waits for the files that are being closed, so `abandon` never meets one of them.
+            with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="txlog-close") as pool:
+                closing = [pool.submit(self._closed, key, writer) for key, writer in zip(keys, writers, strict=True)]
+                try:
+                    found = [each.result() for each in closing]
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        self._staged += [staged for staged in found if staged is not None]
+
+    def _closed(self, key: FileKey, writer: RowGroupWriter) -> StagedFile | None:
         closed = writer.close()
         if closed is None:
-            return
+            return None
         size_bytes, modification_time_ms, stats = closed
-        self._staged.append(
-            StagedFile(
-                path=encode_add_path(writer.path),
-                partition_values=dict(zip(self._layout.partition_keys, key.partition, strict=True)),
-                size_bytes=size_bytes,
-                modification_time_ms=modification_time_ms,
-                num_records=writer.num_records,
-                stats=stats,
-                segment=key.segment,
-                is_change=self._layout.is_change,
-                digest=writer.digest(),
-            )
+        return StagedFile(
+            path=encode_add_path(writer.path),
+            partition_values=dict(zip(self._layout.partition_keys, key.partition, strict=True)),
+            size_bytes=size_bytes,
+            modification_time_ms=modification_time_ms,
+            num_records=writer.num_records,
+            stats=stats,
+            segment=key.segment,
+            is_change=self._layout.is_change,
+            digest=writer.digest(),
         )
 
 

@@ -6,6 +6,7 @@ driver has matched; nothing is compared or computed here. Memory is bounded by w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -25,8 +26,10 @@ HELD_BYTES = 256 * 1024 * 1024
 # Many rows of the table may take the values of one row of the source: what is taken at once.
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 65_536
-# So few bytes of rows are not looked at one by one.
+# So few bytes of nested values are not looked at one by one.
 _SMALL_BYTES = 16 * 1024
+_OFFSET_BYTES = 8
+_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +100,7 @@ class SourceTable:
         self._numbers = columns[ROW_ID_COLUMN]
         wanted = [columns[held] for _, held in source.columns]
         self._rows = pa.RecordBatch.from_arrays(wanted, names=[name for name, _ in source.columns])
-        self._at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, _bytes_of_largest(self._rows))))
+        self._at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, bytes_of_largest(self._rows))))
 
     def take(self, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
         """The rows with these numbers, in their order, under the table's names, in batches of a bounded size.
@@ -115,13 +118,25 @@ class SourceTable:
             yield self._rows.take(places.slice(start, self._at_once))
 
 
-def _bytes_of_largest(rows: pa.RecordBatch) -> int:
-    """What no row takes more than: exact where one is large."""
-    size_bytes = int(rows.nbytes)
-    if rows.num_rows <= 1 or size_bytes <= _SMALL_BYTES:
+def bytes_of_largest(rows: pa.RecordBatch) -> int:
+    """Return a number of bytes that no row exceeds: the largest value of each column, added up."""
+    small = _SMALL_BYTES // max(1, rows.num_columns)
+    return sum(_bytes_of_largest_value(column, small) for column in rows.columns)
+
+
+def _bytes_of_largest_value(values: pa.Array, small: int) -> int:
+    """Return a number of bytes that no value exceeds; at most `small` more than the largest one if they are nested."""
+    kind = values.type
+    if any(is_text(kind) for is_text in _TEXTS):
+        return int(pc.max(pc.binary_length(values)).as_py() or 0) + _OFFSET_BYTES
+    if pa.types.is_primitive(kind):
+        return math.ceil(kind.bit_width / 8)
+    size_bytes = int(values.nbytes)
+    if len(values) <= 1 or size_bytes <= small:
         return size_bytes
-    half = rows.num_rows // 2
-    return max(_bytes_of_largest(rows.slice(0, half)), _bytes_of_largest(rows.slice(half)))
+    half = len(values) // 2
+    parts = (values.slice(0, half), values.slice(half))
+    return max(_bytes_of_largest_value(part, small) for part in parts)
 
 
 def whole(values: pa.ChunkedArray) -> pa.Array:

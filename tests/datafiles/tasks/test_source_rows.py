@@ -11,8 +11,9 @@ from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
-from airflow_txlog.datafiles.tasks.source_rows import SourceRows, SourceTable
+from airflow_txlog.datafiles.tasks.source_rows import SourceRows, SourceTable, bytes_of_largest
 from airflow_txlog.errors import JobError
+from tests.helpers.calls import counted
 from tests.helpers.files import store_of
 
 MIB = 1024 * 1024
@@ -43,3 +44,28 @@ def test_a_large_row_that_many_rows_have_met_is_taken_a_few_times_at_once(kind: 
 def test_a_row_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="1 matched rows are not in the source"):
         list(table_of([1, 2], pa.int32(), tmp_path).take(pa.array([10, 12], pa.int64())))
+
+
+VALUES: dict[str, tuple[pa.DataType, list[object]]] = {
+    "integers": (pa.int64(), [1, None, 3]),
+    "booleans": (pa.bool_(), [True, False, None]),
+    "texts": (pa.string(), ["a", None, "x" * 100_000]),
+    "bytes": (pa.binary(), [b"", b"x" * 70_000, None]),
+    "decimals": (pa.decimal128(38, 2), [None, 1, 2]),
+    "structs": (pa.struct([("s", pa.string())]), [{"s": "x" * 50_000}, None, {"s": None}]),
+    "lists": (pa.list_(pa.string()), [["x" * 30_000, "y" * 30_000], [], None]),
+    "nulls": (pa.null(), [None, None, None]),
+}
+
+
+def test_no_row_takes_more_than_the_largest_value_of_each_column() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(given, kind) for kind, given in VALUES.values()], names=list(VALUES))
+    largest = max(rows.slice(index, 1).nbytes for index in range(rows.num_rows))
+    assert largest <= bytes_of_largest(rows) < 3 * largest
+
+
+def test_the_largest_row_of_many_columns_is_found_without_a_look_at_each_row() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(["x" * 30] * 5_000)] * 500, names=[f"c{n}" for n in range(500)])
+    with counted() as calls:
+        bytes_of_largest(rows)
+    assert calls[0] < 50 * rows.num_columns
