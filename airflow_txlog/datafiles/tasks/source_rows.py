@@ -6,7 +6,6 @@ driver has matched; nothing is compared or computed here. Memory is bounded by w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -130,7 +129,7 @@ def _bytes_of_largest_value(values: pa.Array, small: int) -> int:
     if any(is_text(kind) for is_text in _TEXTS):
         return int(pc.max(pc.binary_length(values)).as_py() or 0) + _OFFSET_BYTES
     if pa.types.is_primitive(kind):
-        return math.ceil(kind.bit_width / 8)
+        return -(-int(kind.bit_width) // 8)
     size_bytes = int(values.nbytes)
     if len(values) <= 1 or size_bytes <= small:
         return size_bytes
