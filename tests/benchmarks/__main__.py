@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.places import NO_SERVER, S3Folder, has_server, set_keys
 from tests.benchmarks.timing import Line, measure
+from tests.benchmarks.wide_cases import CASES as WIDE_CASES
+from tests.benchmarks.wide_cases import measure_wide
 from tests.helpers.paths import ROOT
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ CASES = (
     "task",
     "operations",
     "parse",
+    *WIDE_CASES,
     "writers",
     "s3-writers",
     "s3-open",
@@ -166,6 +169,9 @@ class Bench:
             from tests.benchmarks.parse_cases import measure_parse
 
             return measure_parse(self.folder / "parse", rounds=self.rounds)
+        if case in WIDE_CASES:
+            lines = measure_wide(case, self.folder, rounds=self.rounds, scale=self.scale)
+            return [dataclasses.asdict(line) for line in lines]
         if case in ("memory", "ten-million"):
             return self.memory() if case == "memory" else self.ten_million()
         if case == "plan":

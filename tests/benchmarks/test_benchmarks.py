@@ -45,6 +45,11 @@ def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_s
     assert all(line["ours_s"] and line["peer_s"] and line["ratio"] for line in lines[:2])
 
 
+def test_benchmarks_of_wide_and_much_partitioned_tables_find_the_same_rows_on_both_sides(tmp_path: Path) -> None:
+    lines = run_benchmarks(tmp_path, "wide-append", "wide-delete", "wide-upsert", "partitions-append")
+    assert [line["peer"] for line in lines] == ["deltalake"] * 4
+
+
 @pytest.mark.long("three cases in processes of their own")
 def test_memory_is_measured_in_processes_of_their_own(tmp_path: Path) -> None:
     lines = run_benchmarks(tmp_path, "memory", "ten-million")
