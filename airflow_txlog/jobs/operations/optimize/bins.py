@@ -145,7 +145,7 @@ def _described(files: pa.Table) -> list[_File]:
         live, is_worn = sizes[row], unknown_paths[row]
         vector = vectors.get(row)
         if vector is not None:
-            records = record_count(files.column("stats")[row].as_py())
+            records = record_count(files.column("stats")[row].as_py(), vector)
             # Without a row count it is not known how much is deleted, nor what the file's statistics are worth.
             share = min(vector.cardinality / records, 1.0) if records else 1.0
             live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE

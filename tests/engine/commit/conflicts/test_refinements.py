@@ -21,6 +21,7 @@ def stats(rows: int | None = 10, **bounds: tuple[Any, Any]) -> str:
     content["minValues"] = {name: low for name, (low, _) in bounds.items()}
     content["maxValues"] = {name: high for name, (_, high) in bounds.items()}
     content["nullCount"] = dict.fromkeys(bounds, 0)
+    content["tightBounds"] = True
     return json.dumps(content)
 
 
