@@ -432,7 +432,8 @@ def test_a5_a_decimal_that_went_through_a_double_lies_within_its_bounds(column, 
     lower, upper = sides(DecimalType(precision, scale), text, text)
     if lower is None:
         # Whole numbers in a column of fractions are another writer's 1.25.
-        assert scale and "." not in text
+        assert scale
+        assert "." not in text
     else:
         assert lower <= value <= upper
 
