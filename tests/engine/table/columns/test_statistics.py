@@ -192,6 +192,9 @@ def test_a5_a_float_beside_a_side_that_is_no_number_has_no_bound(bad):
         (Primitive.STRING, "1", '"z"', (None, None)),
         (Primitive.DATE, '"2024-02-29"', '"2024-03-01"', (dt.date(2024, 2, 29), dt.date(2024, 3, 1))),
         (Primitive.DATE, '"2024-02-30"', '"2024-03-01"', (None, None)),
+        # A day beyond 32 bits.
+        (Primitive.DATE, '"-9999999-01-01"', '"2024-03-01"', (None, None)),
+        (Primitive.DATE, '"2024-03-01"', '"+5881580-07-12"', (None, None)),
         (Primitive.DATE, '"2024-02-01 00:00:00"', '"2024-03-01"', (None, None)),
         (DecimalType(10, 2), "1.255", "1.5", (Decimal("1.25"), Decimal("1.50"))),
         (DecimalType(10, 2), "1.2", "1.255", (Decimal("1.20"), Decimal("1.26"))),
