@@ -114,7 +114,7 @@ def record_count(stats: str | None, vector: DeletionVector | None) -> int | None
 
     None where it is not known, or is no number of rows: negative, or larger than a Parquet file can hold. None also
     where the file has a deletion vector and the statistics do not say whether their bounds are tight: ANALYZE of older
-    Trino versions writes there the rows that the vector leaves, and only the file's footer tells which count it is.
+    Trino versions writes there the rows that the vector leaves, and only the footer of the file shows which count it is.
     """
     found = _decoded(stats)
     return None if vector is not None and found.tight_bounds is None else found.num_records
