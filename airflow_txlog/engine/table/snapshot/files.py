@@ -113,8 +113,8 @@ def record_count(stats: str | None, vector: DeletionVector | None) -> int | None
     """Return the rows of a data file by its statistics, those that its deletion vector deletes included.
 
     None where it is not known, or is no number of rows: negative, or larger than a Parquet file can hold. None also
-    where the file has a deletion vector and the statistics do not say whether their bounds are tight: ANALYZE of older
-    Trino versions writes there the rows that the vector leaves, and only the footer of the file shows which count it is.
+    where the file has a deletion vector and the statistics do not say whether their bounds are tight: there ANALYZE of
+    older Trino versions writes the rows that the vector leaves. Only the footer of the file shows which count it is.
     """
     found = _decoded(stats)
     return None if vector is not None and found.tight_bounds is None else found.num_records
