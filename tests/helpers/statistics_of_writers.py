@@ -431,17 +431,29 @@ def converted_from_iceberg(kind: DataType, groups: Groups) -> str | None:
 
 
 def xtable(kind: DataType, groups: Groups) -> str | None:
-    """Instants without a zone, in whole seconds."""
+    """Times without a zone, in whole seconds, by Java's old calendar: Julian before 15 October 1582."""
 
     def text(value: Any, is_maximum: bool) -> str | None:
         match kind:
             case DecimalType():
                 return exact(value)
             case Primitive.TIMESTAMP | Primitive.TIMESTAMP_NTZ:
-                return quoted(timestamp_text(value, separator=" ", fraction_digits=0))
+                days, time = divmod(value, 86_400 * SECOND)
+                day = date_text(days) if days >= -141_427 else julian_text(days)
+                return quoted(f"{day} {timestamp_text(time, fraction_digits=0)[11:]}")
         return of_java_value(kind, value)
 
     return plain(groups, text)
+
+
+def julian_text(days: int) -> str:
+    """The date that the Julian calendar shows so many days after 1970-01-01. Source: Richards, 2013."""
+    since_4800 = days + 2_440_588 + 32_082
+    year = (4 * since_4800 + 3) // 1461
+    of_year = since_4800 - 1461 * year // 4
+    month = (5 * of_year + 2) // 153
+    of_month = of_year - (153 * month + 2) // 5 + 1
+    return f"{year - 4800 + month // 10:04d}-{month + 3 - 12 * (month // 10):02d}-{of_month:02d}"
 
 
 def arrow_of(kind: DataType, values: Values) -> pa.Array:

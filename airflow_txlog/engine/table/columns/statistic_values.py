@@ -36,6 +36,9 @@ _CUT_WITHOUT_FRACTION_US = SECOND_US
 # since Liberia's were set in January 1972.
 _CUT_OFFSET_US = 60 * SECOND_US
 _WHOLE_MINUTES_SINCE_US = 3 * 365 * 86_400 * SECOND_US  # 1972-12-31
+# XTable shows days before 1582-10-15 by the Julian calendar, which is up to ten days off.
+_JULIAN_UNTIL_US = -141_427 * 86_400 * SECOND_US
+_CALENDARS_US = 12 * 86_400 * SECOND_US
 # A decimal of up to 15 digits passes through a double unharmed; of a longer one the 15th digit may be off by one.
 _DOUBLE_DIGITS = 15
 _LONGEST_DECIMAL = 80
@@ -248,6 +251,8 @@ def _timestamp(text: bytes, *, has_zone: bool) -> Bound | None:
     # offset with seconds at any time.
     if has_zone and (parsed[1] or lower < _WHOLE_MINUTES_SINCE_US):
         lower, upper = lower - _CUT_OFFSET_US, upper + _CUT_OFFSET_US
+    if lower < _JULIAN_UNTIL_US:
+        lower, upper = lower - _CALENDARS_US, upper + _CALENDARS_US
     if not -(1 << 63) <= lower < upper < 1 << 63:
         return None
     return lower, upper

@@ -59,6 +59,7 @@ MOMENTS: list[Groups] = [
     [[moment(1910, 1, 1, microsecond=999)]],
     [[moment(2024, 3, 1, 5, microsecond=123_999)], [moment(2024, 3, 1, 4, microsecond=1)]],
     [[moment(1), moment(9999, 12, 31, 23, 59, 59, microsecond=999_999)]],
+    [[moment(1500, 3, 10), moment(1582, 10, 14)]],
     [[moment(2024, 6, 1)], [moment(2024, 6, 2)], [moment(2024, 5, 1)]],
 ]
 FILES: dict[str, tuple[DataType, list[Groups]]] = {
