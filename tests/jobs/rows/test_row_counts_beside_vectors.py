@@ -96,6 +96,26 @@ def test_exactly_the_rows_that_the_vector_leaves_are_read(tmp_path: Path, change
     assert set(ids(Table.open(table.uri))) == LEFT
 
 
+@pytest.mark.parametrize("change", COUNTS)
+def test_the_changes_are_the_rows_that_the_vector_deletes(tmp_path: Path, change: Change) -> None:
+    table = counted(tmp_path / "t", change, **{"delta.enableChangeDataFeed": "true"})
+    version = table.snapshot().version
+    changes = table.changes(version, version)
+    assert set(changes.column("_change_type").to_pylist()) == {"delete"}
+    assert set(changes.column("id").to_pylist()) == MASKED
+
+
+@pytest.mark.parametrize("change", [visible, physical])
+def test_a_restored_file_has_the_count_that_it_had(tmp_path: Path, change: Change) -> None:
+    table = counted(tmp_path / "t", change)
+    version = table.snapshot().version
+    committed(done(table, "truncate"))
+    table.restore(version)
+    assert set(ids(table)) == LEFT
+    committed(done(table, "delete"))
+    assert set(ids(table)) == LEFT - NEXT
+
+
 @pytest.mark.parametrize("by_vectors", [True, False])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("change", COUNTS)
