@@ -500,7 +500,7 @@ WRITERS = [
     Writer(name="deltalake's pyarrow writer", stats=deltalake_by_pyarrow),
     Writer(name="Trino", stats=trino),
     Writer(name="Trino's ANALYZE", stats=analyzed_by_trino, deleted=1),
-    Writer(name="delta-spark beside a vector", stats=physical_beside_a_vector, deleted=1),
+    Writer(name="delta-spark, file with a vector", stats=physical_beside_a_vector, deleted=1),
     Writer(name="DuckDB", stats=duckdb),
     Writer(name="Iceberg, converted", stats=converted_from_iceberg),
     Writer(name="XTable", stats=xtable),

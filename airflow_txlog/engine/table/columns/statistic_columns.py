@@ -169,7 +169,7 @@ def _side(values: pa.Array, column: AskedColumn, side: int) -> Side:
 
 
 def _string_side(values: pa.StringArray, side: int) -> pa.Array:
-    """`string_bounds` of every element, of one side."""
+    """Return one side of `string_bounds` of every element."""
     bounds = _after(values) if side else values
     has_replacement = pc.fill_null(pc.match_substring(values, "\ufffd"), False)
     if not has_replacement.true_count:

@@ -79,7 +79,7 @@ def bound_reader(member: StructField) -> Reader | None:
 
 
 def defended(member: StructField, lower: pa.Array, upper: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the bounds of several files less those that the two sides together, or the type, show to be in doubt.
+    """Return the bounds of several files without those that the type, or both sides together, put in doubt.
 
     `lower` and `upper` come from `bound_reader`. Source: soundness, A5 and A21.
     """

@@ -128,8 +128,11 @@ def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:
 
 
 def _by_python(files: pa.Table) -> pa.BooleanArray:
-    """Which statistics json.dumps has written. Such a writer skips row groups whose footer has no bounds of a column,
-    as where a text is longer than 4096 bytes, and takes those of the others for the file's."""
+    """Return which statistics Python's json.dumps has written.
+
+    Such writers skip the row groups whose footer has no bounds for a column, as for a text longer than 4,096 bytes, and
+    take the bounds of the others for those of the file.
+    """
     return _array(pc.fill_null(pc.match_substring(files.column("stats"), _PYTHONS), False))
 
 
@@ -144,7 +147,7 @@ def _asked_together(columns: list[_Column]) -> list[AskedColumn] | None:
 
 
 def _parsed(files: pa.Table, asked: list[AskedColumn]) -> _Parsed | None:
-    """The statistics of these files, and which of the files have a deletion vector."""
+    """Return the statistics of these files, and which of the files have a deletion vector."""
     statistics = parse_columns(_array(files.column("stats")), asked)
     if statistics is None:
         return None
