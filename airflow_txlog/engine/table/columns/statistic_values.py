@@ -51,6 +51,8 @@ _PADDED_PRECISIONS = range(19, 37)
 _SHIFTED_BEFORE = dt.date(1000, 1, 1)
 _SHIFTED_FROM, _SHIFTED_UP_TO = dt.date(2500, 1, 1), dt.date.fromordinal(2_932_896)
 _MAX_CHAR = chr(0x10FFFF)
+# How json.dumps separates a key from its value. No other writer's JSON has the blank.
+PYTHONS_SEPARATOR = '": '
 # Stands for bytes that are no UTF-8, and ends a maximum that an old delta-spark has cut.
 _REPLACEMENT = "\ufffd"
 

@@ -23,7 +23,13 @@ from airflow_txlog.engine.table.columns.statistic_columns import (
     can_parse,
     parse_columns,
 )
-from airflow_txlog.engine.table.columns.statistic_values import Bound, Reader, bound_reader, defended
+from airflow_txlog.engine.table.columns.statistic_values import (
+    PYTHONS_SEPARATOR,
+    Bound,
+    Reader,
+    bound_reader,
+    defended,
+)
 from airflow_txlog.engine.table.schema.schema import DataType, Primitive, StructField, StructType, array_of, arrow_type
 from airflow_txlog.errors import UnknownColumn
 
@@ -34,8 +40,6 @@ _FILES_AT_ONCE = 50_000
 _MAX_COUNT_DIGITS = 19
 _ABSENT = (b"", b"null")
 _NO_BOUND: Bound = (None, None)
-# How json.dumps separates a key from its value. No other writer's JSON has the blank.
-_PYTHONS = '": '
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +135,9 @@ def _by_python(files: pa.Table) -> pa.BooleanArray:
     """Return which statistics Python's json.dumps has written.
 
     Such writers skip the row groups whose footer has no bounds for a column, as for a text longer than 4,096 bytes, and
-    take the bounds of the others for those of the file.
+    take the bounds of the others for those of the file. So their strings have no bounds.
     """
-    return _array(pc.fill_null(pc.match_substring(files.column("stats"), _PYTHONS), False))
+    return _array(pc.fill_null(pc.match_substring(files.column("stats"), PYTHONS_SEPARATOR), False))
 
 
 _Parsed: TypeAlias = tuple[ParsedStatistics, pa.BooleanArray]
