@@ -352,13 +352,14 @@ def _pairs(values: object) -> str:
 
 def _file(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """`names`: the logical names of partition columns, by what they are called in partition values."""
+    from airflow_txlog.engine.log.actions import DeletionVector
     from airflow_txlog.engine.table.snapshot.files import record_count
 
     vector = row["deletion_vector"]
     return {
         "path": row["path"],
         "size_bytes": row["size"],
-        "num_records": record_count(row["stats"]),
+        "num_records": record_count(row["stats"], None if vector is None else DeletionVector(**vector)),
         "modification_time": row["modification_time"],
         "partition_values": {names.get(key, key): value for key, value in row["partition_values"] or ()},
         "deletion_vector": None if vector is None else {"cardinality": vector["cardinality"]},

@@ -39,9 +39,10 @@ def date_text(days: int) -> str:
 
 
 def parse_date(text: str) -> int | None:
-    """Days since 1970-01-01, or None where the text is not a date alone."""
+    """Return days since 1970-01-01; None if the text is not a date alone, or its day does not fit 32 bits."""
     found = _DATE_PATTERN.fullmatch(text)
-    return None if found is None else _days(*map(int, found.groups()))
+    days = None if found is None else _days(*map(int, found.groups()))
+    return days if days is not None and -(1 << 31) <= days < 1 << 31 else None
 
 
 def timestamp_text(microseconds: int, separator: str = "T", fraction_digits: int | None = 6) -> str:

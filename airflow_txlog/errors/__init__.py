@@ -24,7 +24,8 @@
     ├── InvalidInput                   the caller's mistake, found before anything was staged
     │   ├── InvalidPredicate           · UnknownColumn · UnsupportedPredicate
     │   ├── SchemaMismatch · PartitionMismatch · RetentionTooShort · InvalidProperty · InvalidJobSpec
-    │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · SetTransactionVersionConflict
+    │   ├── InvalidCommit              · DuplicateActions · MetadataAbsent · RowCountMissing ·
+    │   │                                SetTransactionVersionConflict
     │   ├── ConstraintViolation · AmbiguousMerge · MatchNotFound (KeysNotFound)
     │   └── AppendOnlyViolation · IdempotencyKeyReused · TransactionExpired
     ├── SourceNotFound                 what the job reads is not there, or not yet
@@ -325,6 +326,12 @@ class DuplicateActions(InvalidCommit):
     """One commit names a file (path and deletion vector) twice, or adds one that is live (by `winning_version`)."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("table", "path", "winning_version")
+
+
+class RowCountMissing(InvalidCommit):
+    """A file that is added has statistics without numRecords, where the protocol or row tracking demands it."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "path")
 
 
 class MetadataAbsent(InvalidCommit):

@@ -114,6 +114,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.InvalidCommit: (Ring.NONE, _AUTHOR),
     errors.DuplicateActions: (Ring.NONE, _AUTHOR),
     errors.MetadataAbsent: (Ring.NONE, _AUTHOR),
+    errors.RowCountMissing: (Ring.NONE, _AUTHOR),
     errors.SetTransactionVersionConflict: (Ring.NONE, _AUTHOR),
     errors.AppendOnlyViolation: (Ring.NONE, "the table forbids what the operation is for"),
     errors.ConstraintViolation: (Ring.NONE, "the same rows break the same rule again"),

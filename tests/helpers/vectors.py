@@ -28,7 +28,7 @@ from airflow_txlog.engine.log.actions import DeletionVector, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.vector_files import new_vector_file, write_vector_files
 from airflow_txlog.engine.log.vectors import read_vectors
-from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.storage import Store
 
 MAGIC = 1681511377
@@ -189,7 +189,7 @@ def mask_by_us(table: Table, masked: Mapping[int, Iterable[int]]) -> int:
     ]
     file = new_vector_file(bitmaps, prefix_chars=snapshot.table_properties.vector_prefix_chars)
     write_vector_files(table.store, [file])
-    counts = [record_count(stats) or 0 for stats in files.column("stats").to_pylist()]
+    counts = [count or 0 for count in record_counts(files)]
     tx = table.begin()
     tx.read_files(files)
     tx.remove(files)

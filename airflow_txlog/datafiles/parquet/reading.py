@@ -102,7 +102,11 @@ def open_data_file(
                 parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **options)
         if file.num_records is not None and parquet.metadata.num_rows != file.num_records:
             raise _corrupt(
-                file, f"its statistics say {file.num_records} rows, and its footer {parquet.metadata.num_rows}"
+                file,
+                f"its statistics say {file.num_records} rows, and its footer {parquet.metadata.num_rows}",
+                remedy="Where the file has a deletion vector, its writer has counted other rows than the file's: "
+                "rewrite it with that engine (OPTIMIZE, or REORG TABLE … APPLY (PURGE)). Otherwise another file is in "
+                "its place: restore the file.",
             )
         with parquet:
             yield parquet
@@ -213,13 +217,11 @@ def _missing(file: DataFile) -> CorruptDataFile:
     return _corrupt(file, "the table names it, and it is not there", is_missing=True)
 
 
-def _corrupt(file: DataFile, reason: str, **facts: Any) -> CorruptDataFile:
-    return CorruptDataFile(
-        f"Data file {file.name}: {reason}. Nothing was changed. Restore the file, or repair the table with the "
-        "engine that wrote it.",
-        path=file.name,
-        **facts,
-    )
+_RESTORE = "Restore the file, or repair the table with the engine that wrote it."
+
+
+def _corrupt(file: DataFile, reason: str, *, remedy: str = _RESTORE, **facts: Any) -> CorruptDataFile:
+    return CorruptDataFile(f"Data file {file.name}: {reason}. Nothing was changed. {remedy}", path=file.name, **facts)
 
 
 def _too_new(file: DataFile, error: Exception) -> UnsupportedFeature:

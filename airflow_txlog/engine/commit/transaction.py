@@ -43,7 +43,7 @@ from airflow_txlog.engine.table.schema.features import check_writable
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructType
-from airflow_txlog.engine.table.snapshot.files import file_keys, record_count
+from airflow_txlog.engine.table.snapshot.files import file_keys, record_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidCommit
 from airflow_txlog.storage.base import Store
@@ -153,8 +153,8 @@ class Transaction:
         if matched:
             self._reads = self._reads.with_paths(self._paths(table))
             return
-        counts = [record_count(stats) for stats in table.column("stats").to_pylist()]
-        self._reads = self._reads.with_unmatched(dict(zip(self._paths(table), counts, strict=True)))
+        counts = dict(zip(self._paths(table), record_counts(table), strict=True))
+        self._reads = self._reads.with_unmatched(counts)
 
     def read_whole_table(self) -> pa.Table:
         """Every live file; from now on any commit that adds or removes a file conflicts."""

@@ -32,7 +32,7 @@ from airflow_txlog.datafiles.tasks.zorder import SampleTask, ZOrderTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
-from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import Task, bin_number, run_here
 from airflow_txlog.jobs.spark.errors import collect
@@ -122,7 +122,7 @@ def plan_files(snapshot: Snapshot, files: pa.Table, time_zone: str, instants: In
     typed = typed_partition_columns(
         files, snapshot.delta_schema, partition_columns, time_zone=time_zone, instants=instants
     )
-    described = files.select(["path", "size", "stats", "partition_values"])
+    described = files.select(["path", "size", "stats", "partition_values", "deletion_vector"])
     directory = functools.cache(functools.partial(_directory, snapshot))
     # A file as a Python object takes several times the room of its row: there are never more than some of them.
     batches = [_plan_rows(snapshot, batch, directory) for batch in described.to_batches(max_chunksize=_ROWS_AT_ONCE)]
@@ -152,7 +152,7 @@ def _plan_rows(
     columns = {
         "path": [snapshot.path_to_read(path) for path in files.column("path").to_pylist()],
         "size_bytes": files.column("size"),
-        "num_records": [record_count(stats) for stats in files.column("stats").to_pylist()],
+        "num_records": record_counts(files),
         "directory": list(map(directory, values)),
         "partition_values": values,
     }

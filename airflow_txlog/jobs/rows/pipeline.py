@@ -71,7 +71,7 @@ class RowAttempts(Generic[P]):
         with context.step("find"):
             found = self._find(prepared)
             # A compaction of files that have no row of interest, and that lands first, does not concern us.
-            read = prepared.candidates.select(["path", "stats"])
+            read = prepared.candidates.select(["path", "stats", "deletion_vector"])
             outside = files_outside(read, found.matches.matched_files())
             tx.read_files(outside, matched=False)
         self._operation.check(prepared, found)

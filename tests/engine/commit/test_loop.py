@@ -303,6 +303,35 @@ def test_a20_a_table_made_again_with_more_versions_than_we_read_is_not_written_i
     assert "mine" not in paths(Table(store, clock=clock))
 
 
+@pytest.mark.parametrize("versions", [1, 3])
+def test_a20_a_commit_that_lands_in_a_table_made_again_between_look_and_put_leaves_a_gap_or_joins_it(
+    table: Table, store: FaultyStore, clock: Any, versions: int
+) -> None:
+    """No look can prevent it. Below the read version the new log has a gap, which every reader refuses by name; with
+    exactly as many versions as were read, the commit joins the new table."""
+    for path in "ab":
+        append(table, path)
+    tx = begun(table)
+
+    def replaced_before_the_put(real: Any, path: str, data: bytes) -> bool:
+        clean(store, 0, 1, 2)
+        clock.time_ms += 5000
+        commits_by_another(Table.create(store, SCHEMA, ["day"], clock=clock), versions - 1)
+        return bool(real(path, data))
+
+    store.script = [replaced_before_the_put]
+    assert tx.commit("WRITE") == 3
+    if versions == 3:
+        assert "mine" in paths(Table(store, clock=clock))
+        return
+    with pytest.raises(errors.LogGap) as caught:
+        Table(store, clock=clock).snapshot()
+    assert caught.value.version == 1
+    # Without the stray file the new table is as it was made.
+    store.delete(commit_name(3))
+    assert paths(Table(store, clock=clock)) == []
+
+
 def test_a20_a_log_that_loses_the_version_that_we_met_is_not_written_into(table: Table, store: FaultyStore) -> None:
     tx = begun(table)
 

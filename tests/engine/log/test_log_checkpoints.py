@@ -36,6 +36,7 @@ from airflow_txlog.engine.log.checkpoints import (
     write_checkpoint,
     writing,
 )
+from airflow_txlog.engine.log.checkpoints.parsed_statistics import statistics_json
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table, table_to_adds
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.wire import decode_commit
@@ -457,6 +458,20 @@ def test_a_checkpoint_that_fails_in_the_middle_leaves_the_old_one_and_the_hint()
 
 
 # --- statistics as a struct -----------------------------------------------------------------------------------------
+
+
+def test_statistics_kept_as_a_struct_alone_may_lie_outside_of_python_s_years() -> None:
+    far = {"d": 2**31 - 1, "t": 2**62, "n": -(2**62)}
+    kinds = {"d": pa.date32(), "t": pa.timestamp("us", "UTC"), "n": pa.timestamp("us")}
+    integers = {name: pa.int32() if name == "d" else pa.int64() for name in far}
+    values = [pa.array([value], integers[name]).cast(kinds[name]) for name, value in far.items()]
+    bounds = pa.StructArray.from_arrays(values, list(far))
+    parsed = pa.StructArray.from_arrays([pa.array([1]), bounds], ["numRecords", "maxValues"])
+    assert json.loads(statistics_json(parsed)[0].as_py())["maxValues"] == {
+        "d": "+5881580-07-11",
+        "t": "+148108-07-06T14:00:27.387904Z",
+        "n": "-144169-06-28T09:59:32.612096",
+    }
 
 
 def test_statistics_kept_as_a_struct_alone_come_back_as_json() -> None:

@@ -21,7 +21,7 @@ from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.commit.content.deletion_vectors import adds_with_vectors, deletes_by_vectors
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.table.predicate import Predicate
-from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.engine.table.snapshot.files import record_counts
 from tests.engine.simulation.rows import DAYS, DataFile, Rows
 
 NewRows = tuple[str, tuple[int, ...]]
@@ -174,7 +174,7 @@ class MaskIds(ChangeIds):
             hits = [each for each in file.ids if self.low <= each <= self.high]
             if len(hits) < len(file.ids):
                 vector = msgspec.convert(rows.new_vector(file, hits), DeletionVector)
-                tx.add(adds_with_vectors(masked, [vector], [record_count(masked.column("stats")[0].as_py()) or 0]))
+                tx.add(adds_with_vectors(masked, [vector], [record_counts(masked)[0] or 0]))
             if self.shift is not None:
                 tx.add(**rows.new_file(owner, file.day, [each + self.shift for each in hits]))
 

@@ -30,7 +30,7 @@ def is_harmless_compaction(attempt: Attempt, winner: Commit) -> bool:
         return False
     unmatched = attempt.reads.unmatched
     removed = [live_rows(unmatched.get(_path(remove, attempt)), remove.deletion_vector) for remove in winner.removes]
-    added = [live_rows(record_count(add.stats), add.deletion_vector) for add in winner.adds]
+    added = [live_rows(_rows_in_file(add), add.deletion_vector) for add in winner.adds]
     if None in removed or None in added:
         return False
     return sum(filter(None, removed)) == sum(filter(None, added))
@@ -40,13 +40,17 @@ def after_harmless_compaction(attempt: Attempt, winner: Commit) -> Attempt:
     """The attempt with the moved files in the place of those that they were moved from."""
     gone = {_path(remove, attempt) for remove in winner.removes}
     # As the files have them: what a deletion vector deletes is subtracted where a winner removes the file again.
-    came = {_path(add, attempt): record_count(add.stats) for add in winner.adds}
+    came = {_path(add, attempt): _rows_in_file(add) for add in winner.adds}
     reads = attempt.reads
     unmatched = {path: rows for path, rows in reads.unmatched.items() if path not in gone}
     return replace(
         attempt,
         reads=replace(reads, paths=(reads.paths - gone) | came.keys(), unmatched={**unmatched, **came}),
     )
+
+
+def _rows_in_file(add: Add) -> int | None:
+    return record_count(add.stats, add.deletion_vector)
 
 
 def _path(action: Add | Remove, attempt: Attempt) -> str:

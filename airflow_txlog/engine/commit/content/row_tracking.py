@@ -23,9 +23,9 @@ from airflow_txlog.engine.log.actions import Add, DomainMetadata, Metadata
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.schema.features import writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.engine.table.snapshot.files import most_rows
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import CorruptTable, InvalidCommit
+from airflow_txlog.errors import CorruptTable, InvalidCommit, RowCountMissing
 
 NO_ROW_ID = -1
 PRESERVED_TAG = "delta.rowTracking.preserved"
@@ -51,7 +51,7 @@ class _Mark(msgspec.Struct, rename="camel"):
 def with_row_ids(attempt: Attempt, snapshot: Snapshot | None) -> Attempt:
     """The attempt with every added file numbered, and the new mark; itself where the table does not track rows.
 
-    Raises InvalidCommit where a file's statistics lack the number of its rows, CorruptTable where the table's
+    Raises RowCountMissing where a file's statistics lack the number of its rows, CorruptTable where the table's
     mark cannot be read.
     """
     protocol = attempt.new_protocol or attempt.protocol
@@ -172,11 +172,12 @@ def _known_ids(attempt: Attempt, snapshot: Snapshot | None) -> Mapping[str, tupl
 
 
 def _num_records(add: Add, table: str) -> int:
-    records = record_count(add.stats)
+    records = most_rows(add.stats, add.deletion_vector)
     if records is None:
-        raise InvalidCommit(
-            f"{table}: row tracking numbers the rows of {add.path}, so its statistics must hold numRecords. Nothing "
-            "was committed.",
+        raise RowCountMissing(
+            f"RowCountMissing: {add.path} cannot be added to {table}: row tracking numbers its rows, so its statistics "
+            "must hold numRecords. Nothing was committed. State how many rows the data file has.",
             table=table,
+            path=add.path,
         )
     return records

@@ -28,7 +28,13 @@ from airflow_txlog.engine.table.schema.column_mapping import (
 from airflow_txlog.engine.table.schema.features import reader_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.engine.table.snapshot.files import file_key, file_keys, path_of_key, record_count
+from airflow_txlog.engine.table.snapshot.files import (
+    file_key,
+    file_keys,
+    path_of_key,
+    record_count,
+    stated_count,
+)
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import (
     AppendOnlyViolation,
@@ -37,6 +43,7 @@ from airflow_txlog.errors import (
     InvalidCommit,
     MetadataAbsent,
     PartitionMismatch,
+    RowCountMissing,
     SetTransactionVersionConflict,
 )
 
@@ -146,13 +153,16 @@ def _check_vectors(attempt: Attempt) -> None:
             table=attempt.table,
         )
     for add in with_vectors:
-        records = record_count(add.stats)
-        if records is None:
-            raise InvalidCommit(
-                f"{attempt.table}: {add.path} has a deletion vector, so its statistics must hold numRecords.",
+        if stated_count(add.stats) is None:
+            raise RowCountMissing(
+                f"RowCountMissing: {add.path} cannot be added to {attempt.table}: it has a deletion vector, so its "
+                "statistics must hold numRecords. Nothing was committed. State how many rows the data file has, those "
+                "that the vector deletes included; OPTIMIZE rewrites a live file that lacks the count.",
                 table=attempt.table,
+                path=add.path,
             )
-        if add.deletion_vector is not None and add.deletion_vector.cardinality > records:
+        records = record_count(add.stats, add.deletion_vector)
+        if records is not None and add.deletion_vector is not None and add.deletion_vector.cardinality > records:
             raise InvalidCommit(
                 f"{attempt.table}: the deletion vector of {add.path} deletes {add.deletion_vector.cardinality} rows, "
                 f"and the file has {records}. Nothing was committed.",

@@ -8,47 +8,66 @@ Source: protocol, "Per-file Statistics" and "Checkpoint Schema".
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.datafiles.text import SECOND_US, date_text, timestamp_text
+
 _encoder = msgspec.json.Encoder(decimal_format="number")
+_UNITS_A_SECOND = {"s": 1, "ms": 1000, "us": SECOND_US, "ns": 1000 * SECOND_US}
 
 
 def statistics_json(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
-    """One JSON string a row, null where the struct is null; timestamps in UTC, with what precision they had.
+    """Return one JSON string a row, null where the struct is null; timestamps in UTC, to the microsecond below.
 
     `instants` are members (`minValues.t`) that hold instants although their type names no zone.
     """
-    texts = [None if row is None else _encoder.encode(_plain(row, "", instants)).decode() for row in parsed.to_pylist()]
-    return pa.array(texts, pa.string())
+    rows = _with_texts(parsed, "", instants).to_pylist()
+    return pa.array([None if row is None else _encoder.encode(_plain(row)).decode() for row in rows], pa.string())
 
 
-def _plain(row: dict[str, Any], prefix: str, instants: Collection[str]) -> dict[str, Any]:
-    found = ((name, _value(value, prefix + name, instants)) for name, value in row.items())
+def _with_texts(array: pa.Array, path: str, instants: Collection[str]) -> pa.Array:
+    """Return the array with its dates and timestamps as texts: Python's know the years 1 to 9999 alone."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        below = f"{path}." if path else ""
+        members = [_with_texts(array.field(index), below + kind[index].name, instants) for index in range(len(kind))]
+        return pa.StructArray.from_arrays(members, [field.name for field in kind], mask=array.is_null())
+    if pa.types.is_date32(kind):
+        return _texts(array.cast(pa.int32()), date_text)
+    if pa.types.is_timestamp(kind):
+        units = _UNITS_A_SECOND[kind.unit]
+        zone = "Z" if kind.tz is not None or path in instants else ""
+        return _texts(array.cast(pa.int64()), lambda value: _moment(value * SECOND_US // units) + zone)
+    return array
+
+
+def _moment(microseconds: int) -> str:
+    return timestamp_text(microseconds, fraction_digits=6 if microseconds % SECOND_US else 0)
+
+
+def _texts(numbers: pa.Array, text_of: Callable[[int], str]) -> pa.Array:
+    return pa.array([None if value is None else text_of(value) for value in numbers.to_pylist()], pa.string())
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    found = ((name, _value(value)) for name, value in row.items())
     return {name: value for name, value in found if value is not None}
 
 
-def _value(value: Any, path: str, instants: Collection[str]) -> Any:
+def _value(value: Any) -> Any:
     match value:
         case dict():
-            return _plain(value, f"{path}.", instants) or None
+            return _plain(value) or None
         case float():
             return value if math.isfinite(value) else None
         case decimal.Decimal():
             return value if value.is_finite() else None
-        case datetime.datetime():
-            if value.tzinfo is None and path not in instants:
-                return value.isoformat()
-            utc = value.astimezone(datetime.UTC) if value.tzinfo else value
-            return utc.replace(tzinfo=None).isoformat() + "Z"
-        case datetime.date():
-            return value.isoformat()
         case bool() | int() | str():
             return value
         case _:

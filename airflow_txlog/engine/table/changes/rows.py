@@ -25,6 +25,7 @@ from airflow_txlog.engine.table.changes.versions import VersionChanges, changes_
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys, table_schema
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, StructType
+from airflow_txlog.engine.table.snapshot.files import record_count
 from airflow_txlog.engine.table.snapshot.scan import FileRows, data_file, partition_constants, read_file, selected
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import (
@@ -197,7 +198,8 @@ def _rows_that(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the side's file that `present` shows and `absent` does not, with their change type."""
     in_files = pa.schema([field for field in schema if field.name != CHANGE_TYPE_COLUMN])
-    file = data_file(end, side.action.path, side.action.size, side.action.stats)
+    num_records = record_count(side.action.stats, side.action.deletion_vector)
+    file = data_file(end, side.action.path, side.action.size, num_records)
 
     def keep(start: int, length: int) -> pa.BooleanArray | None:
         shown = None if present.deleted is None else present.deleted.keep(start, length)

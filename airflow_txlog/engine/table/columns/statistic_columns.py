@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_txlog.engine.table.columns.statistic_values import Reader, first_after
+from airflow_txlog.engine.table.columns.statistic_values import Reader, first_after, string_bounds
 from airflow_txlog.engine.table.schema.schema import DataType, Primitive, array_of, arrow_type
 
 _INTEGERS = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
@@ -159,13 +159,23 @@ def _side(values: pa.Array, column: AskedColumn, side: int) -> Side:
             raise _OtherError
         return Side(values, none_bad)
     if column.type is Primitive.STRING:
-        return Side(_after(values) if side else values, none_bad)
+        return Side(_string_side(values, side), none_bad)
     # Each distinct text is read once, by the same reader as in the slow way.
     encoded = values.dictionary_encode()
     pairs = column.reader([msgspec.json.encode(text) for text in encoded.dictionary.to_pylist()])
     bounds = array_of([None if pair is None else pair[side] for pair in pairs], column.type)
     bad = pa.array([pair is None for pair in pairs], pa.bool_())
     return Side(bounds.take(encoded.indices), pc.fill_null(bad.take(encoded.indices), False))
+
+
+def _string_side(values: pa.StringArray, side: int) -> pa.Array:
+    """Return one side of `string_bounds` of every element."""
+    bounds = _after(values) if side else values
+    has_replacement = pc.fill_null(pc.match_substring(values, "\ufffd"), False)
+    if not has_replacement.true_count:
+        return bounds
+    odd = [string_bounds(each)[side] for each in values.filter(has_replacement).to_pylist()]
+    return pc.replace_with_mask(bounds, has_replacement, pa.array(odd, pa.string()))
 
 
 def _after(prefixes: pa.StringArray) -> pa.Array:

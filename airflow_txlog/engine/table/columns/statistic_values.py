@@ -1,12 +1,14 @@
 """One value of `minValues` or `maxValues`, as JSON text, to the bounds that it defends in the column's type.
 
-Every rule here answers a measured way in which a writer's statistic is not the value it claims to be. The invariant:
-whatever known writer wrote the text as a minimum (maximum), the file holds no value below the lower (above the upper)
-bound made from it. `statistics` applies this to the files of a table.
+Every rule here answers a measured way in which a writer's statistic is not the value it claims to be; the table of
+writers, types and rules is docs/statistics.md. The invariant: whatever known writer wrote the text as a minimum
+(maximum), the file holds no value below the lower (above the upper) bound made from it. `statistics` applies this to
+the files of a table.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -14,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
 from airflow_txlog.engine.table.schema.schema import DataType, DecimalType, Primitive, StructField, arrow_type
@@ -29,11 +32,29 @@ _NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d{1,4})?")
 # Statistics of timestamps are cut to milliseconds; one that shows no fraction may have been cut to seconds.
 _CUT_US = SECOND_US // 1000
 _CUT_WITHOUT_FRACTION_US = SECOND_US
+# An offset from UTC that was cut to minutes is off by less than one. The clocks of named zones have shown whole minutes
+# since Liberia's were set in January 1972.
+_CUT_OFFSET_US = 60 * SECOND_US
+_WHOLE_MINUTES_SINCE_US = 3 * 365 * 86_400 * SECOND_US  # 1972-12-31
+# XTable shows days before 1582-10-15 by the Julian calendar, which is up to ten days off.
+_JULIAN_UNTIL_US = -141_427 * 86_400 * SECOND_US
+_CALENDARS_US = 12 * 86_400 * SECOND_US
 # A decimal of up to 15 digits passes through a double unharmed; of a longer one the 15th digit may be off by one.
 _DOUBLE_DIGITS = 15
 _LONGEST_DECIMAL = 80
 _WIDE = Context(prec=120)
+# delta-rs once padded bytes of fixed length on the wrong side, which multiplies a value by a power of 256. It wrote
+# numbers of so many digits as bytes; longer ones fill all sixteen.
+_PADDED_PRECISIONS = range(19, 37)
+# delta-rs once counted the days of a date from the year 1 instead of 1970, so its dates are 1969 years too early. A
+# minimum before the first of these days shows it. So does a maximum between the others: it means at most 9999-12-31.
+_SHIFTED_BEFORE = dt.date(1000, 1, 1)
+_SHIFTED_FROM, _SHIFTED_UP_TO = dt.date(2500, 1, 1), dt.date.fromordinal(2_932_896)
 _MAX_CHAR = chr(0x10FFFF)
+# How json.dumps separates a key from its value. No other writer's JSON has the blank.
+PYTHONS_SEPARATOR = '": '
+# Stands for bytes that are no UTF-8, and ends a maximum that an old delta-spark has cut.
+_REPLACEMENT = "\ufffd"
 
 
 def bound_reader(member: StructField) -> Reader | None:
@@ -45,7 +66,7 @@ def bound_reader(member: StructField) -> Reader | None:
     """
     if member.is_char or member.is_collated:
         return None
-    reader = _reader_of(member.type)
+    reader = _reader_of(member.type, is_widened=member.is_widened)
     if reader is None or not member.is_widened:
         return reader
     older = _older_types(member)
@@ -59,7 +80,33 @@ def bound_reader(member: StructField) -> Reader | None:
     return reader
 
 
-def _reader_of(data_type: DataType) -> Reader | None:
+def defended(member: StructField, lower: pa.Array, upper: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the bounds of several files without those that the type, or both sides together, put in doubt.
+
+    `lower` and `upper` come from `bound_reader`. Source: soundness, A5 and A21.
+    """
+    unknown = pa.scalar(None, upper.type)
+    if isinstance(member.type, DecimalType) and member.type.precision in _PADDED_PRECISIONS:
+        zero = pa.scalar(Decimal(0).scaleb(-member.type.scale)).cast(lower.type)
+        lower, upper = (
+            pc.if_else(pc.greater(lower, zero), zero, lower),
+            pc.if_else(pc.less(upper, zero), zero, upper),
+        )
+    # delta-rs once took the minimum of a file with several row groups for its maximum, and was left without a minimum.
+    upper = pc.if_else(pc.is_null(lower), unknown, upper)
+    if member.type is Primitive.DATE or (member.is_widened and Primitive.DATE in (_older_types(member) or ())):
+        before, start, end = (_day(day, upper.type) for day in (_SHIFTED_BEFORE, _SHIFTED_FROM, _SHIFTED_UP_TO))
+        is_shifted = pc.less(lower, before)
+        may_be = pc.and_(pc.greater_equal(upper, start), pc.less_equal(upper, end))
+        upper = pc.if_else(pc.fill_null(pc.or_kleene(is_shifted, may_be), False), unknown, upper)
+    return lower, upper
+
+
+def _day(day: dt.date, arrow: pa.DataType) -> pa.Scalar:
+    return pa.array([day], pa.date32()).cast(arrow)[0]
+
+
+def _reader_of(data_type: DataType, *, is_widened: bool = False) -> Reader | None:
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
             limit = 1 << (_INTEGER_BITS[data_type] - 1)
@@ -68,7 +115,9 @@ def _reader_of(data_type: DataType) -> Reader | None:
             arrow = arrow_type(data_type)
             return lambda texts: _floats(texts, arrow)
         case DecimalType(precision, scale):
-            return lambda texts: [_decimal(text, precision, scale) for text in texts]
+            # An integer column that was widened has whole numbers in its old files.
+            has_point = scale > 0 and not is_widened
+            return lambda texts: [_decimal(text, precision, scale, has_point) for text in texts]
         case Primitive.STRING:
             return lambda texts: [_string(text) for text in texts]
         case Primitive.DATE:
@@ -127,10 +176,13 @@ def _floats(texts: list[bytes], arrow: pa.DataType) -> list[Bound | None]:
     return [None if value is None or abs(value) == infinite else (value, value) for value in numbers.to_pylist()]
 
 
-def _decimal(text: bytes, precision: int, scale: int) -> Bound | None:
+def _decimal(text: bytes, precision: int, scale: int, has_point: bool) -> Bound | None:
     if not _NUMBER.fullmatch(text) or len(text) > _LONGEST_DECIMAL:
         return None
     value = Decimal(text.decode())
+    # Every writer shows the point, but early ones of delta-rs and delta-go, which wrote 1.25 as 125.
+    if has_point and value and text.lstrip(b"-").isdigit():
+        return None
     # Some writers pass decimals through a double (and write 12345678901234567.89 as 1.2345678901234568e+16, or
     # 0.30000000000000001665 as 0.3). The text hides it, but the column does not: a multiple of 10^-scale that counts
     # fewer than 10^15 of them survives. Anything else may have moved, by less than one unit of its 15th digit.
@@ -156,9 +208,20 @@ def _on_grid(lower: Decimal, upper: Decimal, precision: int, scale: int) -> Boun
 
 
 def _string(text: bytes) -> Bound | None:
-    """Exclusive above. A maximum may be the beginning of the real one (cut after 32 characters, or after 64 bytes)."""
     value = _json_string(text)
-    return None if value is None else (value, first_after(value))
+    return None if value is None else string_bounds(value)
+
+
+def string_bounds(value: str) -> Bound:
+    """Return the bounds that a text defends, the upper one exclusive.
+
+    A maximum may be the beginning of the real one, cut after 32 characters or after 64 bytes. From the first U+FFFD on
+    it is not believed: delta-spark before 3.3 ends a cut maximum with it, though the real one may go on with a greater
+    character, and Java writes it for bytes that are not UTF-8, which are smaller or greater than it. Half of a
+    surrogate pair in front of it became a question mark.
+    """
+    known, replaced, _ = value.partition(_REPLACEMENT)
+    return known, first_after(known.removesuffix("?") if replaced else known)
 
 
 def first_after(prefix: str) -> str | None:
@@ -183,11 +246,18 @@ def _timestamp(text: bytes, *, has_zone: bool) -> Bound | None:
     # A text with a zone in a column without, or the other way round: which clock was meant cannot be known.
     if parsed is None or (parsed[1] is None) == has_zone:
         return None
-    microseconds = parsed[0] - (parsed[1] or 0) * SECOND_US
-    cut = _CUT_US if "." in str(value) else _CUT_WITHOUT_FRACTION_US
-    if not -(1 << 63) <= microseconds < (1 << 63) - cut:
+    lower = parsed[0] - (parsed[1] or 0) * SECOND_US
+    upper = lower + (_CUT_US if "." in str(value) else _CUT_WITHOUT_FRACTION_US)
+    # delta-spark 3.2 and 3.3 write instants by the session's clock, and of its offset the minutes: 09:18:59 becomes
+    # +09:18, and less than a minute becomes Z. Clocks of named zones had seconds until 1972; a session may have an
+    # offset with seconds at any time.
+    if has_zone and (parsed[1] or lower < _WHOLE_MINUTES_SINCE_US):
+        lower, upper = lower - _CUT_OFFSET_US, upper + _CUT_OFFSET_US
+    if lower < _JULIAN_UNTIL_US:
+        lower, upper = lower - _CALENDARS_US, upper + _CALENDARS_US
+    if not -(1 << 63) <= lower < upper < 1 << 63:
         return None
-    return microseconds, microseconds + cut
+    return lower, upper
 
 
 def _json_string(text: bytes) -> str | None:

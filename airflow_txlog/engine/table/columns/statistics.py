@@ -23,7 +23,13 @@ from airflow_txlog.engine.table.columns.statistic_columns import (
     can_parse,
     parse_columns,
 )
-from airflow_txlog.engine.table.columns.statistic_values import Bound, Reader, bound_reader
+from airflow_txlog.engine.table.columns.statistic_values import (
+    PYTHONS_SEPARATOR,
+    Bound,
+    Reader,
+    bound_reader,
+    defended,
+)
 from airflow_txlog.engine.table.schema.schema import DataType, Primitive, StructField, StructType, array_of, arrow_type
 from airflow_txlog.errors import UnknownColumn
 
@@ -51,7 +57,9 @@ class ColumnBounds:
     it must not rule out `> >= !=` or a negation, and never proves that all rows match. `lower` is free of this.
 
     `null_count` and `num_records` (int64) count rows as the data file has them, also those that a deletion vector
-    deletes; where one may, `null_count` is given only as 0 or as `num_records`: all rows or none are null.
+    deletes; where one may, `null_count` is given only as 0 or as `num_records`: all rows or none are null. Beside a
+    deletion vector it is given only as 0, because some writers count there the rows that the vector leaves, in
+    `num_records` too.
     """
 
     lower: pa.Array
@@ -105,11 +113,13 @@ def bounds(files: pa.Table, schema: StructType, column_paths: Iterable[ColumnPat
         part = files.slice(start, _FILES_AT_ONCE)
         parsed = None if asked is None else _parsed(part, asked)
         statistics = _Statistics.read(decoder, part) if parsed is None else None
+        pythons = _by_python(part) if any(column.type is Primitive.STRING for column in columns) else None
         for column in columns:
             if parsed is not None:
-                parts[column.path].append(column.parsed_bounds(parsed))
+                found = column.parsed_bounds(parsed)
             elif statistics is not None:
-                parts[column.path].append(column.bounds(statistics))
+                found = column.bounds(statistics)
+            parts[column.path].append(column.defended(found, pythons))
     return {path: ColumnBounds.joined(found) for path, found in parts.items()}
 
 
@@ -119,6 +129,15 @@ def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:
         name = ".".join(path)
         raise UnknownColumn(f"The table has no column {name!r}.", column=name, columns=schema.names)
     return found
+
+
+def _by_python(files: pa.Table) -> pa.BooleanArray:
+    """Return which statistics Python's json.dumps has written.
+
+    Such writers skip the row groups whose footer has no bounds for a column, as for a text longer than 4,096 bytes, and
+    take the bounds of the others for those of the file. So their strings have no bounds.
+    """
+    return _array(pc.fill_null(pc.match_substring(files.column("stats"), PYTHONS_SEPARATOR), False))
 
 
 _Parsed: TypeAlias = tuple[ParsedStatistics, pa.BooleanArray]
@@ -132,11 +151,11 @@ def _asked_together(columns: list[_Column]) -> list[AskedColumn] | None:
 
 
 def _parsed(files: pa.Table, asked: list[AskedColumn]) -> _Parsed | None:
-    """The statistics of these files, and where rows may be deleted without the statistics saying so."""
+    """Return the statistics of these files, and which of the files have a deletion vector."""
     statistics = parse_columns(_array(files.column("stats")), asked)
     if statistics is None:
         return None
-    return statistics, pc.or_(statistics.is_loose, _array(pc.is_valid(files.column("deletion_vector"))))
+    return statistics, _array(pc.is_valid(files.column("deletion_vector")))
 
 
 # --- from JSON -------------------------------------------------------------------------------------------------------
@@ -147,6 +166,7 @@ class _Column:
 
     def __init__(self, path: ColumnPath, members: tuple[StructField, ...]) -> None:
         self.path = path
+        self.member = members[-1]
         self.type = members[-1].type
         self.is_member = len(members) > 1
         self.is_widened = members[-1].is_widened
@@ -169,7 +189,7 @@ class _Column:
             )
         if self.keys and not self.is_member:
             counts = _counts(self._texts(statistics.null_count))
-            null_count = _null_count(counts, statistics.num_records, statistics.may_have_deleted_rows)
+            null_count = _null_count(counts, statistics.num_records, statistics.is_loose, statistics.has_vector)
         return self._bounds(lower, upper, null_count, statistics.num_records)
 
     @property
@@ -181,11 +201,20 @@ class _Column:
 
     def parsed_bounds(self, parsed: _Parsed) -> ColumnBounds:
         """The bounds of this column where it was parsed together with others."""
-        statistics, may_have_deleted_rows = parsed
+        statistics, has_vector = parsed
         column = statistics.columns[self.keys[0]]
         lower, upper = _both_or_neither(column.lower, column.upper)
-        null_count = _null_count(column.null_count, statistics.num_records, may_have_deleted_rows)
+        null_count = _null_count(column.null_count, statistics.num_records, statistics.is_loose, has_vector)
         return self._bounds(lower, upper, null_count, statistics.num_records)
+
+    def defended(self, found: ColumnBounds, pythons: pa.BooleanArray | None) -> ColumnBounds:
+        """Return the bounds less those that this type's writers are known to get wrong; `pythons`: see `_by_python`."""
+        lower, upper = found.lower, found.upper
+        if self.reader is not None:
+            lower, upper = defended(self.member, lower, upper)
+        if self.type is Primitive.STRING and pythons is not None and pythons.true_count:
+            lower, upper = (pc.if_else(pythons, pa.scalar(None, side.type), side) for side in (lower, upper))
+        return replace(found, lower=lower, upper=upper)
 
     def _bounds(self, lower: pa.Array, upper: pa.Array, null_count: pa.Array, num_records: pa.Array) -> ColumnBounds:
         return ColumnBounds(
@@ -214,8 +243,8 @@ class _Statistics:
         self.null_count = [None if one is None else one.null_count for one in decoded]
         self.num_records = _counts([b"" if one is None else bytes(one.num_records) for one in decoded])
         # Where rows may be deleted without the statistics saying so.
-        loose = [one is None or one.tight_bounds is False for one in decoded]
-        self.may_have_deleted_rows = pc.or_(pa.array(loose, pa.bool_()), has_vector)
+        self.is_loose = pa.array([one is None or one.tight_bounds is False for one in decoded], pa.bool_())
+        self.has_vector = has_vector
 
     @classmethod
     def read(cls, decoder: msgspec.json.Decoder[Any], files: pa.Table) -> _Statistics:
@@ -309,9 +338,12 @@ def _side(texts: list[bytes], side: int, reader: Reader, data_type: DataType) ->
     return Side(array_of([None if pair is None else pair[side] for pair in pairs], data_type), bad)
 
 
-def _null_count(counts: pa.Array, num_records: pa.Array, may_have_deleted_rows: pa.BooleanArray) -> pa.Array:
+def _null_count(
+    counts: pa.Array, num_records: pa.Array, is_loose: pa.BooleanArray, has_vector: pa.BooleanArray
+) -> pa.Array:
     all_rows = pc.fill_null(pc.equal(counts, num_records), False)
-    known = pc.or_(all_rows, pc.or_(pc.equal(counts, 0), pc.invert(may_have_deleted_rows)))
+    of_whole_file = pc.and_not(pc.or_(all_rows, pc.invert(is_loose)), has_vector)
+    known = pc.or_(of_whole_file, pc.equal(counts, 0))
     possible = pc.fill_null(pc.less_equal(counts, num_records), True)
     return pc.if_else(pc.and_(known, possible), counts, pa.scalar(None, pa.int64()))
 

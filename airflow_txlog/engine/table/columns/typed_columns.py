@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
+from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR
 from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 
@@ -97,10 +98,12 @@ class TypedColumns:
         decoded = [_decode(text) for text in texts]
         stated = [each or _Statistics() for each in decoded]
         lower, upper, nulls = ([getattr(each, name) for each in stated] for name in _PARTS)
+        # A struct does not show by whom it was written, and strings of these writers are no bounds.
+        pythons = [text is not None and PYTHONS_SEPARATOR in text for text in texts]
         members = [
             ("numRecords", _array([bytes(each.num_records) for each in stated], Primitive.LONG, _long)),
-            ("minValues", _tree([(leaf.path, leaf.bounds(lower)) for leaf in self._bounded])),
-            ("maxValues", _tree([(leaf.path, leaf.bounds(upper)) for leaf in self._bounded])),
+            ("minValues", _tree([(leaf.path, leaf.bounds(lower, pythons)) for leaf in self._bounded])),
+            ("maxValues", _tree([(leaf.path, leaf.bounds(upper, pythons)) for leaf in self._bounded])),
             ("nullCount", _tree([(leaf.path, leaf.counts(nulls)) for leaf in self._counted])),
             ("tightBounds", pa.array([_BOOLEANS.get(bytes(each.tight_bounds)) for each in stated], pa.bool_())),
         ]
@@ -127,8 +130,11 @@ class _Leaf:
         """Whether `named`, in lower case, is this leaf or a struct around it."""
         return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
 
-    def bounds(self, values: list[_Values]) -> pa.Array:
+    def bounds(self, values: list[_Values], pythons: list[bool]) -> pa.Array:
+        """Return one side's bounds; none for the strings of the files that `pythons` marks."""
         assert self.parse is not None
+        if self.type is Primitive.STRING:
+            values = [None if is_pythons else each for each, is_pythons in zip(values, pythons, strict=True)]
         return _array([_text(each, self.path) for each in values], self.type, self.parse)
 
     def counts(self, values: list[_Values]) -> pa.Array:

@@ -74,7 +74,7 @@ def file_keys(files: pa.Table, root: str) -> pa.Array:
     return pc.binary_join_element_wise(paths, pc.fill_null(suffix, ""), "")
 
 
-def vectors_of(files: pa.Table) -> dict[int, DeletionVector]:
+def vectors_of(files: pa.Table | pa.RecordBatch) -> dict[int, DeletionVector]:
     """The deletion vectors of a `FILES` table by row number, ascending; rows without one are left out."""
     column = files.column("deletion_vector")
     if column.null_count == len(column):
@@ -86,10 +86,14 @@ def vectors_of(files: pa.Table) -> dict[int, DeletionVector]:
 
 def live_row_counts(files: pa.Table) -> list[int | None]:
     """Rows of each file of a `FILES` table that no deletion vector deletes, in order; None where it is not known."""
-    counts = [record_count(stats) for stats in files.column("stats").to_pylist()]
-    for number, vector in vectors_of(files).items():
-        counts[number] = live_rows(counts[number], vector)
-    return counts
+    vectors = vectors_of(files)
+    return [live_rows(count, vectors.get(number)) for number, count in enumerate(record_counts(files))]
+
+
+def record_counts(files: pa.Table | pa.RecordBatch) -> list[int | None]:
+    """Return `record_count` of every file of a `FILES` table, in order."""
+    vectors = vectors_of(files)
+    return [record_count(stats, vectors.get(number)) for number, stats in enumerate(files.column("stats").to_pylist())]
 
 
 def live_rows(records: int | None, vector: DeletionVector | None) -> int | None:
@@ -102,16 +106,35 @@ def live_rows(records: int | None, vector: DeletionVector | None) -> int | None:
 
 class _Stats(msgspec.Struct, rename="camel"):
     num_records: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    tight_bounds: object = None
 
 
-def record_count(stats: str | None) -> int | None:
-    """numRecords of a statistics string: rows in the file before any deletion vector.
+def record_count(stats: str | None, vector: DeletionVector | None) -> int | None:
+    """Return the rows of a data file by its statistics, those that its deletion vector deletes included.
 
-    None where it is not known, or is no number of rows: negative, or larger than a Parquet file can hold.
+    None where it is not known, or is no number of rows: negative, or larger than a Parquet file can hold. None also
+    where the file has a deletion vector and the statistics do not say whether their bounds are tight: there ANALYZE of
+    older Trino versions writes the rows that the vector leaves. Only the footer of the file shows which count it is.
     """
+    found = _decoded(stats)
+    return None if vector is not None and found.tight_bounds is None else found.num_records
+
+
+def stated_count(stats: str | None) -> int | None:
+    """Return numRecords as the statistics have it; None where they do not. What it counts: see `record_count`."""
+    return _decoded(stats).num_records
+
+
+def most_rows(stats: str | None, vector: DeletionVector | None) -> int | None:
+    """Return how many rows the data file has at most, by its statistics; None where they lack numRecords."""
+    stated, known = stated_count(stats), record_count(stats, vector)
+    return known if known is not None or stated is None or vector is None else stated + vector.cardinality
+
+
+def _decoded(stats: str | None) -> _Stats:
     if not stats:
-        return None
+        return _Stats()
     try:
-        return msgspec.json.decode(stats, type=_Stats).num_records
+        return msgspec.json.decode(stats, type=_Stats)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
+        return _Stats()

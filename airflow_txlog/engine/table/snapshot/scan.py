@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
-from airflow_txlog.engine.table.snapshot.files import record_count
+from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnknownColumn
 
@@ -69,18 +69,18 @@ def _with_columns_of(snapshot: Snapshot, wanted: pa.Schema, predicate: Predicate
 
 def _read_files(snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     constants = partition_constants(snapshot, files, schema)
-    rows = files.select(["path", "size", "stats"]).to_pylist()
+    rows, counts = files.select(["path", "size"]).to_pylist(), record_counts(files)
     deletions = snapshot.deleted_rows(files)
     for index, (row, deleted) in enumerate(zip(rows, deletions, strict=True)):
         values = {name: column[index] for name, column in constants.items()}
-        wanted = FileRows(data_file(snapshot, row["path"], row["size"], row["stats"]), schema, values)
+        wanted = FileRows(data_file(snapshot, row["path"], row["size"], counts[index]), schema, values)
         yield from read_file(wanted, None if deleted is None else deleted.keep, deleted)
 
 
-def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, stats: str | None) -> DataFile:
+def data_file(snapshot: Snapshot, path: str, size_bytes: int | None, num_records: int | None) -> DataFile:
     """The file of an action with this path (as on the wire). Raises OutsideTable."""
     return DataFile(
-        store=snapshot.store, path=snapshot.path_to_read(path), size_bytes=size_bytes, num_records=record_count(stats)
+        store=snapshot.store, path=snapshot.path_to_read(path), size_bytes=size_bytes, num_records=num_records
     )
 
 

@@ -34,7 +34,7 @@ from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.checksum import check_against
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
-from airflow_txlog.engine.table.snapshot.files import record_count, vectors_of
+from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
 from airflow_txlog.engine.table.snapshot.replay import ReplayBase, base_of, replay_newest_first
 from airflow_txlog.engine.table.snapshot.state import TableState
 from airflow_txlog.errors import CorruptCheckpoint, CorruptTable, LogGap, TableError
@@ -200,7 +200,7 @@ class Snapshot:
         """
         vectors = vectors_of(files)
         stats = files.column("stats").take(pa.array(list(vectors), pa.int64())).to_pylist()
-        wanted = [(vector, record_count(text)) for vector, text in zip(vectors.values(), stats, strict=True)]
+        wanted = [(vector, most_rows(text, vector)) for vector, text in zip(vectors.values(), stats, strict=True)]
         found: list[RowPositions | None] = [None] * files.num_rows
         for number, deleted in zip(vectors, read_vectors(self.store, wanted), strict=True):
             found[number] = deleted

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.log.paths import misspelled
-from airflow_txlog.engine.table.snapshot.files import file_keys, record_count, vectors_of
+from airflow_txlog.engine.table.snapshot.files import file_keys, stated_count, vectors_of
 
 # A file of at least so much of the target is left alone: to grow it by a quarter is not worth writing it anew.
 LARGE_SHARE = 0.75
@@ -145,8 +145,9 @@ def _described(files: pa.Table) -> list[_File]:
         live, is_worn = sizes[row], unknown_paths[row]
         vector = vectors.get(row)
         if vector is not None:
-            records = record_count(files.column("stats")[row].as_py())
-            # Without a row count it is not known how much is deleted, nor what the file's statistics are worth.
+            # A count of the rows that are left makes a file look more worn than it is, and rewriting it is no mistake.
+            # Without a count it is not known how much is deleted, nor what the file's statistics are worth.
+            records = stated_count(files.column("stats")[row].as_py())
             share = min(vector.cardinality / records, 1.0) if records else 1.0
             live, is_worn = int(live * (1 - share)) if records else live, is_worn or share > WORN_SHARE
         found.append(_File(row, tuple(sorted(partitions[row] or [])), sizes[row], live, is_worn))

@@ -21,6 +21,7 @@ def stats(rows: int | None = 10, **bounds: tuple[Any, Any]) -> str:
     content["minValues"] = {name: low for name, (low, _) in bounds.items()}
     content["maxValues"] = {name: high for name, (_, high) in bounds.items()}
     content["nullCount"] = dict.fromkeys(bounds, 0)
+    content["tightBounds"] = True
     return json.dumps(content)
 
 
@@ -136,6 +137,33 @@ def test_every_registered_predicate_must_be_excluded(table: Table) -> None:
     tx = rewrite_high(table)
     tx.read("id < 5")
     winner(table, lambda other: add(other, "low-2", stats(id=(2, 3))))
+    with pytest.raises(errors.ConcurrentAppend):
+        tx.commit("UPDATE")
+
+
+FLOWER = "a" * 32 + "\U0001f33c"
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "predicate"),
+    [
+        # 1880-01-01 on a clock at +09:18:59, whose offset was cut: 59 seconds after the instant.
+        ("at", "1880-01-01T00:00:00.000+09:18", "at < TIMESTAMP '1879-12-31 14:41:30Z'"),
+        ("name", "a" * 32 + "\ufffd", f"name = '{FLOWER}'"),
+    ],
+)
+def test_a21_statistics_that_were_cut_do_not_prove_that_a_winner_s_file_is_disjoint(
+    memory_uri: str, clock: Any, column: str, text: str, predicate: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    table = Table.create(memory_uri, schema, clock=clock)
+    tx = table.begin()
+    tx.read(predicate)
+    add(tx, "mine", None)
+    cut = {"numRecords": 1, "minValues": {column: text[:32]}, "maxValues": {column: text}, "nullCount": {column: 0}}
+    if column == "at":
+        cut["minValues"] = cut["maxValues"]
+    winner(table, lambda other: add(other, "theirs", json.dumps(cut, separators=(",", ":"))))
     with pytest.raises(errors.ConcurrentAppend):
         tx.commit("UPDATE")
 

@@ -123,7 +123,7 @@ def test_a_file_without_a_row_count_is_refused_before_anything_is_written(table:
     for text in (None, "{}", "not json"):
         tx = table.begin()
         tx.add(path="c", size=1, stats=text)
-        with pytest.raises(errors.InvalidCommit, match="numRecords"):
+        with pytest.raises(errors.RowCountMissing, match="numRecords"):
             tx.commit("WRITE")
     assert table.store.stat(commit_name(2)) is None
 

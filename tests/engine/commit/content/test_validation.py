@@ -55,9 +55,10 @@ def test_a_vector_needs_the_feature_and_the_number_of_rows(table: Table, memory_
     tx.add(path="f", partition_values={"day": "1"}, size=1, stats='{"numRecords":10}', deletion_vector=inline([1]))
     refused(tx, errors.InvalidCommit, table)
     masked = masked_table(f"{memory_uri}-masked", clock)
-    tx = masked.begin()
-    tx.add(path="g", size=1, deletion_vector=inline([1]))
-    refused(tx, errors.InvalidCommit, masked)
+    for text in (None, "", "{}", '{"numRecords":null}', '{"numRecords":"10"}', '{"numRecords":-1}', "not json"):
+        tx = masked.begin()
+        tx.add(path="g", size=1, stats=text, deletion_vector=inline([1]))
+        refused(tx, errors.RowCountMissing, masked)
 
 
 def test_one_file_has_one_vector_at_a_time(memory_uri: str, clock: Any) -> None:

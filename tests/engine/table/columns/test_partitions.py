@@ -110,7 +110,7 @@ def test_nan_is_read_in_every_spelling():
         (Primitive.FLOAT, ["1e40", "abc", "1_0", "--1", "1f"]),
         (Primitive.DOUBLE, ["1e400", "0x1p3", "nano"]),
         (DecimalType(5, 2), ["1.234", "1000", "NaN", "1e99999", "abc"]),
-        (Primitive.DATE, ["2021-02-29", "2021", "2021-01-01 00:00:00", "soon"]),
+        (Primitive.DATE, ["2021-02-29", "2021", "2021-01-01 00:00:00", "soon", "+5881580-07-12"]),
         (Primitive.TIMESTAMP, ["2021-09-08T11:11:11.1234567Z", "noon"]),
         (Primitive.TIMESTAMP_NTZ, ["2021-09-08T11:11:11Z", "noon"]),
         (Primitive.VOID, ["x"]),
@@ -118,6 +118,14 @@ def test_nan_is_read_in_every_spelling():
 )
 def test_text_that_is_no_such_value_is_not_known(data_type, texts):
     assert parsed([*texts, None], data_type) == [UNKNOWN] * len(texts) + [None]
+
+
+def test_a21_a_partition_value_with_an_offset_is_the_instant_that_its_text_names():
+    """A statistic only describes rows; a partition value is the row's value, as every reader takes it from its text."""
+    [value] = parsed(["1880-01-01T00:00:00.000+09:18"], Primitive.TIMESTAMP)
+    assert value == dt.datetime(1879, 12, 31, 14, 42, tzinfo=dt.UTC)
+    # Spark reads an offset with seconds; here the value is not known, so its file is kept.
+    assert parsed(["1880-01-01T00:00:00.000+09:18:59"], Primitive.TIMESTAMP) == [UNKNOWN]
 
 
 def test_one_bad_string_makes_no_other_file_unknown():

@@ -33,8 +33,13 @@ NAN, INFINITY = float("nan"), float("inf")
 VECTOR = pa.struct([("storage_type", pa.string())])
 
 
+def compact(value):
+    """JSON as every writer but Python's writes it."""
+    return json.dumps(value, separators=(",", ":"))
+
+
 def files(*stats, masked=()):
-    texts = [text if text is None or isinstance(text, str) else json.dumps(text) for text in stats]
+    texts = [text if text is None or isinstance(text, str) else compact(text) for text in stats]
     vectors = [{"storage_type": "u"} if i in masked else None for i in range(len(stats))]
     return pa.table({"stats": pa.array(texts, pa.string()), "deletion_vector": pa.array(vectors, VECTOR)})
 
@@ -87,7 +92,7 @@ def foreign(tmp_path_factory):
             "infinite": pa.array([-INFINITY, 0.0, INFINITY]),
             "single": pa.array([0.1, 0.1, 0.1], pa.float32()),
             "double": pa.array([0.1, -1e300, 5e-324]),
-            "long_decimal": pa.array([Decimal("12345678901234567.89")] * 3, pa.decimal128(20, 2)),
+            "long_decimal": pa.array([Decimal("12345678901234567.89")] * 3, pa.decimal128(37, 2)),
             "tail": pa.array([Decimal("0.30000000000000001665")] * 3, pa.decimal128(38, 20)),
             "round": pa.array([Decimal("100000000000000000.01")] * 3, pa.decimal128(38, 2)),
             "seventeen": pa.array([Decimal("1234567890123456.7")] * 3, pa.decimal128(38, 1)),
@@ -166,9 +171,8 @@ def test_a5_what_statistics_cannot_say_is_not_known(foreign):
 
 @pytest.mark.parametrize("bad", ['"NaN"', '"Infinity"', '"-Infinity"', "1e400", "null", '"1.5"', "true", "{}", "[1]"])
 def test_a5_a_float_beside_a_side_that_is_no_number_has_no_bound(bad):
-    expected = (1.5, None) if bad == "null" else (None, None)
-    assert sides(Primitive.DOUBLE, "1.5", bad) == expected
-    assert sides(Primitive.DOUBLE, bad, "1.5") == expected[::-1]
+    assert sides(Primitive.DOUBLE, "1.5", bad) == ((1.5, None) if bad == "null" else (None, None))
+    assert sides(Primitive.DOUBLE, bad, "1.5") == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +192,9 @@ def test_a5_a_float_beside_a_side_that_is_no_number_has_no_bound(bad):
         (Primitive.STRING, "1", '"z"', (None, None)),
         (Primitive.DATE, '"2024-02-29"', '"2024-03-01"', (dt.date(2024, 2, 29), dt.date(2024, 3, 1))),
         (Primitive.DATE, '"2024-02-30"', '"2024-03-01"', (None, None)),
+        # A day beyond 32 bits.
+        (Primitive.DATE, '"-9999999-01-01"', '"2024-03-01"', (None, None)),
+        (Primitive.DATE, '"2024-03-01"', '"+5881580-07-12"', (None, None)),
         (Primitive.DATE, '"2024-02-01 00:00:00"', '"2024-03-01"', (None, None)),
         (DecimalType(10, 2), "1.255", "1.5", (Decimal("1.25"), Decimal("1.50"))),
         (DecimalType(10, 2), "1.2", "1.255", (Decimal("1.20"), Decimal("1.26"))),
@@ -213,7 +220,8 @@ def test_timestamps_are_read_on_their_own_clock():
         return dt.datetime(*parts, tzinfo=tzinfo)
 
     offset = '"2000-01-01T00:00:00.000-08:00"'
-    assert sides(Primitive.TIMESTAMP, offset, offset) == (at(2000, 1, 1, 8), at(2000, 1, 1, 8, 0, 0, 1000))
+    # The offset was cut to minutes, perhaps.
+    assert sides(Primitive.TIMESTAMP, offset, offset) == (at(2000, 1, 1, 7, 59), at(2000, 1, 1, 8, 1, 0, 1000))
     # Cut to seconds, perhaps.
     whole = '"2000-01-01T00:00:00Z"'
     assert sides(Primitive.TIMESTAMP, whole, whole) == (at(2000, 1, 1), at(2000, 1, 1, 0, 0, 1))
@@ -275,7 +283,8 @@ def test_a5_null_counts_of_loose_statistics_are_known_only_at_the_ends():
     assert [counts(stats(nulls, True)) for nulls in (0, 3, 5)] == [[0], [3], [5]]
     assert [counts(stats(nulls, False)) for nulls in (0, 3, 5)] == [[0], [None], [5]]
     # A deletion vector masks rows, whatever the statistics claim.
-    assert [counts(stats(nulls, True), masked=[0]) for nulls in (0, 3, 5)] == [[0], [None], [5]]
+    # Some writers count in `numRecords` only the rows that it leaves: as many nulls do not make every row one.
+    assert [counts(stats(nulls, True), masked=[0]) for nulls in (0, 3, 5)] == [[0], [None], [None]]
 
 
 def test_impossible_counts_are_unknown():
@@ -320,7 +329,8 @@ def test_a5_a_widened_column_is_read_in_either_type():
     assert widened("float", Primitive.DOUBLE, "1e300", "1e300") == (None, None)
     assert widened("byte", Primitive.LONG, "1", "9223372036854775807") == (1, 2**63 - 1)
     assert widened("integer", Primitive.DOUBLE, "7", "7.5") == (7.0, 7.5)
-    assert widened("decimal(10,2)", DecimalType(20, 5), "67.89", "67.89") == (Decimal("67.89000"), Decimal("67.89000"))
+    assert widened("decimal(10,2)", DecimalType(18, 5), "67.89", "67.89") == (Decimal("67.89000"), Decimal("67.89000"))
+    assert widened("integer", DecimalType(12, 2), "7", "7") == (Decimal(7), Decimal(7))
     day = widened("date", Primitive.TIMESTAMP_NTZ, '"2024-09-09"', '"2024-09-09"')
     assert day[0] == dt.datetime(2024, 9, 9) < day[1]
 
@@ -423,7 +433,12 @@ def test_a5_a_decimal_that_went_through_a_double_lies_within_its_bounds(column, 
     value = decimal_of(unscaled, scale)
     text = spell(float(value))
     lower, upper = sides(DecimalType(precision, scale), text, text)
-    assert lower <= value <= upper
+    if lower is None:
+        # Whole numbers in a column of fractions are another writer's 1.25.
+        assert scale
+        assert "." not in text
+    else:
+        assert lower <= value <= upper
 
 
 def test_golden_statistics_bound_the_rows_of_their_files():

@@ -109,10 +109,18 @@ def test_members_of_structs_are_found_and_types_without_bounds_are_counted() -> 
         "maxValues": {"s": {"a": 2, "b": 5}},
         "nullCount": {"s": {"a": 0, "b": {"c": 1}}, "flag": 2, "many": 3, "raw": 4},
     }
-    (row,) = typed(schema, json.dumps(stats))
+    (row,) = typed(schema, json.dumps(stats, separators=(",", ":")))
     assert row["minValues"] == {"s": {"a": 1, "b": {"c": "x"}}}
     assert row["maxValues"] == {"s": {"a": 2, "b": {"c": None}}}
     assert row["nullCount"] == {"s": {"a": 0, "b": {"c": 1}}, "flag": 2, "many": 3, "raw": 4}
+
+
+def test_a21_strings_of_pythons_json_are_no_bounds_in_a_struct_which_does_not_show_by_whom_they_are() -> None:
+    schema = pa.schema([("s", pa.string()), ("i", pa.int64())])
+    stats = {"numRecords": 2, "minValues": {"s": "a", "i": 1}, "maxValues": {"s": "b", "i": 2}}
+    rows = typed(schema, json.dumps(stats), json.dumps(stats, separators=(",", ":")))
+    assert [row["minValues"] for row in rows] == [{"s": None, "i": 1}, {"s": "a", "i": 1}]
+    assert [row["maxValues"] for row in rows] == [{"s": None, "i": 2}, {"s": "b", "i": 2}]
 
 
 def test_members_bear_physical_names() -> None:

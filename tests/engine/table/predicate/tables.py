@@ -71,7 +71,7 @@ def file(
     """A file; without bounds, counts or `stats` it has no statistics at all."""
     if stats is None and (lower or upper or nulls):
         known = {"numRecords": rows, "minValues": lower or {}, "maxValues": upper or {}, "nullCount": nulls or {}}
-        stats = json.dumps({name: value for name, value in known.items() if value is not None})
+        stats = json.dumps({name: value for name, value in known.items() if value is not None}, separators=(",", ":"))
     values = {name: (partition or {}).get(name) for name in PARTITIONS}
     return Add(path="f", partition_values=values, size=1, modification_time=0, data_change=True, stats=stats)
 
