@@ -219,6 +219,7 @@ FILE_CALLS = {
     "contract": "job documents: a spec and a result",
     "credentials": "the endpoints of jobs, where a shared Spark finds them",
     "jobs.__main__": "the process's own output",
+    "jobs.spark.closed": "the store of keys that has none",
     "jobs.spark.launch": "the open files of this process",
     "jobs.submitted_main": "the open files of its parent",
     "jobs.spark.shipping": "the zip of our own sources",

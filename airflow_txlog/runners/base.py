@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.errors import InvalidJobSpec, JobLost, TxlogError
+from airflow_txlog.errors import JobLost, TxlogError
+from airflow_txlog.jobs.spark.closed import check_stays_closed
 
 Log = Callable[[str], None]
 
@@ -44,19 +45,13 @@ class DurableRunner(Runner, Protocol):
         """Cancel the job of this work that an earlier process has submitted, and log what became of it."""
 
 
-def check_master(spec: JobSpec, runner: str) -> None:
-    """Raises InvalidJobSpec (argument `spark_conf.spark.master`) for the master of a cluster, where a runner starts a
-    Spark of its own machine.
+def check_stays_here(spec: JobSpec) -> None:
+    """Raise InvalidJobSpec for settings that a Spark of this machine refuses (`check_stays_closed`).
 
     Also where the job may find that it needs no Spark: a mistake is refused each time, or not at all.
     """
-    master = spec.spark_conf.get("spark.master", "local")
-    if spec.operation.needs_spark and not master.startswith("local"):
-        raise InvalidJobSpec(
-            f'spark_conf asks for spark.master={master}, and runner="{runner}" is a Spark of this machine. Take '
-            'runner="submit", or runner="connect" and a server on that cluster. Nothing was started.',
-            argument="spark_conf.spark.master",
-        )
+    if spec.operation.needs_spark:
+        check_stays_closed(spec.spark_conf)
 
 
 def run_unless_done(runner: Runner, spec: JobSpec, *, log: Log) -> JobResult:

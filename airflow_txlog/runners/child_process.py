@@ -29,7 +29,7 @@ from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.installation import DISK_FULL
 from airflow_txlog.own_folder import remove_folder_of
-from airflow_txlog.runners.base import Log, check_master, result_of_lost, result_or_error
+from airflow_txlog.runners.base import Log, check_stays_here, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 
 # What runs a job, whatever Spark it is for.
@@ -71,7 +71,7 @@ class ChildProcessRunner:
         """Run the job and wait; see `Runner.run`. The spec's own `result_uri` is used where it has one."""
         self._answer = None
         if self._command == JOB:
-            check_master(spec, "child")
+            check_stays_here(spec)
         with contextlib.ExitStack() as files:
             try:
                 spec_file, result_file = (

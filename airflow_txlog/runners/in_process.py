@@ -23,7 +23,7 @@ from airflow_txlog.credentials import URL
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.sizing import log_start
-from airflow_txlog.runners.base import Log, result_or_error
+from airflow_txlog.runners.base import Log, check_stays_here, result_or_error
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class InProcessRunner:
 
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
+        check_stays_here(spec)
         try:
             from airflow_txlog.jobs.run import run_job
         except ImportError as error:

@@ -107,14 +107,20 @@ class Bench:
         if self._spark is None:
             from airflow_txlog.jobs.spark.session import local_session
 
-            self._spark = local_session(
-                {
-                    "spark.driver.memory": "4g",
-                    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-                    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-                    **self._on_cluster,
-                }
-            )
+            settings = {
+                "spark.driver.memory": "4g",
+                "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+                "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            }
+            if self._on_cluster:
+                from pyspark.sql import SparkSession
+
+                from airflow_txlog.jobs.spark.installation import LOCAL_DEFAULTS
+
+                on_cluster = {**LOCAL_DEFAULTS, **settings, **self._on_cluster}
+                self._spark = SparkSession.builder.config(map=on_cluster).getOrCreate()
+            else:
+                self._spark = local_session(settings)
         return self._spark
 
     @cached_property

@@ -12,13 +12,13 @@ import logging
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark import connect
 from airflow_txlog.jobs.spark.causes import condition_of
+from airflow_txlog.jobs.spark.closed import check_stays_closed, closed_settings, is_one_process
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
 from airflow_txlog.own_folder import temporary_folder
@@ -71,11 +71,12 @@ def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session of its own in this process's Spark, which is started when there is none.
 
     Temporary views and runtime settings are the session's alone. Raises InvalidJobSpec (argument `spark_conf.<name>`)
-    for a setting that only a start can change, where Spark runs already and has another value, and JobError where the
-    installed PySpark cannot work.
+    for a setting that only a start can change, where Spark runs already and has another value, for one that would let
+    others connect to it, and for the master of a cluster; and JobError where the installed PySpark cannot work.
     """
     check_one_version()
     conf = dict(spark_conf or {})
+    check_stays_closed(conf)
     running = _running_session()
     if running is None:
         return _start(conf)
@@ -98,8 +99,7 @@ def is_local(spark: SparkSession) -> bool:
     """Whether the driver and all executors are one process on this machine."""
     if not is_classic(spark):
         return False
-    master = str(spark.sparkContext.master)
-    return master == "local" or master.startswith("local[")
+    return is_one_process(str(spark.sparkContext.master))
 
 
 def reads_this_disk(spark: SparkSession) -> bool:
@@ -200,8 +200,10 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    defaults = {**LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "spark-warehouse")}
-    settings = {**defaults, **conf}
+    folder = temporary_folder()
+    # Not at a name that another user of the machine could take before.
+    defaults = {**LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(folder, "warehouse")}
+    settings = {**defaults, **conf, **closed_settings(folder)}
     settings[_JVM] = _with_ours(settings.get(_JVM, ""))
     start_jvm(settings)
     from pyspark.sql import SparkSession  # noqa: PLC0415

@@ -285,7 +285,8 @@ def slots_of(server: Server) -> list[Slot]:
     return found
 
 
-def unavailable(why: str) -> SparkUnavailable:
-    """The error of a server that could not be had."""
+def unavailable(why: str, *, place: str | None = None) -> SparkUnavailable:
+    """The error of a server that could not be had. `place`: of the one that was tried, where another may do."""
     end = "" if why.endswith(("?", ".")) else "."
-    return SparkUnavailable(f"The warm Spark of this machine could not be had: {why}{end} Nothing was started.")
+    message = f"The warm Spark of this machine could not be had: {why}{end} Nothing was started."
+    return SparkUnavailable(message, **({} if place is None else {"place": place}))

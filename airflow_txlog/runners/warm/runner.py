@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import ConnectTarget
-from airflow_txlog.runners.base import Log, check_master
+from airflow_txlog.runners.base import Log, check_stays_here
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_without_spark
 from airflow_txlog.runners.warm.server import (
     give_up,
@@ -30,7 +30,7 @@ class WarmRunner:
     def run(self, spec: JobSpec, *, log: Log) -> JobResult:
         """Run the job and wait; see `Runner.run`."""
         self._is_killed = False
-        check_master(spec, "warm")
+        check_stays_here(spec)
         lines = LinesOnce(log)
         # The server is of this machine, and of this user.
         done = run_without_spark(

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
@@ -82,11 +82,13 @@ class Lease:
     slot: Slot
     abandoned: tuple[str, ...]
     """Sessions of jobs that did not end well: to be cancelled and released by this one."""
+    token: str = field(repr=False)
+    """Read when the session was taken: the server may end, and its folder with it, before the job connects."""
 
     @property
     def url(self) -> str:
         """The server, for Spark Connect. Holds its token."""
-        return f"sc://localhost:{self.server.port}/;token={self.server.token};user_id=txlog"
+        return f"sc://localhost:{self.server.port}/;token={self.token};user_id=txlog"
 
     def end(self, *, is_well: bool) -> None:
         """Give the session back. After a job that did not end well it is not used again."""
@@ -144,7 +146,8 @@ def num_sessions() -> int:
 
 def give_up(place: Place, server: Server) -> None:
     """Let no new task use a server that does not answer. Its keeper ends it as soon as no job has a session."""
-    with locked(place.lock_path):
+    # Where it was the last of all, the folder of all is gone with it.
+    with contextlib.suppress(FileNotFoundError), locked(place.lock_path):
         place.withdraw(server.folder)
 
 
@@ -182,9 +185,10 @@ def _leased(place: Place, server: Server) -> Lease | None:
                 mine = slot
             else:
                 os.close(file)
+        token = server.token
         is_current = place.is_current(server.folder)
     except FileNotFoundError:
-        is_current = False
+        token, is_current = "", False
     if mine is None:
         return None
     if not is_current:
@@ -197,7 +201,7 @@ def _leased(place: Place, server: Server) -> Lease | None:
     mine.num_jobs += 1
     mine.is_busy = True
     mine.write()
-    return Lease(place=place, server=server, slot=mine, abandoned=tuple(filter(None, abandoned)))
+    return Lease(place=place, server=server, slot=mine, abandoned=tuple(filter(None, abandoned)), token=token)
 
 
 @contextlib.contextmanager
@@ -213,6 +217,8 @@ def offering_credentials(server: Server, connection: str | None) -> Iterator[Non
         try:
             try:
                 _write_private(path, json.dumps([endpoint[URL], endpoint[TOKEN]]).encode())
+            except FileNotFoundError as error:
+                raise unavailable("it has ended", place=f"localhost:{server.port}") from error
             except OSError as error:
                 raise unavailable(os.strerror(error.errno or 0)) from error
             yield
@@ -406,7 +412,10 @@ def _line_of(server: Server) -> str:
 
 def _all_places() -> list[Place]:
     base = base_folder()
-    fingerprints = {path.name.partition("-")[0].partition(".")[0] for path in base.iterdir()}
+    fingerprints: set[str] = set()
+    # The last server of all may take it away meanwhile.
+    with contextlib.suppress(FileNotFoundError):
+        fingerprints = {path.name.partition("-")[0].partition(".")[0] for path in base.iterdir()}
     with contextlib.suppress(OSError):
         base.rmdir()
     return [Place(base, fingerprint) for fingerprint in sorted(fingerprints)]

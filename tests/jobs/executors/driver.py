@@ -13,8 +13,10 @@ from pathlib import Path
 FOLDER, ROOT = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, ROOT)
 
+from pyspark.sql import SparkSession  # noqa: E402
+
 from airflow_txlog.jobs.run import run_job  # noqa: E402
-from airflow_txlog.jobs.spark.session import local_session  # noqa: E402
+from airflow_txlog.jobs.spark.installation import LOCAL_DEFAULTS  # noqa: E402
 from tests.helpers.specs import job_spec  # noqa: E402
 
 JIT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -33,8 +35,10 @@ def where(batches):
 def main() -> None:
     faults = FOLDER / "faults"
     faults.mkdir()
-    spark = local_session(
-        {
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.config(
+        map={
+            **LOCAL_DEFAULTS,
             "spark.master": "local-cluster[2,1,768]",
             "spark.executor.memory": "768m",
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(
@@ -55,6 +59,7 @@ def main() -> None:
             "spark.sql.adaptive.enabled": "false",
         }
     )
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     told = {}
     for name, operation, arguments, order, table in json.loads((FOLDER / "scenarios.json").read_text()):

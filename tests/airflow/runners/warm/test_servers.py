@@ -200,6 +200,50 @@ def test_a_session_whose_job_was_stopped_after_its_commit_is_given_up(
     assert len(lease().abandoned) == 1
 
 
+def test_the_last_server_may_end_after_a_job_has_its_session(base: Path) -> None:
+    """The job then finds that the server does not answer, and another is started: no file is asked for again."""
+    held = lease()
+    token = held.server.token
+    stop(held.server)
+    assert wait_until(lambda: not base.exists())
+    assert f"token={token};" in held.url
+    assert token not in repr(held)
+    give_up(held.place, held.server)
+    with pytest.raises(SparkUnavailable) as caught, offering_credentials(held.server, "lake"):
+        pass
+    assert caught.value.retryable
+    # By which the runner tries another one.
+    assert caught.value.facts["place"] == "localhost:4711"
+    held.end(is_well=False)
+
+
+def test_a_job_whose_server_ends_while_it_connects_runs_on_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = f"""
+import os, sys
+from airflow_txlog.contract import JobResult, read_spec, write_document
+from airflow_txlog.errors import SparkUnavailable
+from airflow_txlog.runners.warm.server import stop_all
+spec = read_spec(sys.argv[-1])
+told = {{"operation": "delete", "table_uri": spec.table_uri}}
+if os.path.exists({str(tmp_path / "again")!r}):
+    result = JobResult(status="nothing_to_do", **told)
+else:
+    open({str(tmp_path / "again")!r}, "w").close()
+    stop_all()
+    error = SparkUnavailable("The Spark Connect server does not answer.", place="localhost:4711")
+    result = JobResult(status="failed", error=error.to_dict(), **told)
+write_document(spec.result_uri, result.to_json())
+"""
+    monkeypatch.setattr("airflow_txlog.runners.warm.runner.JOB", (sys.executable, "-c", code))
+    Table.create(str(tmp_path / "t"), pa.schema([("a", pa.bool_())]))
+    spec = job_spec(operation="delete", table_uri=str(tmp_path / "t"), arguments={"predicate": "abs(a) = 1"})
+    lines: list[str] = []
+    assert WarmRunner().run(spec, log=lines.append).status == "nothing_to_do"
+    assert [line for line in lines if "Another one is started" in line]
+
+
 def test_a_session_is_not_free_while_the_child_of_a_dead_task_has_it() -> None:
     """The child ends a moment after its task: until then its session is its own."""
     held = lease()

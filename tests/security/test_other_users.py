@@ -1,0 +1,111 @@
+"""Other users of the machine are served nothing on any port that the processes of a job listen on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.runners.child_process import ChildProcessRunner
+from airflow_txlog.runners.in_process import InProcessRunner
+from airflow_txlog.runners.warm.runner import WarmRunner
+from tests.conftest import REPORTED
+from tests.helpers.jobs import rows
+from tests.helpers.neighbour import USERS, attacked, listening
+from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A job with a parameter that is its own secret, in this process; then it holds the result of a query that nobody reads.
+JOB = """
+import json, os, sys
+from airflow_txlog.jobs.spark.session import local_session
+from airflow_txlog.runners.in_process import InProcessRunner
+from tests.helpers.specs import job_spec
+
+conf = {"spark.driver.memory": "1g", "spark.master": "local[2]"}
+spec = job_spec(
+    operation="delete",
+    table_uri=sys.argv[1],
+    arguments={"predicate": "name = concat(:who, '') AND id + 0 >= 0", "parameters": {"who": "n3"}},
+    spark_conf=conf,
+)
+status = InProcessRunner().run(spec, log=lambda line: None).status
+spark = local_session(conf)
+unread = spark.range(3)._jdf.collectToPython()
+print(json.dumps({"status": status, "application": spark.sparkContext.applicationId}), flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+@pytest.mark.spark
+def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects(spark: SparkSession) -> None:
+    """The attack that the next test shows to fail is one: the session of the tests is open."""
+    spark.range(3).collect()
+    served = {
+        name
+        for _, name, is_served in attacked(
+            listening([os.getpid()]),
+            user=USERS[0],
+            application=spark.sparkContext.applicationId,
+        )
+        if is_served
+    }
+    assert served == {"broadcast", "object in a block", "object in a message"}
+
+
+@pytest.mark.spark
+@pytest.mark.slow("a Spark that is started as a job starts it")
+def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, record_property: Any) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, table.uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert job.stdout is not None
+        told = json.loads(job.stdout.readline())
+        assert told["status"] == "committed"
+        ports = listening([job.pid])
+        # Spark's two, the gateway, an unread result; the accumulators' and the credentials'; the workers'.
+        assert len(ports) >= 7, ports
+        cases = [case for user in USERS for case in attacked(ports, user=user, application=told["application"])]
+    finally:
+        job.communicate("")
+    assert [case for case in cases if case[2]] == []
+    record_property(REPORTED, f"other users: {len(cases)} attempts, {len(ports)} ports of a job × {len(USERS)} users")
+
+
+@pytest.mark.parametrize("runner", [ChildProcessRunner, InProcessRunner, WarmRunner])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    {
+        "spark.authenticate": "false",
+        "spark.authenticate.secret": "shared",
+        "spark.ssl.rpc.enabled": "false",
+        "spark.ssl.rpc.keyStore": "/etc/keys.p12",
+        "spark.master": "local-cluster[2,1,768]",
+    }.items(),
+)
+def test_a_setting_that_would_let_others_connect_is_refused_by_name(
+    tmp_path: Path, runner: Any, name: str, value: str
+) -> None:
+    spec = job_spec(
+        operation="delete",
+        table_uri=str(tmp_path / "t"),
+        arguments={"predicate": "id + 0 = 1"},
+        spark_conf={name: value},
+        unrestricted=("spark_conf",),
+    )
+    with pytest.raises(InvalidJobSpec, match="Nothing was started") as caught:
+        runner().run(spec, log=print)
+    assert caught.value.facts["argument"] == f"spark_conf.{name}"
+    assert value == "false" or name == "spark.master" or value not in str(caught.value)
