@@ -11,6 +11,7 @@ Source: Spark 4.2, SqlBaseLexer.g4; tests/engine/table/predicate/test_differenti
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -127,6 +128,18 @@ def lex(sql: str) -> Lexed:
     if "${" in sql:
         raise Unreadable("variable substitution `${…}`")
     return _Lexer(sql).run()
+
+
+def quoted_hint(texts: Iterable[str], name: str) -> str:
+    """What to do where one of the texts has `':name'` in quotes, as a sentence for a message; empty where none has."""
+    for text in texts:
+        try:
+            strings = lex(text).strings
+        except Unreadable:
+            continue
+        if any(string.value == f":{name}" for string in strings):
+            return f" A parameter in quotes is a text: write :{name} without quotes."
+    return ""
 
 
 class _Lexer:

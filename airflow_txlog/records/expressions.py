@@ -76,13 +76,6 @@ def parameters_of(tokens: Iterable[Token]) -> Iterator[str]:
         before = token
 
 
-def quoted_hint(texts: Iterable[str], name: str) -> str:
-    """What to do where one of the texts has `':name'` in quotes, as a sentence for a message; empty where none has."""
-    found = (lexed_or_none(text) for text in texts)
-    is_quoted = any(string.value == f":{name}" for lexed in found if lexed is not None for string in lexed.strings)
-    return f" A parameter in quotes is a text: write :{name} without quotes." if is_quoted else ""
-
-
 def is_operand(token: Token) -> bool:
     """Whether an expression is complete with this token, whatever it is."""
     if token.kind == "word":

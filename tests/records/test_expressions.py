@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.records.expressions import quoted_hint, why_no_expression, why_not_cut
+from airflow_txlog.lexing import quoted_hint
+from airflow_txlog.records.expressions import why_no_expression, why_not_cut
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.wording import plural
+from airflow_txlog.wording import files_text, plural
 
 _FORMAT = 7
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
@@ -135,12 +135,31 @@ class SavedWork:
             self._context.is_resumed = True
             self.is_published = True
             self._saved.append(path)
-            self._context.log(
-                f"resuming an earlier try: {plural(len(memory.scans), 'file')} looked at, "
-                f"{plural(len(memory.segments), 'piece')} staged"
-            )
+            self._context.log(_resuming(found))
             return memory
+        self._log_lost()
         return Memory()
+
+    def _log_lost(self) -> None:
+        """What an earlier try has left that this one cannot use, and why, where there was one."""
+        context = self._context
+        if context.is_continued:
+            return
+        tries = context.spec.annotations.get("try_number")
+        is_retry = isinstance(tries, int) and tries > 1
+        if self._seal is None:
+            if is_retry:
+                context.log("nothing of an earlier try is reused: this job saves no work for its retries")
+            return
+        sizes: list[int] = []
+        with contextlib.suppress(FileNotFoundError, OutsideTable):
+            sizes = [info.size_bytes for info in self._store.list(self._folder)]
+        if is_retry or sizes:
+            left = f" {files_text(sizes)} that it left in {self._folder} go when this job ends." if sizes else ""
+            context.log(
+                "nothing of an earlier try is reused: it ended before it had saved its work, or its work may not be "
+                f"used.{left} Data files that it staged in the table are left to VACUUM"
+            )
 
     def save(self, memory: Memory) -> None:
         """Write the memory down; earlier writings of this job go. A memory that cannot be saved is only a loss."""
@@ -282,6 +301,15 @@ class _Saved:
     memory: Memory
     inputs: SavedInputs
     clocks: dict[str, Any]
+
+
+def _resuming(found: _Saved) -> str:
+    memory, source = found.memory, found.inputs.source
+    staged = [file.size_bytes for segment in memory.segments for file in segment.files]
+    written = "" if source is None else f", source rows in {files_text([file.size_bytes for file in source.files])}"
+    return (
+        f"resuming an earlier try: {plural(len(memory.scans), 'file')} looked at, {files_text(staged)} staged{written}"
+    )
 
 
 def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> pa.Buffer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_txlog.errors import SchemaMismatch
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
+from airflow_txlog.errors import SchemaMismatch, UnknownColumn
 
 
 def check_names_are_free(names: Sequence[str], what: str) -> None:
@@ -39,3 +40,20 @@ def assigned_column(name: str, columns: Sequence[str], alias: str) -> str | None
     if bare.lower() in found:
         return found[bare.lower()]
     return found.get(bare[len(prefix) :].strip("`").lower()) if bare.lower().startswith(prefix) else None
+
+
+def unassignable(name: str, columns: Sequence[str], table_uri: str) -> UnknownColumn:
+    """The error for an assignment to a column that the table does not have."""
+    return missing_column(
+        f"A new value is assigned to {name!r}, a column that {table_uri} does not have", name, columns
+    )
+
+
+def missing_column(what: str, name: str, columns: Sequence[str], end: str = "Nothing was read.") -> UnknownColumn:
+    """The error for a name of an argument that none of the columns has. `what`: who lacks it and which argument names
+    it, as a sentence without its end."""
+    return UnknownColumn(
+        f"{what}.{did_you_mean(name, columns)} The columns are: {shown_names(columns)}. {end}",
+        column=name,
+        columns=list(columns),
+    )

@@ -11,10 +11,10 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
 from airflow_txlog.operators.arguments.given import has_template, is_sql_file
 from airflow_txlog.records import Operation
-from airflow_txlog.records.expressions import parameters_of, quoted_hint, why_no_expression, why_not_cut
+from airflow_txlog.records.expressions import parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.records.fields import Sees
 
 

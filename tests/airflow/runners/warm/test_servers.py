@@ -21,7 +21,7 @@ from airflow_txlog import credentials
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.credentials import FOLDER, TOKEN, URL, Credentials, offer
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable
+from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable, UnknownColumn
 from airflow_txlog.runners.warm import server as servers
 from airflow_txlog.runners.warm.folders import Process, Server, Slot, base_folder, try_lock
 from airflow_txlog.runners.warm.runner import WarmRunner
@@ -63,6 +63,14 @@ def test_a_small_delete_by_keys_starts_no_server(base: Path, tmp_path: Path) -> 
     keys = {"predicate": None, "keys": {"column": "id", "values": [2]}}
     result = WarmRunner().run(job_spec(operation="delete", table_uri=table.uri, arguments=keys), log=print)
     assert (result.status, result.metrics["numDeletedRows"]) == ("committed", 1)
+    assert not base.exists()
+
+
+def test_a_mistake_of_the_author_starts_no_server(base: Path, tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1, 2, 3]}))
+    misspelt = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "abs(idd) = 2"})
+    with pytest.raises(UnknownColumn, match="Did you mean 'id'"):
+        WarmRunner().run(misspelt, log=print)
     assert not base.exists()
 
 
