@@ -26,7 +26,7 @@ from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_c
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
-from airflow_txlog.jobs.operations.write.job import check_partitioning
+from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
 from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
@@ -206,7 +206,9 @@ class _Checks:
                 check_has_partitions(self.context, self.snapshot.partition_columns)
             if operation.replace_where is not None:
                 self._check_condition(operation.replace_where, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
-        self._columns_of(operation.source, "source")
+        columns = self._columns_of(operation.source, "source")
+        if self.snapshot is None and columns is not None:
+            spelled(operation.partition_by or (), columns)
 
     def _check_merge(self, operation: Merge) -> None:
         assert self.snapshot is not None

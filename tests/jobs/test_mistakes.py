@@ -185,7 +185,7 @@ def test_the_keys_of_a_source_are_looked_for_among_its_columns(table: Table, sou
         ("merge", merge(on="t.id = s.id AND"), "InvalidPredicate", "nothing comes after AND"),
         ("merge", merge(clauses=[{**LEFT, "condition": "t.id >="}]), "InvalidPredicate", "nothing comes after >="),
         ("merge", merge(source={"sql": "SELECT 'a FROM b"}), "InvalidJobSpec", "closing quote"),
-        ("write", {"source": {"sql": "SELECT * FROM usr", "views": {"us": {"table": "/t"}}}}, "InvalidJobSpec", "'us'?"),
+        ("write", {"source": {"sql": "SELECT * FROM usr", "views": {"us": {"table": "/t"}}}}, "InvalidJobSpec", "us"),
         ("write", {"source": {"sql": "SELECT * FROM a JOIN `b c` ON true"}}, "InvalidJobSpec", "reads 'a', and"),
         ("merge", merge(target_alias="x", source_alias="X", on="x.id = 1"), "InvalidJobSpec", "must differ"),
         ("write", {"source": {"sql": "SELECT 1"}, "partition_by": ["name"]}, "PartitionMismatch", "partition_by"),
@@ -284,6 +284,13 @@ def test_a_table_that_is_not_there_is_refused_before_spark_is_asked(tmp_path: Pa
 def test_a_new_table_has_the_partition_columns_that_the_job_names(tmp_path: Path) -> None:
     write = {"source": {"sql": "SELECT 1"}, "partition_by": ["day"], "partition_predicate": "year(dya) = 1"}
     assert refusal(str(tmp_path / "new"), "write", write)["facts"]["column"] == "dya"
+
+
+def test_a_new_table_is_partitioned_by_columns_of_its_source(tmp_path: Path, source: dict[str, Any]) -> None:
+    write = {"source": source, "partition_by": ["dya"], "partition_predicate": "year(dya) = 1"}
+    error = refusal(str(tmp_path / "new"), "write", write)
+    assert error["type"] == "SchemaMismatch"
+    assert "Did you mean 'day'?" in error["message"]
 
 
 def test_an_append_only_table_is_refused_before_spark_is_asked(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
@@ -103,7 +104,7 @@ class _Write:
         context = self._context
         with context.step("plan"):
             schema = _created_schema(self._new_rows.build(None))
-            partition_by = _spelled(context.record(Write).partition_by or (), schema)
+            partition_by = spelled(context.record(Write).partition_by or (), schema)
             properties = context.record(Write).properties
             table = context.table
             tx = table.begin_create(schema, partition_by, properties)
@@ -289,12 +290,14 @@ def check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
         )
 
 
-def _spelled(names: Sequence[str], schema: StructType) -> list[str]:
+def spelled(names: Sequence[str], schema: StructType) -> list[str]:
+    """The names by the spelling of the schema. Raises SchemaMismatch."""
     found = [(name, schema.find(name)) for name in names]
     missing = [name for name, field in found if field is None]
     if missing:
         raise SchemaMismatch(
-            f"partition_by names {missing}, and the source's columns are {schema.names}. Nothing was staged.",
+            f"partition_by names {missing}.{did_you_mean(missing[0], schema.names)} The source's columns are: "
+            f"{shown_names(schema.names)}. Nothing was staged.",
             columns=missing,
         )
     return [field.name for _, field in found if field is not None]
