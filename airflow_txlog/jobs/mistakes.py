@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField, Stru
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.files.plain_files import check_is_there, columns_by_footer
-from airflow_txlog.jobs.files.table_view import snapshot_of_view
+from airflow_txlog.jobs.files.table_view import check_table_is_there, snapshot_of_view
 from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
@@ -206,9 +206,12 @@ class _Checks:
                 check_has_partitions(self.context, self.snapshot.partition_columns)
             if operation.replace_where is not None:
                 self._check_condition(operation.replace_where, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
+        if self.snapshot is not None or not operation.partition_by:
+            self._look_for(operation.source, "source")
+            return
         columns = self._columns_of(operation.source, "source")
-        if self.snapshot is None and columns is not None:
-            spelled(operation.partition_by or (), columns)
+        if columns is not None:
+            spelled(operation.partition_by, columns)
 
     def _check_merge(self, operation: Merge) -> None:
         assert self.snapshot is not None
@@ -263,25 +266,29 @@ class _Checks:
                 check_names(text, rows, aliases_of(self.context.operation))
 
     def _columns_of(self, source: AnySource, argument: str) -> StructType | None:
-        """The columns of a source; None where only Spark can say what they are. Raises SourceNotFound.
+        """The columns of a source; None where only Spark can say what they are. Raises as `_look_for`."""
+        if not self._look_for(source, argument):
+            return None
+        if isinstance(source, TableView):
+            return snapshot_of_view(self.context, source, self.snapshot)[0].delta_schema
+        is_parquet = isinstance(source, FileView) and source.format == "parquet" and source.schema is None
+        return columns_by_footer(self.context, source) if is_parquet and isinstance(source, FileView) else None
 
-        A source whose rows an earlier try has written down may be gone by now, and is not looked for.
+    def _look_for(self, source: AnySource, argument: str) -> bool:
+        """Whether the files and tables of a source were looked for; one whose rows an earlier try has written down may
+        be gone by now. Raises SourceNotFound, and InvalidJobSpec for a query of others than its views.
         """
         if self._is_tried_again():
-            return None
+            return False
         if isinstance(source, QuerySource) and self.has_own_session and "query" not in self.context.spec.unrestricted:
             _check_views(source, argument)
         views = source.views.items() if isinstance(source, QuerySource) else [("", source)]
-        columns: StructType | None = None
         for name, view in views:
-            place = f"{argument}.views.{name}" if name else argument
             if isinstance(view, TableView):
-                columns = snapshot_of_view(self.context, view, self.snapshot)[0].delta_schema
+                check_table_is_there(self.context, view, self.snapshot)
             elif isinstance(view, FileView):
-                check_is_there(self.context, view, place)
-                is_parquet = view.format == "parquet" and view.schema is None
-                columns = columns_by_footer(self.context, view) if is_parquet and not name else None
-        return None if isinstance(source, QuerySource) else columns
+                check_is_there(self.context, view, f"{argument}.views.{name}" if name else argument)
+        return True
 
     def _is_tried_again(self) -> bool:
         """Whether an earlier try of this work may have left something."""

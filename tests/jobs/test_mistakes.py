@@ -224,6 +224,18 @@ def test_a_source_that_is_not_there_is_refused_before_spark_is_asked(
     assert str(folder) in error["message"]
 
 
+def test_a_source_in_an_object_store_is_looked_for_too(table: Table, tmp_path: Path, shelf: str) -> None:
+    def view(path: str) -> dict[str, Any]:
+        return {"source": {"format": "csv", "path": f"{shelf}{tmp_path}/{path}"}}
+
+    assert refusal(table, "write", view("in"))["type"] == "SourceNotFound"
+    assert refusal(table, "write", view("in/*.csv"))["type"] == "SourceNotFound"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("1\n")
+    for there in ("in", "in/", "in/a.csv", "in/*.csv"):
+        assert asks(job(table, "write", view(there))), there
+
+
 def test_only_what_is_certain_is_refused_of_a_source(table: Table, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     of_schema = {"format": "csv", "path": str(tmp_path / "in"), "schema": "id long"}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 10.0
 _LAST_QUERIES = 8
+# The work that a task is given, and the files that it reports, are rows to Spark, too, but few.
+_FEWEST_ROWS = 10_000
 STARTING = "start Spark"
 """The step in which a job gets its Spark."""
 
@@ -115,7 +117,7 @@ def moved_by_tasks(spark: SparkSession) -> str:
     if num_bytes:
         parts.append(f"{size_text(num_bytes)} read")
     num_rows = _rows_made(session._jsparkSession.sharedState().statusStore())
-    if num_rows:
+    if num_rows >= _FEWEST_ROWS:
         parts.append(f"{num_rows:,} rows")
     return ", ".join(parts)
 

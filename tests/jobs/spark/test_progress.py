@@ -69,9 +69,10 @@ def test_rows_are_shown_while_a_task_makes_them(spark: SparkSession, tmp_path: P
     def make_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         end_s = time.monotonic() + WAIT_S
         for batch in batches:
+            many = batch.from_pydict({"id": [batch.column(0)[0].as_py()] * 10_000})
             while not (tmp_path / "logged").exists() and time.monotonic() < end_s:
                 time.sleep(0.05)
-                yield batch
+                yield many
 
     with watched(spark, "find", log, every_s=0.5):
         spark.range(0, 2, 1, 2).mapInArrow(make_rows, "id long").count()
