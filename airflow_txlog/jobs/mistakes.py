@@ -63,12 +63,13 @@ _NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
 
 
 def check_mistakes(spec: JobSpec, table: Table, *, is_spark_here: bool, has_own_session: bool) -> None:
-    """Raise the error that the job would end in once it has a Spark, where that is known without one.
+    """Raise the error in which the job would end with a Spark, where that is certain without one.
 
-    `is_spark_here`: as of `run_job`. `has_own_session`: its session has no views but its own.
+    Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session
+    holds no views of others.
 
-    Work that is in the table already has no mistake. Raises TableNotFound, InvalidPredicate and its kinds,
-    InvalidJobSpec, SourceNotFound, and what reading the log raises.
+    Raises TableNotFound, InvalidPredicate and its kinds, InvalidJobSpec, SourceNotFound, SchemaMismatch,
+    PartitionMismatch, AppendOnlyViolation, and what reading the log raises.
     """
     nothing_logged: Callable[[str], None] = lambda line: None  # noqa: E731 - the job itself logs what it finds
     context = JobContext(
@@ -90,7 +91,7 @@ def check_mistakes(spec: JobSpec, table: Table, *, is_spark_here: bool, has_own_
 
 
 def _snapshot(context: JobContext) -> Snapshot | None:
-    """The table's latest; None where the job is to make the table."""
+    """Return the latest snapshot of the job's table; None where the job makes the table. Raises TableNotFound."""
     try:
         return context.table.snapshot()
     except TableNotFound:
@@ -101,7 +102,7 @@ def _snapshot(context: JobContext) -> Snapshot | None:
 
 
 def _check_texts(context: JobContext) -> None:
-    """What is wrong with a text whatever the table is."""
+    """Raise for a text, or a parameter, that is wrong whatever the table is."""
     operation, parameters = context.operation, context.parameters
     used: set[str] = set()
     is_certain = True
@@ -129,7 +130,7 @@ def _check_texts(context: JobContext) -> None:
 
 @dataclass(kw_only=True)
 class _Checks:
-    """The checks of one job, on one version of its table (None: the job is to make it)."""
+    """The checks of one job on one version of its table (None: the job makes it)."""
 
     context: JobContext
     snapshot: Snapshot | None
@@ -266,7 +267,7 @@ class _Checks:
                 check_names(text, rows, aliases_of(self.context.operation))
 
     def _columns_of(self, source: AnySource, argument: str) -> StructType | None:
-        """The columns of a source; None where only Spark can say what they are. Raises as `_look_for`."""
+        """Return the columns of a source; None where only Spark knows them. Raises as `_look_for`."""
         if not self._look_for(source, argument):
             return None
         if isinstance(source, TableView):
@@ -275,8 +276,10 @@ class _Checks:
         return columns_by_footer(self.context, source) if is_parquet and isinstance(source, FileView) else None
 
     def _look_for(self, source: AnySource, argument: str) -> bool:
-        """Whether the files and tables of a source were looked for; one whose rows an earlier try has written down may
-        be gone by now. Raises SourceNotFound, and InvalidJobSpec for a query of others than its views.
+        """Look for the files and tables of a source; return False where the job may not need them any more.
+
+        An earlier try may have written the rows down. Raises SourceNotFound, and InvalidJobSpec for a query that reads
+        more than its views.
         """
         if self._is_tried_again():
             return False
@@ -291,7 +294,7 @@ class _Checks:
         return True
 
     def _is_tried_again(self) -> bool:
-        """Whether an earlier try of this work may have left something."""
+        """Return whether an earlier try of this work may have left something."""
         context = self.context
         if context.work_folder is None:
             return False
@@ -323,7 +326,7 @@ def _check_views(source: QuerySource, argument: str) -> None:
 
 
 def _has_no_struct(source: AnySource, name: str) -> bool:
-    """Whether no column of the source is a struct of this name, whatever its files hold."""
+    """Return whether no column of the source can be a struct of this name, whatever its files hold."""
     if isinstance(source, FileView):
         return source.format == "csv"
     if not isinstance(source, QuerySource) or name.lower() in _NAMES_OF_SPARK:
@@ -337,7 +340,7 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
 
 
 def _evolved(table: StructType | None, source: StructType | None) -> StructType | None:
-    """The columns that a table may have once it has those of the source too."""
+    """Return the columns that the table may have after schema evolution."""
     if table is None or source is None:
         return None
     return StructType((*table, *(field for field in source if table.find(field.name) is None)))

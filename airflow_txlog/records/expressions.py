@@ -33,7 +33,7 @@ _START, _END = Token("start", ""), Token("end", "")
 
 
 def lexed_or_none(text: str) -> Lexed | None:
-    """The tokens of a text; None for one that could be cut in two ways, or not at all."""
+    """Return the tokens of a text; None for one that could be cut in two ways, or not at all."""
     try:
         return lex(text)
     except Unreadable:
@@ -41,8 +41,8 @@ def lexed_or_none(text: str) -> Lexed | None:
 
 
 def why_not_cut(text: str) -> str | None:
-    """What keeps Spark from reading the text of a query or an expression: a quote or a bracket without its partner, and
-    the like. None where nothing does."""
+    """Return why Spark cannot read the text of a query or an expression, such as a quote without its partner; None
+    where it may."""
     try:
         tokens = lex(text).tokens
     except Uncut as error:
@@ -53,7 +53,7 @@ def why_not_cut(text: str) -> str | None:
 
 
 def why_no_expression(text: str) -> str | None:
-    """Why the text cannot be one SQL expression, as the rest of the sentence "It is none: "; None where it may be."""
+    """Return why the text cannot be one SQL expression, such as `nothing comes after =`; None where it may be one."""
     try:
         tokens = lex(text).tokens
     except Uncut as error:
@@ -67,7 +67,7 @@ def why_no_expression(text: str) -> str | None:
 
 
 def parameters_of(tokens: Iterable[Token]) -> Iterator[str]:
-    """The parameters, but for what may be a member of a column: `raw:price`."""
+    """Yield the parameters, but for what may be a member of a column: `raw:price`."""
     before = Token("symbol", "(")
     for token in tokens:
         is_value = before.text not in (")", "]") if before.kind == "symbol" else before.text.lower() in _BEFORE_VALUES
@@ -77,7 +77,7 @@ def parameters_of(tokens: Iterable[Token]) -> Iterator[str]:
 
 
 def is_operand(token: Token) -> bool:
-    """Whether an expression is complete with this token, whatever it is."""
+    """Return whether the token certainly ends an operand."""
     if token.kind == "word":
         return token.text.lower() not in KEYWORDS
     return token.kind in ("name", "string", "number", "parameter") or token in (_CLOSE, _END_OF_LIST)
