@@ -131,6 +131,7 @@ def test_a_misspelt_column_is_refused_before_spark_is_asked(
     ("more", "column", "message"),
     [
         ({"on": "t.id = s.idd"}, "s.idd", "Did you mean 'id'?"),
+        ({"on": "t.id = source.id"}, "source.id", "which neither the table nor the source has. Did you mean 'id'?"),
         ({"on": "t.id = source.id"}, "source.id", "the table is called t and the source s: write t.name or s.name"),
         ({"clauses": [{**INSERT, "condition": "t.id > 1", "values": "*"}]}, "t.id", "the source s"),
         ({"clauses": [{**LEFT, "condition": "extra > 1"}]}, "extra", "of the table are"),

@@ -66,14 +66,15 @@ def unknown_column(text: str, name: str, sides: Sequence[NamedRows], note: str =
     known = {column: side for side in sides for column in (() if side.columns is None else side.columns.names)}
     wanted = name.rpartition(".")[2] if "." in name else name
     near = did_you_mean(wanted, known)
-    owners = " or ".join(dict.fromkeys(side.whose for side in sides)) or "nothing that it may read"
+    owners = [side.whose for side in sides]
+    lacking = f"{owners[0]} does not have" if len(owners) == 1 else f"neither {' nor '.join(owners)} has"
     listed = "; ".join(
         f"{'The columns' if side is sides[0] else 'those'} of {side.whose} are: {shown_names(side.columns.names)}"
         for side in sides
         if side.columns is not None
     )
     return UnknownColumn(
-        f"The text {text!r} names {name!r}, which {owners} does not have.{near}{note}"
+        f"The text {text!r} names {name!r}, which {lacking}.{near}{note}"
         f"{f' {listed}.' if listed else ''} Nothing was read.",
         predicate=text,
         column=name,
