@@ -26,7 +26,7 @@ from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
-from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
+from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings, reads_this_disk
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import scheme_of
@@ -137,7 +137,9 @@ def _check_mistakes(spec: JobSpec, table: Table, sparks: _Sparks, steps: StepTim
     from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
 
     with steps.step("check"):
-        check_mistakes(spec, table, is_spark_here=sparks.is_here, has_own_session=sparks.session is None)
+        session = sparks.session
+        is_here = sparks.is_here and (session is None or reads_this_disk(session))
+        check_mistakes(spec, table, is_spark_here=is_here, has_own_session=session is None)
 
 
 @contextlib.contextmanager
