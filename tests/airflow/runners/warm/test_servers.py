@@ -139,22 +139,26 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
     else:
         slow = UP.replace("echo", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo")
         spark_submit(tmp_path, monkeypatch, slow)
+    table = make_table(tmp_path / "t", pa.table({"a": [1]}))
     lines: list[str] = []
     errors: list[Exception] = []
 
     def run(runner: WarmRunner) -> None:
+        spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "abs(a) = 1"})
         with pytest.raises(JobLost, match="was stopped before it began") as caught:
-            runner.run(
-                job_spec(operation="delete", table_uri="/t", arguments={"predicate": "abs(a) = 1"}), log=lines.append
-            )
+            runner.run(spec, log=lines.append)
         errors.append(caught.value)
+
+    def num_waiting() -> int:
+        # One without a server has looked for mistakes first.
+        beginnings = "waits for" if waits_for == "a session" else "The job needs Spark"
+        return sum(line.startswith(beginnings) for line in lines)
 
     runners = [WarmRunner() for _ in range(2 if "another" in waits_for else 1)]
     tasks = [threading.Thread(target=run, args=(runner,), daemon=True) for runner in runners]
-    tasks[0].start()
-    assert wait_until(lambda: bool(lines))
-    for task in tasks[1:]:
+    for number, task in enumerate(tasks, 1):
         task.start()
+        assert wait_until(lambda number=number: num_waiting() == number)
         time.sleep(0.2)
     # The one that waits for the other first.
     for runner, task in zip(reversed(runners), reversed(tasks), strict=True):
@@ -204,6 +208,8 @@ def test_a_session_whose_job_was_stopped_after_its_commit_is_given_up(
         application=application,
     )
     append_a_file(spec)
+    # Without a server the job would be tried without Spark first.
+    lease().end(is_well=True)
     assert WarmRunner().run(spec, log=print).status == "already_done"
     assert len(lease().abandoned) == 1
 
