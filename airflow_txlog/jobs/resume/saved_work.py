@@ -104,6 +104,7 @@ class SavedWork:
         self._number = 0
         self._saved: list[str] = []
         self._seal = context.seal
+        self._has_passed_over = False
         self.is_published = False
         """Whether another try may know of what this job has staged."""
 
@@ -119,12 +120,12 @@ class SavedWork:
                 # Another copy of the work has just written a newer one.
                 continue
             except (OutsideTable, LimitExceeded) as error:
-                self._context.log(f"ignored {path}: {error}")
+                self._pass_over(f"ignored {path}: {error}")
                 continue
             if found is None:
                 continue
             if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(_source_files(found.inputs))):
-                self._context.log(
+                self._pass_over(
                     "what an earlier try had saved is too old, no longer there, or not as it was written; starting over"
                 )
                 break
@@ -140,10 +141,16 @@ class SavedWork:
         self._log_lost()
         return Memory()
 
+    def _pass_over(self, why: str) -> None:
+        """Log what is not used of an earlier try's work, and why."""
+        self._has_passed_over = True
+        self._context.log(why)
+
     def _log_lost(self) -> None:
-        """What an earlier try has left that this one cannot use, and why, where there was one."""
+        """Log what an earlier try has left that this one cannot use, and why, where there was one and nothing was
+        logged of it yet."""
         context = self._context
-        if context.is_continued:
+        if context.is_continued or self._has_passed_over:
             return
         tries = context.spec.annotations.get("try_number")
         is_retry = isinstance(tries, int) and tries > 1
@@ -157,8 +164,8 @@ class SavedWork:
         if is_retry or sizes:
             left = f" {files_text(sizes)} that it left in {self._folder} go when this job ends." if sizes else ""
             context.log(
-                "nothing of an earlier try is reused: it ended before it had saved its work, or its work may not be "
-                f"used.{left} Data files that it staged in the table are left to VACUUM"
+                f"nothing of an earlier try is reused: it ended before it had saved its work.{left} Data files that it "
+                "staged in the table are left to VACUUM"
             )
 
     def save(self, memory: Memory) -> None:
@@ -204,10 +211,10 @@ class SavedWork:
         except FileNotFoundError:
             pass
         except OutsideTable as error:
-            self._context.log(f"ignored {self._folder}: {error}")
+            self._pass_over(f"ignored {self._folder}: {error}")
         ours = [info for info in found if self._is_ours(info)]
         if len(ours) < len(found):
-            self._context.log(
+            self._pass_over(
                 f"ignored {plural(len(found) - len(ours), 'file')} in {self._folder}: saved work, by the name, that no "
                 "try of this task has written in this form"
             )
@@ -228,7 +235,7 @@ class SavedWork:
         data = self._store.read(path)
         name = _NAME.fullmatch(path.rsplit("/", 1)[-1])
         if name is None or hashlib.sha256(data).hexdigest() != name[3]:
-            self._context.log(f"ignored {path}: it does not hold what was saved under this name")
+            self._pass_over(f"ignored {path}: it does not hold what was saved under this name")
             return None
         try:
             header, scans = decode(data)
@@ -236,7 +243,7 @@ class SavedWork:
                 release = header.identity.release
                 is_other = release != airflow_txlog.__version__
                 why = f"by airflow_txlog {release}" if is_other else "for other arguments, or before a clear"
-                self._context.log(f"ignored {path}: it was saved {why}")
+                self._pass_over(f"ignored {path}: it was saved {why}")
                 return None
             inputs = header.inputs
             for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):
@@ -248,7 +255,7 @@ class SavedWork:
                 clocks=header.clocks,
             )
         except _MALFORMED as error:
-            self._context.log(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
+            self._pass_over(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
             return None
 
     def _check_schema(self, schema: dict[str, Any]) -> None:
