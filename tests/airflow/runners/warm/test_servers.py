@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -149,16 +150,16 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
             runner.run(spec, log=lines.append)
         errors.append(caught.value)
 
-    def num_waiting() -> int:
+    def are_waiting(number: int) -> bool:
         # One without a server has looked for mistakes first.
-        beginnings = "waits for" if waits_for == "a session" else "The job needs Spark"
-        return sum(line.startswith(beginnings) for line in lines)
+        beginning = "waits for" if waits_for == "a session" else "The job needs Spark"
+        return sum(line.startswith(beginning) for line in lines) == number
 
     runners = [WarmRunner() for _ in range(2 if "another" in waits_for else 1)]
     tasks = [threading.Thread(target=run, args=(runner,), daemon=True) for runner in runners]
     for number, task in enumerate(tasks, 1):
         task.start()
-        assert wait_until(lambda number=number: num_waiting() == number)
+        assert wait_until(partial(are_waiting, number))
         time.sleep(0.2)
     # The one that waits for the other first.
     for runner, task in zip(reversed(runners), reversed(tasks), strict=True):
