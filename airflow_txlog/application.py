@@ -28,6 +28,8 @@ from airflow_txlog.storage.base import Store
 # A retry follows its first try by hours at most, so the commit is near the head. The bound keeps a lookup from reading
 # a log of a million commits; beyond it the result says `at_or_before`.
 MAX_COMMITS_READ = 10_000
+# What no more than a line of the log depends on is not worth so many requests.
+_MOST_COMMITS_FOR_A_LINE = 100
 
 
 def recorded_version(table: Table, app_id: str) -> int | None:
@@ -113,6 +115,23 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
     )
 
 
+def earlier_run(store: Store, snapshot: Snapshot, spec: JobSpec) -> str | None:
+    """In words for the log, that an earlier run of this very task has committed, before the task was cleared; None
+    where none has.
+    """
+    wanted = spec.application
+    recorded = None if wanted is None else snapshot.state.transactions.get(wanted.app_id)
+    if wanted is None or recorded is None or wanted.check_digest or recorded.version >= wanted.version:
+        return None
+    earlier = ApplicationTransaction(app_id=wanted.app_id, version=recorded.version)
+    commit = _commit_of(store, snapshot.version, earlier, most=_MOST_COMMITS_FOR_A_LINE)
+    at = f"before version {snapshot.version}" if commit is None else f"version {commit.version}"
+    return (
+        f"an earlier run of this task has committed {at} already, and the task was cleared since: this "
+        f"{spec.operation.name} is done again"
+    )
+
+
 def _check_not_expired(snapshot: Snapshot, wanted: ApplicationTransaction, now_ms: int) -> None:
     """That the table does not know a transaction means "not done" only while it cannot have forgotten it (B4).
 
@@ -140,10 +159,11 @@ def how_to_repeat(application: ApplicationTransaction) -> str:
     return "give it another idempotency_key" if application.check_digest else "clear the task"
 
 
-def _commit_of(store: Store, head: int, wanted: ApplicationTransaction) -> Commit | None:
-    """The commit that took the transaction to the wanted version, or None where the log does not reach back to it."""
+def _commit_of(store: Store, head: int, wanted: ApplicationTransaction, most: int = MAX_COMMITS_READ) -> Commit | None:
+    """The commit that took the transaction to the wanted version, or None where the log does not reach back to it, or
+    it is not among the last `most`."""
     reached: Commit | None = None
-    for version in range(head, max(-1, head - MAX_COMMITS_READ), -1):
+    for version in range(head, max(-1, head - most), -1):
         path = commit_name(version)
         try:
             commit = decode_commit(version, store.read(path), path)
@@ -157,7 +177,7 @@ def _commit_of(store: Store, head: int, wanted: ApplicationTransaction) -> Commi
             reached = commit
             if numbers[0] == wanted.version:
                 return reached
-    return reached if head < MAX_COMMITS_READ else None
+    return reached if head < most else None
 
 
 def _check_digest(

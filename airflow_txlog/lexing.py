@@ -11,11 +11,16 @@ Source: Spark 4.2, SqlBaseLexer.g4; tests/engine/table/predicate/test_differenti
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
 class Unreadable(Exception):
     """The text cannot be cut into tokens that Spark would find too; `args[0]` says at what."""
+
+
+class Uncut(Unreadable):
+    """Spark cannot cut the text either, and refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,8 @@ _WORD = re.compile(r"\w+", re.ASCII)
 _PLAIN_NUMBER = re.compile(r"\d+(?:L|S|Y|BD|D|F)?", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(r":[ \t\r\n]*([A-Za-z_]\w*)", re.ASCII)
 _SYMBOL = re.compile(r"<=>|<>|<=|>=|!=|==|\|\||->|=>|::|[()\[\],.+\-*/%&|^~<>=!:]")
+# Characters of no token of an expression; a query may end in a semicolon, or hold a pipe in braces.
+_UNKNOWN_TO_SPARK = "@#{}$;"
 # `a ISNULL` is a null test to sqlglot and the alias ISNULL to Spark.
 _ALIAS_TO_SPARK = ("isnull", "notnull")
 
@@ -121,6 +128,18 @@ def lex(sql: str) -> Lexed:
     if "${" in sql:
         raise Unreadable("variable substitution `${…}`")
     return _Lexer(sql).run()
+
+
+def quoted_hint(texts: Iterable[str], name: str) -> str:
+    """What to do where one of the texts has `':name'` in quotes, as a sentence for a message; empty where none has."""
+    for text in texts:
+        try:
+            strings = lex(text).strings
+        except Unreadable:
+            continue
+        if any(string.value == f":{name}" for string in strings):
+            return f" A parameter in quotes is a text: write :{name} without quotes."
+    return ""
 
 
 class _Lexer:
@@ -160,7 +179,8 @@ class _Lexer:
         elif character == "`":
             found = _NAME.match(sql, at)
             if found is None:
-                raise Unreadable("a backquote without its partner")
+                # Spark also knows a name without a character.
+                raise (Unreadable if "`" in sql[at + 1 :] else Uncut)("a backquote without its partner")
             self._name(found.end(), found[1].replace("``", "`"), "name")
         elif (found := _number(sql, at)) is not None:
             self._number(found)
@@ -172,7 +192,7 @@ class _Lexer:
             self.out.tokens.append(Token("symbol", found[0]))
             self._advance(found.end(), found[0])
         else:
-            raise Unreadable(f"the character {character!r}")
+            raise (Uncut if character in _UNKNOWN_TO_SPARK else Unreadable)(f"the character {character!r}")
 
     def _advance(self, end: int, piece: str) -> None:
         if len(self.out.tokens) > len(self.out.spans):
@@ -237,7 +257,7 @@ def _text(literal: str) -> Text:
 def _end_of_string(sql: str, at: int) -> int:
     found = _STRING.match(sql, at)
     if found is None:
-        raise Unreadable("a string without its closing quote")
+        raise Uncut("a string without its closing quote")
     return found.end()
 
 
@@ -255,7 +275,7 @@ def _end_of_block_comment(sql: str, at: int) -> int:
                 return here
         else:
             here += 1
-    raise Unreadable("a comment that is not closed")
+    raise Uncut("a comment that is not closed")
 
 
 def _number(sql: str, at: int) -> re.Match[str] | None:

@@ -8,7 +8,7 @@ a newer release has put into a result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_txlog.contract import JobResult
@@ -21,6 +21,9 @@ APPLICATION = "Spark application "
 def application_line(application: str | None, master: str, ui: str | None) -> str:
     """Where a job runs on a cluster: `Spark application app-… on spark://…, its UI at http://…`."""
     return f"{APPLICATION}{application} on {master}{f', its UI at {ui}' if ui else ''}"
+
+
+_SHORTEST_OTHER_S = 10.0
 
 
 class LinesOnce:
@@ -54,10 +57,25 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def tasks_done(name: str, total: int, done: int, failed: int) -> str:
-    """How far a step of a running job is."""
+def size_text(size_bytes: int) -> str:
+    """Bytes in the unit that a person would use."""
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def files_text(sizes: Sequence[int]) -> str:
+    """`2 files (1.5 MiB)`."""
+    return f"{plural(len(sizes), 'file')} ({size_text(sum(sizes))})"
+
+
+def tasks_done(name: str, total: int, done: int, failed: int, moved: str = "") -> str:
+    """How far a step of a running job is. `moved`: what went through its tasks so far."""
     again = f", {failed} failed and are run again" if failed else ""
-    return f"{name}: {done} of {total} tasks done{again}"
+    return f"{name}: {done} of {total} tasks done{again}{f', {moved} so far' if moved else ''}"
 
 
 def summary_lines(result: JobResult, seconds: float) -> list[str]:
@@ -79,11 +97,21 @@ def summary_lines(result: JobResult, seconds: float) -> list[str]:
     ]
     lines = [f"{result.operation} {result.table_uri}: {'; '.join(filter(None, parts))}"]
     if result.steps:
-        lines.append("steps: " + ", ".join(f"{step['name']} {step['seconds']:.1f} s" for step in result.steps))
+        lines.append("steps: " + ", ".join(f"{name} {taken:.1f} s" for name, taken in _steps(result, seconds)))
     metrics = ", ".join(f"{name} {count}" for name, count in result.metrics.items() if count)
     if metrics and result.status == "committed":
         lines.append(f"metrics: {metrics}")
     return lines
+
+
+def _steps(result: JobResult, seconds: float) -> list[tuple[str, float]]:
+    """Each step once with its seconds, and "other" for the rest, where that is more than a moment: the start of
+    processes, and the wait for a cluster."""
+    taken: dict[str, float] = {}
+    for step in result.steps:
+        taken[step["name"]] = taken.get(step["name"], 0.0) + step["seconds"]
+    other = seconds - sum(taken.values())
+    return [*taken.items(), *([("other", other)] if other >= _SHORTEST_OTHER_S else [])]
 
 
 def _file_counts(files: Mapping[str, int]) -> list[str]:

@@ -136,6 +136,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "submitted_main | cluster_main",
         "__main__",
         "run",
+        "mistakes",
         "operations",
         "rows",
         "resume",

@@ -26,7 +26,7 @@ from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.own_process import spare_memory
-from airflow_txlog.wording import commit_rows
+from airflow_txlog.wording import commit_rows, size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -110,7 +110,7 @@ def files(table: Table, args: Namespace) -> Answer:
         cells = [
             (
                 row["path"],
-                printing.size(row["size_bytes"]),
+                size_text(row["size_bytes"]),
                 row["num_records"],
                 printing.moment(row["modification_time"]),
                 f"deletes {row['deletion_vector']['cardinality']} of them" if row["deletion_vector"] else "",
@@ -119,7 +119,7 @@ def files(table: Table, args: Namespace) -> Answer:
         ]
         printing.print_rows(columns, cells)
         more = f", of which {len(rows)} are shown (--limit)" if document["truncated"] else ""
-        print(f"\n{found.num_rows} files, {printing.size(total)}, at version {snapshot.version}{more}")
+        print(f"\n{found.num_rows} files, {size_text(total)}, at version {snapshot.version}{more}")
 
     return Answer(document, show)
 
@@ -153,7 +153,7 @@ def snapshot(table: Table, args: Namespace) -> Answer:
     def show() -> None:
         facts: dict[str, object] = {name: value for name, value in document.items() if value is not None}
         facts["timestamp"] = f"{printing.moment(found.timestamp_ms)} ({found.timestamp_ms})"
-        facts["size"] = printing.size(facts.pop("size_bytes"))  # type: ignore[arg-type]
+        facts["size"] = size_text(facts.pop("size_bytes"))  # type: ignore[arg-type]
         facts["partition_columns"] = ", ".join(found.partition_columns)
         if schema is not None:
             facts["schema"] = [f"{field.name}: {field.type}" for field in found.schema]
@@ -194,7 +194,7 @@ def vacuum(table: Table, args: Namespace) -> Answer:
             for path in result.files:
                 print(path)
         verb = "would be deleted" if result.dry_run else f"to delete, {result.deleted_files} deleted"
-        print(f"{len(result.files)} files ({printing.size(result.size_bytes)}) {verb}")
+        print(f"{len(result.files)} files ({size_text(result.size_bytes)}) {verb}")
 
     return Answer(document, show)
 

@@ -124,16 +124,6 @@ def moment(milliseconds: object) -> str:
         return str(milliseconds)
 
 
-def size(size_bytes: int) -> str:
-    """Bytes in the unit that a person would use."""
-    amount = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
 def _cell(value: object) -> str:
     if value is None:
         return ""

@@ -113,8 +113,6 @@ def _run_in_session(
         # Here, so that a package that is missing or broken is an error of the job.
         from airflow_txlog.jobs.run import run_job  # noqa: PLC0415
 
-        # A cluster takes an application that never asks for it for one that failed.
-        spark = start() if session == "submitted" and spec.operation.needs_spark else None
     except Exception as error:
         result = JobResult(
             status="failed",
@@ -125,7 +123,15 @@ def _run_in_session(
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return result
-    result = run_job(spec, spark, log=say, start=None if session == NO_SESSION else start, is_spark_here=is_spark_here)
+    result = run_job(
+        spec,
+        None,
+        log=say,
+        start=None if session == NO_SESSION else start,
+        is_spark_here=is_spark_here,
+        # A cluster takes an application that never asks for it for one that failed.
+        always_starts=session == "submitted",
+    )
     for each in started:
         with contextlib.suppress(Exception):  # its JVM may be dead, and the result is where it belongs
             each.stop()

@@ -65,6 +65,30 @@ class SavedInputs:
     num_keys_given: int = 0
 
 
+class StepTimes:
+    """How long each step of a job took, in the order in which they ended; one that came twice is there twice."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[str, float]] = []
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measures what runs inside, also when it fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._taken.append((name, round(time.perf_counter() - start, 3)))
+
+    def seconds(self, name: str) -> float:
+        """How long the steps of this name took so far, together."""
+        return sum(seconds for each, seconds in self._taken if each == name)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The steps as `JobResult.steps` has them."""
+        return [{"name": name, "seconds": seconds} for name, seconds in self._taken]
+
+
 @dataclass(kw_only=True)
 class LogContext:
     """One job while it runs, as far as it needs no Spark. Used by one thread."""
@@ -74,7 +98,7 @@ class LogContext:
     """The job's table, opened once, as its connection wants it opened; nothing is read before a step asks."""
     log: Log
     clock: Clock = SYSTEM_CLOCK
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    times: StepTimes = field(default_factory=StepTimes)
     tables_read: list[tuple[Table, Snapshot]] = field(default_factory=list)
     """The tables that are read at their newest version, the job's own and its sources', with the snapshot of each."""
     lineage: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -114,11 +138,8 @@ class LogContext:
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Measures what runs inside as a step of the result, also when it fails."""
-        start = time.perf_counter()
-        try:
+        with self.times.step(name):
             yield
-        finally:
-            self.steps.append({"name": name, "seconds": round(time.perf_counter() - start, 3)})
 
     def result(
         self,
@@ -139,7 +160,7 @@ class LogContext:
             read_version=read_version,
             metrics=dict(metrics or {}),
             files=dict(files or {}),
-            steps=self.steps,
+            steps=self.times.as_json(),
             attempts=attempts,
             details=self._details(),
         )
@@ -151,7 +172,7 @@ class LogContext:
 
     def step_ms(self, name: str) -> int:
         """Milliseconds of the steps of this name so far."""
-        return int(sum(step["seconds"] for step in self.steps if step["name"] == name) * 1000)
+        return int(self.times.seconds(name) * 1000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +210,9 @@ class JobContext(LogContext):
     is_resumed: bool = False
     """Whether it goes on from the saved work of an earlier try, whose inputs and current time are its own then."""
 
+    is_continued: bool = False
+    """Whether this process has tried it without Spark before."""
+
     def __post_init__(self) -> None:
         self.job_id = self.clock.unique_id().replace("-", "")[:16]
 
@@ -197,11 +221,11 @@ class JobContext(LogContext):
 
         What an earlier try of the work had written down is for its saved work to say, once more.
         """
-        self.job_id, self.input_key = tried.job_id, tried.input_key
+        self.job_id, self.input_key, self.is_continued = tried.job_id, tried.input_key, True
         if tried.is_resumed:
             return
         if tried.saved_inputs.source is not None and not tried.saved_inputs.reads_target:
-            self.saved_inputs, self.lineage, self.steps = tried.saved_inputs, tried.lineage, tried.steps
+            self.saved_inputs, self.lineage = tried.saved_inputs, tried.lineage
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:

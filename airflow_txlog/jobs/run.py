@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import zoneinfo
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.application import remove_saved_work
@@ -17,14 +18,15 @@ from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
-from airflow_txlog.jobs.context import JobContext, Log, LogContext
+from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.files.places import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.spark.needed import NeedsSpark
-from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
+from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
+from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings, reads_this_disk
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import scheme_of
@@ -46,12 +48,14 @@ def run_job(
     log: Log | None = None,
     start: StartSpark | None = None,
     is_spark_here: bool = True,
+    always_starts: bool = False,
 ) -> JobResult:
     """Run the job, and put its result at `spec.result_uri` where there is one.
 
     `spark`: a session that runs nothing else meanwhile, best one of `session.local_session`: the source's views are
     made in it and dropped. Without it a job that may spare Spark is tried without, and where it needs Spark, `start`
     gives the session; without that too, the result is an error with the fact `needs_spark`, and nothing was staged.
+    `always_starts`: a job that may need Spark starts it, whether it turns out to or not.
     `is_spark_here`: that session reads this machine's disk, so that a path means the same without it. `log` gets lines
     for people on what the job does; the result is summed up by the process that reads it (`wording.summary_lines`).
 
@@ -62,7 +66,7 @@ def run_job(
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
     try:
-        result = _run(spec, spark, start, is_spark_here, say, contexts)
+        result = _run(spec, _Sparks(spark, start, is_spark_here, always_starts), say, contexts)
     except Exception as error:
         result = _failed(spec, contexts[-1] if contexts else None, error, say)
     if spec.result_uri is not None:
@@ -70,14 +74,28 @@ def run_job(
     return result
 
 
-def _run(
-    spec: JobSpec,
-    spark: SparkSession | None,
-    start: StartSpark | None,
-    is_spark_here: bool,
-    say: Log,
-    contexts: list[LogContext],
-) -> JobResult:
+@dataclass(frozen=True)
+class _Sparks:
+    """What a job may have of Spark, as the arguments of `run_job` say it."""
+
+    session: SparkSession | None
+    start: StartSpark | None
+    is_here: bool
+    always_starts: bool
+
+    def started(self, steps: StepTimes, say: Log) -> SparkSession:
+        """The session, which may have to start. Raises TxlogError where it does not."""
+        if self.session is not None:
+            return self.session
+        assert self.start is not None
+        try:
+            with steps.step(STARTING), logged_while_starting(say):
+                return self.start()
+        except Exception as error:
+            raise not_started(error) from error
+
+
+def _run(spec: JobSpec, sparks: _Sparks, say: Log, contexts: list[LogContext]) -> JobResult:
     """The result of a job that succeeds. What it began with is added to `contexts`."""
     table = Table.at(spec.table_uri, Access.of(spec), strict_writers=spec.strict_writers)
     if not spec.operation.needs_spark:
@@ -88,27 +106,40 @@ def _run(
     with _inputs_removed(spec, contexts):
         lines = LinesOnce(say)
         tried: JobContext | None = None
-        if spark is None:
+        needed: NeedsSpark | None = None
+        if sparks.session is None and not sparks.always_starts:
             try:
-                tried = _begin_without(spec, table, is_spark_here, lines.begin())
+                tried = _begin_without(spec, table, sparks.is_here, lines.begin())
                 contexts.append(tried)
                 return _run_without(tried)
-            except NeedsSpark as needed:
-                if start is None:
-                    raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
-                say(f"Spark is needed: {needed}")
-            try:
-                spark = start()
-            except Exception as error:
-                raise not_started(error) from error
+            except NeedsSpark as error:
+                needed = error
+        steps = StepTimes() if tried is None else tried.times
+        _check_mistakes(spec, table, sparks, steps)
+        if needed is not None:
+            if sparks.start is None:
+                raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
+            say(f"Spark is needed: {needed}")
+        spark = sparks.started(steps, say)
         with job_settings(spark, spec.time_zone, spec.spark_conf):
             job = begin_job(spec, spark, table, lines.begin(), tried)
+            job.times = steps
             contexts.append(job)
             try:
                 _prepare(job, spark)
                 return _job_of(spec)(job)
             finally:
                 job.drop_views()
+
+
+def _check_mistakes(spec: JobSpec, table: Table, sparks: _Sparks, steps: StepTimes) -> None:
+    """As `check_mistakes`, which brings what all operations are, and a job without Spark need not load."""
+    from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
+
+    with steps.step("check"):
+        session = sparks.session
+        is_here = sparks.is_here and (session is None or reads_this_disk(session))
+        check_mistakes(spec, table, is_spark_here=is_here, has_own_session=session is None)
 
 
 @contextlib.contextmanager
@@ -228,7 +259,7 @@ def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Lo
         status="failed",
         operation=spec.operation.name,
         table_uri=spec.table_uri,
-        steps=[] if context is None else context.steps,
+        steps=[] if context is None else context.times.as_json(),
         error=failure.to_dict(),
     )
 

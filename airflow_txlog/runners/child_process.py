@@ -159,16 +159,21 @@ class ChildProcessRunner:
 
 
 def run_without_spark(
-    spec: JobSpec, run: Callable[[ChildProcessRunner, JobSpec], JobResult], log: Log, *, is_spark_here: bool = False
+    spec: JobSpec,
+    run: Callable[[ChildProcessRunner, JobSpec], JobResult],
+    log: Log,
+    *,
+    is_spark_here: bool = False,
+    always: bool = False,
 ) -> JobResult | None:
     """The result of a job that a child process does without Spark; None where the job needs it, and nothing was done.
 
     `run` runs a job in a child process that is not begun yet. For runners whose Spark is not the child's own;
-    `is_spark_here`: it reads this machine's disk.
+    `is_spark_here`: it reads this machine's disk. `always`: also a job that is not likely to need none.
     """
     if not spec.operation.needs_spark:
         return run(ChildProcessRunner(), spec)
-    if not spec.operation.likely_spares_spark(is_spark_here=is_spark_here):
+    if not (always or spec.operation.likely_spares_spark(is_spark_here=is_spark_here)):
         return None
     command = (*WITHOUT_SPARK, SPARK_HERE) if is_spark_here else WITHOUT_SPARK
     try:

@@ -213,6 +213,30 @@ def names_below(path: str) -> Iterator[tuple[str, bool]]:
                 yield entry.name, not (is_text and (is_folder or entry.is_file(follow_symlinks=False)))
 
 
+# Names that stand for files beside them.
+_COUNTED = frozenset(("_metadata", "_common_metadata", "_spark_metadata"))
+
+
+def holds_nothing(path: str, *, may_be_empty: bool) -> bool:
+    """Whether there is nothing at an absolute path, or, unless that is allowed, a folder in which there is nothing.
+
+    Names that begin with "_" or "." do not count, as Spark has it, but for folders and files that name a value. False
+    where that is not certain.
+    """
+    try:
+        os.stat(path)
+        if may_be_empty or not os.path.isdir(path):
+            return False
+        with os.scandir(path) as entries:
+            return all(
+                entry.name[0] in "._" and "=" not in entry.name and entry.name not in _COUNTED for entry in entries
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False
+
+
 def delete(root: str, path: str) -> None:
     """Delete one file below `root`, or the link itself where it is one. Raises OutsideTable, FileNotFoundError."""
     with parent(root, path) as (directory, name):

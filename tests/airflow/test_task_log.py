@@ -57,6 +57,7 @@ def test_the_log_of_a_task_has_one_summary_or_one_cause(
         (r"\b\d+\.\d s\b", "N s"),
         (r"Bytes \d+", "Bytes N"),
         (r"at most [1-9]\d* bytes", "at most N bytes"),
+        (r"\(\d+(\.\d)? [KM]?i?B\)", "(N)"),
         # Left out where it is zero.
         (r", \w+Ms \d+", ""),
         (r"part-\S+\.parquet", "FILE"),

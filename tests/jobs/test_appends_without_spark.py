@@ -192,7 +192,7 @@ def test_a_second_try_goes_on_with_what_the_first_has_staged(tmp_path: Path) -> 
     (tmp_path / "in" / "a.parquet").unlink()
     lines: list[str] = []
     committed(run_job(spec, None, log=lines.append))
-    assert [line for line in lines if "1 file staged before are kept" in line]
+    assert [line for line in lines if line.startswith("reused what was staged before: 1 file (")]
     assert table.to_arrow().num_rows == 4
     assert run_job(spec, None).status == "already_done"
     assert table.to_arrow().num_rows == 4

@@ -102,7 +102,7 @@ def test_the_next_try_goes_on_from_what_the_work_has_signed(table: Table, spark:
     context = context_of(spark, table)
     memory = SavedWork(context).load()
     assert [file.path for file in memory.staged_files()] == [NAME]
-    assert lines_of(context) == ["resuming an earlier try: 0 files looked at, 1 piece staged"]
+    assert lines_of(context) == ["resuming an earlier try: 0 files looked at, 1 file (4 B) staged"]
 
 
 def test_saved_work_that_is_too_large_to_be_read_or_behind_a_link_is_ignored(

@@ -32,6 +32,8 @@ from airflow_txlog.jobs.files.source_listing import (
     check_honoured,
     find_files,
     fixed_part,
+    is_nothing_at,
+    nothing_there,
     options_of,
 )
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
@@ -40,8 +42,8 @@ from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import is_classic, reads_this_disk
 from airflow_txlog.locations import LOCAL, local_path, scheme_of
 from airflow_txlog.records import AnySource, FileView, TableView
-from airflow_txlog.storage import Store, open_store
-from airflow_txlog.storage.local_files import names_below
+from airflow_txlog.storage import STORES, Store, open_store
+from airflow_txlog.storage.local_files import holds_nothing, names_below
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -127,6 +129,14 @@ def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
     """
     if view.format != "parquet" or view.schema is not None or not reads_this_disk(context.spark):
         return None
+    return columns_by_footer(context, view)
+
+
+def columns_by_footer(context: JobContext, view: FileView) -> StructType | None:
+    """The columns of a view of Parquet files, from the footer of the file that Spark would take them from.
+
+    None where only Spark can say what the columns are, or where its files are.
+    """
     try:
         found = _found(context, view, "source")
         if any(file.values or not file.size_bytes for file in found.files):
@@ -141,6 +151,28 @@ def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
             return columns if is_plain else None
     except (TxlogError, NotSpark, NeedsSpark, OSError):
         return None
+
+
+def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
+    """Raises SourceNotFound (`argument`) where Spark would certainly find no file at a path of the view.
+
+    Nothing is read; of a glob only the folder is looked for that it begins in."""
+    # A schema is all that Spark wants of an empty folder on a disk.
+    may_be_empty = view.schema is not None
+    for path in view.paths:
+        is_local = scheme_of(path) == LOCAL
+        if is_local and not (context.is_spark_here and not has_settings_of_its_own()):
+            continue
+        if (is_local and _reads_other_disks(context, view)) or (_ODD_IN_GLOB | {"%"}) & set(path):
+            continue
+        fixed = fixed_part(path)
+        if is_local:
+            on_disk = local_path(fixed)
+            is_missing = on_disk is not None and holds_nothing(on_disk, may_be_empty=may_be_empty)
+        else:
+            is_missing = scheme_of(path) in STORES and is_nothing_at(fixed, context.store.access)
+        if is_missing:
+            raise nothing_there(path, argument)
 
 
 @dataclass(frozen=True, kw_only=True)

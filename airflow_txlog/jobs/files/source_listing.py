@@ -227,9 +227,7 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
     found: list[tuple[SourceFile, bool]] = []
     for path, each in zip(paths, listed, strict=True):
         if not each.roots:
-            raise SourceNotFound(
-                f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument
-            )
+            raise nothing_there(path, argument)
         for root in each.roots:
             if not _GLOB.search(path) and any(name.startswith(f"{root}/{STREAM_LOG}/") for name in each.sizes):
                 raise refused(argument, f"the log of the stream that wrote {root}", "Name the files that count")
@@ -252,6 +250,20 @@ def list_source(paths: Sequence[str], access: Access, lookup: Lookup, argument: 
         table=_table_of(files, listed),
         summary=summaries[0][1] if summaries else None,
     )
+
+
+def nothing_there(path: str, argument: str) -> SourceNotFound:
+    """The error for a path of a source at which there is no file."""
+    return SourceNotFound(f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument)
+
+
+def is_nothing_at(path: str, access: Access) -> bool:
+    """Whether a store has neither a file of this path nor one below it. One request or two, however many there are."""
+    anywhere = replace(access, allow_absolute_paths=True)
+    folder, _, name = path.rpartition("/")
+    if split(folder).path.strip("/") and open_store(folder, anywhere).stat(name) is not None:
+        return False
+    return bool(split(path).path.strip("/")) and next(iter(open_store(path, anywhere).walk()), None) is None
 
 
 def fixed_part(path: str) -> str:

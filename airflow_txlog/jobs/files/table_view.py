@@ -19,9 +19,7 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
         table = Table.at(view.table, context.store.access)
         table.snapshot()
     except TableNotFound as error:
-        raise SourceNotFound(
-            f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
-        ) from error
+        raise _not_there(view) from error
     version = view.version
     is_target = canonical(table.uri) == canonical(context.root)
     if is_target and version is None:
@@ -39,3 +37,23 @@ def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | No
         seen[view.table] = snapshot.version if seen.get(view.table, snapshot.version) == snapshot.version else None
     # A version that was named is the same for ever: reading it is no reading of what may change.
     return snapshot, is_target and version is None
+
+
+def check_table_is_there(context: JobContext, view: TableView, target: Snapshot | None) -> None:
+    """Raises SourceNotFound for a source's table that is not there; its log is listed, and not read.
+
+    `target`: the job's table, which a source may read. None: the job is to make it.
+    """
+    table = Table.at(view.table, context.store.access)
+    if target is None and canonical(table.uri) == canonical(context.root):
+        return
+    try:
+        table.latest_version()
+    except TableNotFound as error:
+        raise _not_there(view) from error
+
+
+def _not_there(view: TableView) -> SourceNotFound:
+    return SourceNotFound(
+        f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
+    )

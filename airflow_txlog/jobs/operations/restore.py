@@ -14,7 +14,7 @@ import contextlib
 import json
 from typing import Any
 
-from airflow_txlog.application import done_in, how_to_repeat, remove_restore_note
+from airflow_txlog.application import done_in, earlier_run, how_to_repeat, remove_restore_note
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
@@ -44,6 +44,9 @@ def restore(context: LogContext) -> JobResult:
     assert snapshot is not None
     done = _done(context, table, snapshot)
     if done is None:
+        earlier = earlier_run(table.store, snapshot, context.spec)
+        if earlier is not None:
+            context.log(earlier)
         if application is not None:
             tx.read_application(application.app_id)
             tx.set_application(application.app_id, application.version)

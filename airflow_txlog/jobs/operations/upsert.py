@@ -8,7 +8,7 @@ upsert puts a key into the table twice; everything else is the merge's (`merge.j
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +16,17 @@ import pyarrow.compute as pc
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
-from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnknownColumn, UnsupportedFeature
+from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.inputs import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
-from airflow_txlog.jobs.operations.merge.plain_merge import key_columns
+from airflow_txlog.jobs.operations.merge.plain_merge import WhyNotPlain, key_columns
 from airflow_txlog.jobs.operations.merge.source_scope import MOST_BYTES_READ
+from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.records import InsertClause, Merge, UpdateClause, Upsert
 from airflow_txlog.records.fields import ClauseAssignments
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 
 _CHECKING = "check the keys of the source"
+# No column bears such a name, as `check_names_are_free` sees to it: a column `s` makes `s.id` a member of it.
+_TARGET, _SOURCE = "_txlog_t", "_txlog_s"
 _EMPTY: dict[DataType, str] = {Primitive.STRING: "''", Primitive.BINARY: "X''"}
 
 
@@ -46,15 +50,21 @@ def as_merge(upsert: Upsert) -> Merge:
     """The merge that does what the upsert describes. Its texts are quoted names alone."""
     updated: ClauseAssignments = "*"
     if upsert.columns is not None:
-        updated = {quoted(name): f"s.{quoted(name)}" for name in upsert.columns}
+        updated = {quoted(name): f"{_SOURCE}.{quoted(name)}" for name in upsert.columns}
     return Merge(
         source=upsert.source,
         schema_evolution=upsert.schema_evolution,
         partition_predicate=upsert.partition_predicate,
         parameters=upsert.parameters,
-        on=" AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in upsert.keys),
+        target_alias=_TARGET,
+        source_alias=_SOURCE,
+        on=_equal_keys(upsert, _TARGET, _SOURCE),
         clauses=(UpdateClause(when="matched", set=updated), InsertClause(values="*")),
     )
+
+
+def _equal_keys(upsert: Upsert, target: str, source: str) -> str:
+    return " AND ".join(f"{target}.{quoted(key)} = {source}.{quoted(key)}" for key in upsert.keys)
 
 
 def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
@@ -66,7 +76,49 @@ def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
     return {field.name: _EMPTY[field.type] for field in fields if field is not None and field.type in _EMPTY}
 
 
+def check_key_columns(upsert: Upsert, snapshot: Snapshot, root: str) -> None:
+    """Each key is a column that the table has already, and whose values are equal where SQL says so.
+
+    Raises UnknownColumn, also for `columns`, and UnsupportedFeature.
+    """
+    names = snapshot.delta_schema.names
+    _check_named("keys", upsert.keys, names, root)
+    if not upsert.schema_evolution:
+        _check_named("columns", upsert.columns or (), names, root)
+    for field in map(snapshot.delta_schema.find, upsert.keys):
+        assert field is not None
+        if field.is_char or field.is_collated:
+            what = "is a char(n), which is stored padded" if field.is_char else "has a collation"
+            raise UnsupportedFeature(
+                f"{root}: the column {field.name!r} cannot be a key of an upsert: it {what}, so that different "
+                "texts may be equal. Use DeltaMergeOperator. Nothing was read.",
+                table=root,
+                feature="keys of this column",
+                needed_to="upsert by keys",
+            )
+
+
+def check_source_columns(upsert: Upsert, names: Sequence[str]) -> None:
+    """Raises UnknownColumn for keys or columns that a source with these columns does not have."""
+    _check_named("keys", upsert.keys, names, "The source of the upsert")
+    _check_named("columns", upsert.columns or (), names, "The source of the upsert")
+
+
+def _check_named(argument: str, wanted: Sequence[str], known: Sequence[str], owner: str) -> None:
+    have = {name.lower() for name in known}
+    for name in wanted:
+        if name.lower() not in have:
+            raise missing_column(
+                f"{owner} has no column {name!r}, which {argument} names", name, known, "Nothing was changed."
+            )
+
+
 class _Upsert(MergeRows):
+    not_plain = WhyNotPlain(
+        keys="the keys are not of one plain type in the table and in the source",
+        clauses="the source's columns are not those of the table, of the same types, or the table has rules for rows",
+    )
+
     def __init__(self, context: JobContext) -> None:
         self._upsert = context.record(Upsert)
         super().__init__(context, as_merge(self._upsert))
@@ -74,7 +126,7 @@ class _Upsert(MergeRows):
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
         """As of the merge; raises AmbiguousMerge and SchemaMismatch for keys that do not identify one row."""
-        self._check_key_columns(snapshot)
+        check_key_columns(self._upsert, snapshot, self._context.root)
         prepared = super().prepare(tx, snapshot, memory)
         # Another attempt has the same source, unless it reads the table.
         if prepared.source is not self._checked:
@@ -82,41 +134,15 @@ class _Upsert(MergeRows):
             self._checked = prepared.source
         return prepared
 
+    def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
+        """As of the merge; people read them."""
+        described = {"predicate": predicate_parameter([_equal_keys(self._upsert, "t", "s")])}
+        return super().parameters(prepared) | described
+
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         source = super()._source(tx, snapshot, memory)
-        upsert, names = self._upsert, source.names
-        self._check_named("keys", upsert.keys, names, "The source of the upsert")
-        self._check_named("columns", upsert.columns or (), names, "The source of the upsert")
+        check_source_columns(self._upsert, source.names)
         return source
-
-    def _check_key_columns(self, snapshot: Snapshot) -> None:
-        """Each key is a column that the table has already, and whose values are equal where SQL says so."""
-        root, upsert = self._context.root, self._upsert
-        self._check_named("keys", upsert.keys, snapshot.delta_schema.names, root)
-        if not upsert.schema_evolution:
-            self._check_named("columns", upsert.columns or (), snapshot.delta_schema.names, root)
-        for field in map(snapshot.delta_schema.find, upsert.keys):
-            assert field is not None
-            if field.is_char or field.is_collated:
-                what = "is a char(n), which is stored padded" if field.is_char else "has a collation"
-                raise UnsupportedFeature(
-                    f"{root}: the column {field.name!r} cannot be a key of an upsert: it {what}, so that different "
-                    "texts may be equal. Use DeltaMergeOperator. Nothing was read.",
-                    table=root,
-                    feature="keys of this column",
-                    needed_to="upsert by keys",
-                )
-
-    def _check_named(self, argument: str, wanted: Sequence[str], known: Sequence[str], owner: str) -> None:
-        have = {name.lower() for name in known}
-        for name in wanted:
-            if name.lower() not in have:
-                raise UnknownColumn(
-                    f"{owner} has no column {name!r}, which {argument} names. Its columns are: {', '.join(known)}. "
-                    "Nothing was changed.",
-                    column=name,
-                    columns=list(known),
-                )
 
     def _check_keys(self, prepared: PreparedMerge) -> None:
         """No key is NULL, and none stands in two rows of the source. Keys are judged as the table stores them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from airflow_txlog.application import done_in
+from airflow_txlog.application import done_in, earlier_run
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobResult
 from airflow_txlog.engine import Transaction
@@ -118,6 +118,7 @@ class _Attempts:
         self._clock = clock
         # One table for all attempts: the next one reads only the commits that it lost to.
         self._table = context.table
+        self._has_looked_back = False
         self.fate_is_known = True
         """Whether it is certain that no commit of these attempts is in the table."""
 
@@ -198,7 +199,15 @@ class _Attempts:
         if application is None:
             return None
         tx.read_application(application.app_id)
-        return None if tx.snapshot is None else done_in(self._table.store, tx.snapshot, self._context.spec, self._clock)
+        if tx.snapshot is None:
+            return None
+        done = done_in(self._table.store, tx.snapshot, self._context.spec, self._clock)
+        if done is None and not self._has_looked_back:
+            self._has_looked_back = True
+            earlier = earlier_run(self._table.store, tx.snapshot, self._context.spec)
+            if earlier is not None:
+                self._context.log(earlier)
+        return done
 
     def _commit(self, tx: Transaction, change: Change) -> bool:
         try:

@@ -21,7 +21,9 @@ from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import POSITION, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules, still_holds
+from airflow_txlog.wording import files_text
 
 COPY = "copy"
 IMAGES = "images"
@@ -174,6 +176,23 @@ class Memory:
 
     def _drop(self, segments: Iterable[Segment]) -> None:
         self.dropped.extend(file for segment in segments for file in segment.files)
+
+
+def log_reuse(
+    context: LogContext, memory: Memory, earlier: Collection[Segment], unused: Collection[StagedFile]
+) -> None:
+    """Log what of the segments that an attempt found is in use, and what of their files is not.
+
+    `earlier`: the segments before the attempt staged anything; `unused`: the files that it has dropped.
+    """
+    kept = [file for one in earlier if any(one is each for each in memory.segments) for file in one.files]
+    if kept:
+        context.log(f"reused what was staged before: {files_text([file.size_bytes for file in kept])}")
+    if unused:
+        context.log(
+            f"not used of what was staged before: {files_text([file.size_bytes for file in unused])}, as the rows that "
+            "they were made of have changed since"
+        )
 
 
 def _covers(deleted: bytes | None, before: bytes | None) -> bool:

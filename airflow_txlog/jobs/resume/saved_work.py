@@ -43,7 +43,7 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.wording import plural
+from airflow_txlog.wording import files_text, plural
 
 _FORMAT = 7
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
@@ -104,6 +104,7 @@ class SavedWork:
         self._number = 0
         self._saved: list[str] = []
         self._seal = context.seal
+        self._has_passed_over = False
         self.is_published = False
         """Whether another try may know of what this job has staged."""
 
@@ -119,12 +120,12 @@ class SavedWork:
                 # Another copy of the work has just written a newer one.
                 continue
             except (OutsideTable, LimitExceeded) as error:
-                self._context.log(f"ignored {path}: {error}")
+                self._pass_over(f"ignored {path}: {error}")
                 continue
             if found is None:
                 continue
             if not (self._are_fresh(found.memory.staged_files()) and self._are_unchanged(_source_files(found.inputs))):
-                self._context.log(
+                self._pass_over(
                     "what an earlier try had saved is too old, no longer there, or not as it was written; starting over"
                 )
                 break
@@ -135,12 +136,37 @@ class SavedWork:
             self._context.is_resumed = True
             self.is_published = True
             self._saved.append(path)
-            self._context.log(
-                f"resuming an earlier try: {plural(len(memory.scans), 'file')} looked at, "
-                f"{plural(len(memory.segments), 'piece')} staged"
-            )
+            self._context.log(_resuming(found))
             return memory
+        self._log_lost()
         return Memory()
+
+    def _pass_over(self, why: str) -> None:
+        """Log what is not used of an earlier try's work, and why."""
+        self._has_passed_over = True
+        self._context.log(why)
+
+    def _log_lost(self) -> None:
+        """Log what an earlier try has left that this one cannot use, and why, where there was one and nothing was
+        logged of it yet."""
+        context = self._context
+        if context.is_continued or self._has_passed_over:
+            return
+        tries = context.spec.annotations.get("try_number")
+        is_retry = isinstance(tries, int) and tries > 1
+        if self._seal is None:
+            if is_retry:
+                context.log("nothing of an earlier try is reused: this job saves no work for its retries")
+            return
+        sizes: list[int] = []
+        with contextlib.suppress(FileNotFoundError, OutsideTable):
+            sizes = [info.size_bytes for info in self._store.list(self._folder)]
+        if is_retry or sizes:
+            left = f" {files_text(sizes)} that it left in {self._folder} go when this job ends." if sizes else ""
+            context.log(
+                f"nothing of an earlier try is reused: it ended before it had saved its work.{left} Data files that it "
+                "staged in the table are left to VACUUM"
+            )
 
     def save(self, memory: Memory) -> None:
         """Write the memory down; earlier writings of this job go. A memory that cannot be saved is only a loss."""
@@ -185,10 +211,10 @@ class SavedWork:
         except FileNotFoundError:
             pass
         except OutsideTable as error:
-            self._context.log(f"ignored {self._folder}: {error}")
+            self._pass_over(f"ignored {self._folder}: {error}")
         ours = [info for info in found if self._is_ours(info)]
         if len(ours) < len(found):
-            self._context.log(
+            self._pass_over(
                 f"ignored {plural(len(found) - len(ours), 'file')} in {self._folder}: saved work, by the name, that no "
                 "try of this task has written in this form"
             )
@@ -209,7 +235,7 @@ class SavedWork:
         data = self._store.read(path)
         name = _NAME.fullmatch(path.rsplit("/", 1)[-1])
         if name is None or hashlib.sha256(data).hexdigest() != name[3]:
-            self._context.log(f"ignored {path}: it does not hold what was saved under this name")
+            self._pass_over(f"ignored {path}: it does not hold what was saved under this name")
             return None
         try:
             header, scans = decode(data)
@@ -217,7 +243,7 @@ class SavedWork:
                 release = header.identity.release
                 is_other = release != airflow_txlog.__version__
                 why = f"by airflow_txlog {release}" if is_other else "for other arguments, or before a clear"
-                self._context.log(f"ignored {path}: it was saved {why}")
+                self._pass_over(f"ignored {path}: it was saved {why}")
                 return None
             inputs = header.inputs
             for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):
@@ -229,7 +255,7 @@ class SavedWork:
                 clocks=header.clocks,
             )
         except _MALFORMED as error:
-            self._context.log(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
+            self._pass_over(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
             return None
 
     def _check_schema(self, schema: dict[str, Any]) -> None:
@@ -282,6 +308,15 @@ class _Saved:
     memory: Memory
     inputs: SavedInputs
     clocks: dict[str, Any]
+
+
+def _resuming(found: _Saved) -> str:
+    memory, source = found.memory, found.inputs.source
+    staged = [file.size_bytes for segment in memory.segments for file in segment.files]
+    written = "" if source is None else f", source rows in {files_text([file.size_bytes for file in source.files])}"
+    return (
+        f"resuming an earlier try: {plural(len(memory.scans), 'file')} looked at, {files_text(staged)} staged{written}"
+    )
 
 
 def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict[str, Any]) -> pa.Buffer:

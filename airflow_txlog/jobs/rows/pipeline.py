@@ -30,9 +30,11 @@ from airflow_txlog.jobs.rows.metrics import file_counts
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.column_names import check_names_are_free
-from airflow_txlog.wording import plural
+from airflow_txlog.wording import files_text, plural, size_text
 
 _FILES_AT_ONCE = 16_384
+# What is read of so many bytes takes long enough to be announced.
+_MANY_BYTES = 100 * 1024 * 1024
 
 
 def run_row_operation(context: JobContext, make: Callable[[JobContext], RowOperation[P]]) -> JobResult:
@@ -64,8 +66,11 @@ class RowAttempts(Generic[P]):
         if self._operation.writes_rows:
             # A table whose files cannot be written here is refused before the source's rows are staged.
             layout_of(context, snapshot)
+        sizes = [file.size_bytes for segment in memory.segments for file in segment.files]
         if not memory.begin(rules_at(snapshot)):
-            context.log("the table's rules have changed: nothing that was found or staged may be kept")
+            context.log(
+                f"the table's rules have changed: nothing that was found or staged before is used ({files_text(sizes)})"
+            )
         prepared = self._operation.prepare(tx, snapshot, memory)
         _log_candidates(context, prepared)
         with context.step("find"):
@@ -136,6 +141,7 @@ def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> Iterato
 def _log_candidates(context: JobContext, prepared: Prepared) -> None:
     total, whole, to_scan = prepared.snapshot.num_files, prepared.whole.num_rows, prepared.candidates.num_rows
     without_reading = f"{whole} removed without reading, " if whole else ""
-    context.log(
-        f"{plural(total, 'file')} considered, {total - whole - to_scan} pruned, {without_reading}{to_scan} to scan"
-    )
+    to_read = sum(prepared.candidates.column("size").to_pylist()) if to_scan else 0
+    size = f" ({size_text(to_read)})" if to_read >= _MANY_BYTES else ""
+    pruned = total - whole - to_scan
+    context.log(f"{plural(total, 'file')} considered, {pruned} pruned, {without_reading}{to_scan} to scan{size}")

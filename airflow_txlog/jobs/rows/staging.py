@@ -23,7 +23,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
-from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
+from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.rows.change_feed import (
     LeavingRows,
     leaving_rows,
@@ -76,6 +76,7 @@ def stage_work(
 ) -> StagedWork:
     """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
     staged just now; and what staging raises."""
+    earlier, num_dropped = list(memory.segments), len(memory.dropped)
     numbers = sorted(found.removed.positions)
     touched = prepared.candidates.take(pa.array(numbers, pa.int64()))
     keys = dict(zip(numbers, file_keys(touched, context.root).to_pylist(), strict=True))
@@ -84,7 +85,8 @@ def stage_work(
     staged = [] if missing.is_empty else _stage(context, operation, prepared, found, missing)
     memory.add(_segments(missing, staged, keys))
     vectors = _vectors(context, prepared, found, memory)
-    context.log(_summary(missing, staged, memory, vectors))
+    context.log(_summary(staged, vectors))
+    log_reuse(context, memory, earlier, memory.dropped[num_dropped:])
     return StagedWork(
         copies=_files(memory, COPY),
         images=_files(memory, IMAGES),
@@ -292,10 +294,7 @@ def _files(memory: Memory, kind: str) -> list[StagedFile]:
     return [file for file in files if not file.is_change]
 
 
-def _summary(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, vectors: NewVectors) -> str:
-    new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
+def _summary(staged: Sequence[StagedFile], vectors: NewVectors) -> str:
     rows = sum(file.num_records for file in staged)
-    kept = len(memory.segments) - new
-    again = f"; {plural(kept, 'piece')} of earlier attempts kept" if kept else ""
     added = f"; {plural(len(vectors.adds), 'file')} with a new deletion vector" if vectors.adds else ""
-    return f"staged {plural(len(staged), 'file')} with {plural(rows, 'row')}{added}{again}"
+    return f"staged {plural(len(staged), 'file')} with {plural(rows, 'row')}{added}"

@@ -13,12 +13,45 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.wording import tasks_done
+from airflow_txlog.wording import size_text, tasks_done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY_S = 10.0
+_LAST_QUERIES = 8
+# The work that a task is given, and the files that it reports, are rows to Spark, too, but few.
+_FEWEST_ROWS = 10_000
+STARTING = "start Spark"
+"""The step in which a job gets its Spark."""
+
+
+@contextlib.contextmanager
+def logged_while_starting(log: Callable[[str], None], every_s: float = EVERY_S) -> Iterator[None]:
+    """Says `Spark is starting, 40 s` every `every_s` seconds while what is inside runs."""
+    began_s = SYSTEM_CLOCK.monotonic_s()
+    with _said_every(every_s, lambda: log(f"Spark is starting, {SYSTEM_CLOCK.monotonic_s() - began_s:.0f} s")):
+        yield
+
+
+@contextlib.contextmanager
+def _said_every(every_s: float, say: Callable[[], None]) -> Iterator[None]:
+    """Calls `say` every `every_s` seconds, in a thread of its own, while what is inside runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            # What is watched may be on its way out, and a missing line does no harm.
+            with contextlib.suppress(Exception):
+                say()
+
+    thread = threading.Thread(target=watch, name="txlog-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=every_s)
 
 
 @contextlib.contextmanager
@@ -28,23 +61,14 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
         with _watched_by_server(spark, name, log, every_s):
             yield
         return
-    over = threading.Event()
 
-    def watch() -> None:
-        while not over.wait(every_s):
-            # The session may be on its way out, and a missing line does no harm.
-            with contextlib.suppress(Exception):
-                total, done, failed = task_counts(spark)
-                if total:
-                    log(tasks_done(name, total, done, failed))
+    def say() -> None:
+        total, done, failed = task_counts(spark)
+        if total:
+            log(tasks_done(name, total, done, failed, moved_by_tasks(spark)))
 
-    thread = threading.Thread(target=watch, name="txlog-progress", daemon=True)
-    thread.start()
-    try:
+    with _said_every(every_s, say):
         yield
-    finally:
-        over.set()
-        thread.join(timeout=every_s)
 
 
 @contextlib.contextmanager
@@ -57,7 +81,9 @@ def _watched_by_server(spark: SparkSession, name: str, log: Callable[[str], None
         if running and SYSTEM_CLOCK.monotonic_s() - said_s >= every_s:
             said_s = SYSTEM_CLOCK.monotonic_s()
             finished = sum(stage.num_completed_tasks for stage in running)
-            log(tasks_done(name, sum(stage.num_tasks for stage in running), finished, 0))
+            num_bytes = sum(stage.num_bytes_read for stage in running)
+            moved = f"{size_text(num_bytes)} read" if num_bytes else ""
+            log(tasks_done(name, sum(stage.num_tasks for stage in running), finished, 0, moved))
 
     handler: Any = hear
     spark.registerProgressHandler(handler)
@@ -77,3 +103,42 @@ def task_counts(spark: SparkSession) -> tuple[int, int, int]:
         sum(stage.numCompletedTasks for stage in running),
         sum(stage.numFailedTasks for stage in running),
     )
+
+
+def moved_by_tasks(spark: SparkSession) -> str:
+    """What the running tasks have read or made so far, `1,234 rows`, as far as Spark sees it; else nothing.
+
+    Executors report it every ten seconds (spark.executor.heartbeatInterval). Of files that a task of ours reads and
+    writes by itself Spark sees nothing.
+    """
+    session: Any = spark
+    parts = []
+    num_bytes = _bytes_read(session)
+    if num_bytes:
+        parts.append(f"{size_text(num_bytes)} read")
+    num_rows = _rows_made(session._jsparkSession.sharedState().statusStore())
+    if num_rows >= _FEWEST_ROWS:
+        parts.append(f"{num_rows:,} rows")
+    return ", ".join(parts)
+
+
+def _bytes_read(session: Any) -> int:
+    stages = session.sparkContext._jsc.sc().statusStore().activeStages()
+    return sum(int(stages.apply(index).inputBytes()) for index in range(stages.size()))
+
+
+def _rows_made(store: Any) -> int:
+    """The rows of the busiest step of the queries that run."""
+    found = [0]
+    executions = store.executionsList()
+    for number in range(max(0, executions.size() - _LAST_QUERIES), executions.size()):
+        execution = executions.apply(number)
+        if execution.completionTime().isDefined():
+            continue
+        values, metrics = store.executionMetrics(execution.executionId()), execution.metrics()
+        for index in range(metrics.size()):
+            metric = metrics.apply(index)
+            value = values.get(metric.accumulatorId())
+            if metric.name() == "number of output rows" and value.isDefined():
+                found.append(int(str(value.get()).replace(",", "")))
+    return max(found)

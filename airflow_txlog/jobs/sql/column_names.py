@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from airflow_txlog.errors import SchemaMismatch
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
+from airflow_txlog.errors import SchemaMismatch, UnknownColumn
 
 Column = TypeVar("Column")
 
@@ -43,3 +44,20 @@ def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Col
     if bare in columns:
         return columns[bare]
     return columns.get(bare[len(prefix) :].strip("`")) if bare.startswith(prefix) else None
+
+
+def unassignable(name: str, columns: Sequence[str], table_uri: str) -> UnknownColumn:
+    """The error for an assignment to a column that the table does not have."""
+    return missing_column(
+        f"A new value is assigned to {name!r}, a column that {table_uri} does not have", name, columns
+    )
+
+
+def missing_column(what: str, name: str, columns: Sequence[str], end: str = "Nothing was read.") -> UnknownColumn:
+    """The error for a name of an argument that none of the columns has. `what`: who lacks it and which argument names
+    it, as a sentence without its end."""
+    return UnknownColumn(
+        f"{what}.{did_you_mean(name, columns)} The columns are: {shown_names(columns)}. {end}",
+        column=name,
+        columns=list(columns),
+    )

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
 from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.records.keywords import KEYWORDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,6 +192,20 @@ def check_named(text: str) -> None:
     for token, following in itertools.pairwise(lexed.tokens):
         if following == _OPEN and token.kind in ("word", "name", "string") and token.text.lower() not in allowed:
             raise unsupported(text, f"the function {token.text.lower()}()", _WHY)
+
+
+def check_listed(text: str) -> None:
+    """Raises UnsupportedPredicate for a call of a function that is not listed, in a text that any parser cuts alike: no
+    Spark has to be asked. A keyword before a parenthesis may be no call."""
+    try:
+        tokens = lex(text).tokens
+    except Unreadable:
+        return
+    for token, following in itertools.pairwise(tokens):
+        name = token.text.lower()
+        is_call = following == _OPEN and token.kind in ("word", "name")
+        if is_call and name not in FUNCTIONS | _KEYWORDS | KEYWORDS:
+            raise unsupported(text, f"the function {name}()", f"{_WHY}{did_you_mean(name, FUNCTIONS)}")
 
 
 def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.names import Names
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import (
     InvalidJobSpec,
@@ -38,7 +39,9 @@ from airflow_txlog.jobs.sql.bound import as_bound
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
 from airflow_txlog.jobs.sql.query_gate import check_query
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.jobs.sql.unknown_names import aliases_of
+from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
+from airflow_txlog.records import Operation
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -131,7 +134,7 @@ class SqlGate:
             return dict(self._accepted[text, relation])
         with contextlib.suppress(Unreadable):  # then Spark's parser decides alone
             confinement.check_tokens(lex(text), text)
-        _refuse_star(text)
+        refuse_star(text)
         self._parse(text)
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
         self._check_clocks(text, relation)
@@ -144,7 +147,7 @@ class SqlGate:
 
         Raises as `condition` does.
         """
-        _refuse_star(text)
+        refuse_star(text)
         self._parse(text)
         # Under WHERE, Spark refuses aggregates, windows and generators, which SELECT would let through.
         frame, _ = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n) IS NULL", text, relation)
@@ -195,12 +198,7 @@ class SqlGate:
 
     def check_all_used(self) -> None:
         """Raises InvalidPredicate for a parameter that no text of the job used: a misspelt one would go unseen."""
-        spare = sorted(set(self._context.spec.operation.bound_parameters) - self.used)
-        if spare:
-            raise InvalidPredicate(
-                f"No SQL of this job has a parameter :{spare[0]}, for which a value was given. A misspelt parameter is "
-                "refused rather than ignored. Nothing was read."
-            )
+        check_none_spare(self._context.spec.operation, self.used)
 
     def _parse(self, text: str) -> None:
         """Accepts one expression and nothing after it, by Spark's own parser, that does nothing but compute a value.
@@ -212,7 +210,7 @@ class SqlGate:
 
         if text.endswith("\\"):
             # Spark goes on with a comment that ends so in the next line, which is ours.
-            raise self._no_expression(text, "it ends with a backslash")
+            raise no_expression(text, "it ends with a backslash")
         try:
             if is_classic(self._spark):
                 check_parsed(self._spark, text, self._parameters)
@@ -222,14 +220,7 @@ class SqlGate:
         except PySparkException as error:
             # Columns and parameters are not known to a server's parser; the analysis that follows judges them.
             if is_classic(self._spark) or (condition_of(error) or "").startswith("PARSE"):
-                raise self._no_expression(text, analysis_text(error)) from error
-
-    def _no_expression(self, text: str, what: str) -> InvalidPredicate:
-        return InvalidPredicate(
-            f"The text {text!r} is not one SQL expression: {what}. Values belong in the parameters.{_advice(text)} "
-            "Nothing was read.",
-            predicate=text,
-        )
+                raise no_expression(text, analysis_text(error)) from error
 
     def _analyse(self, sql: str, text: str, relation: str) -> tuple[DataFrame, dict[str, Any]]:
         from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -256,11 +247,7 @@ class SqlGate:
                 if name is None or name in bound:
                     raise
                 if name not in self._parameters:
-                    raise InvalidPredicate(
-                        f"The text {text!r} needs a value for its parameter :{name}, and none was given. Given: "
-                        f"{', '.join(sorted(self._parameters)) or 'none'}. Nothing was read.",
-                        predicate=text,
-                    ) from error
+                    raise missing_value(text, name, self._parameters) from error
                 bound[name] = self._parameters[name]
 
     def parameters_in(self, text: str) -> dict[str, Any]:
@@ -271,19 +258,21 @@ class SqlGate:
             return {}
 
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
-        condition = condition_of(error) or ""
+        condition, aliases = condition_of(error) or "", aliases_of(self._context.spec.operation)
         if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
             column = facts_of(error).get("objectName", "").replace("`", "")
             columns = self._spark.sql(f"SELECT * FROM {relation}").schema.names
+            near = did_you_mean(column.rpartition(".")[2], columns)
             return UnknownColumn(
-                f"The text {text!r} names {column or 'a column'}, which is not there.{_advice(text)} The columns are: "
-                f"{', '.join(columns)}. Nothing was read.",
+                f"The text {text!r} names {column or 'a column'}, which is not there.{near}{_advice(text)}{aliases} "
+                f"The columns are: {shown_names(columns)}. Nothing was read.",
                 predicate=text,
                 column=column or None,
                 columns=columns,
             )
         return InvalidPredicate(
-            f"Spark does not accept the text {text!r} here: {self._reason(error)}.{_advice(text)} Nothing was read.",
+            f"Spark does not accept the text {text!r} here: {self._reason(error)}.{_advice(text)}"
+            f"{aliases if condition == 'AMBIGUOUS_REFERENCE' else ''} Nothing was read.",
             predicate=text,
         )
 
@@ -321,6 +310,35 @@ class SqlGate:
             raise _special(text)
 
 
+def check_none_spare(operation: Operation, used: Collection[str]) -> None:
+    """Raises InvalidPredicate for a value of a parameter that is not among those that the texts use."""
+    spare = sorted(set(operation.bound_parameters) - set(used))
+    if spare:
+        hint = quoted_hint((text for _, text, _ in operation.texts()), spare[0])
+        raise InvalidPredicate(
+            f"No SQL of this job has a parameter :{spare[0]}, for which a value was given.{hint} A misspelt parameter "
+            "is refused rather than ignored. Nothing was read."
+        )
+
+
+def missing_value(text: str, name: str, given: Collection[str]) -> InvalidPredicate:
+    """The error for a parameter of a text that has no value."""
+    return InvalidPredicate(
+        f"The text {text!r} needs a value for its parameter :{name}, and none was given. Given: "
+        f"{', '.join(sorted(given)) or 'none'}. Nothing was read.",
+        predicate=text,
+    )
+
+
+def no_expression(text: str, what: str) -> InvalidPredicate:
+    """The error for a text that is more or less than one expression."""
+    return InvalidPredicate(
+        f"The text {text!r} is not one SQL expression: {what}. Values belong in the parameters.{_advice(text)} "
+        "Nothing was read.",
+        predicate=text,
+    )
+
+
 def check_types(frame: DataFrame, argument: str) -> None:
     """Refuses user-defined types, by the schema in the JVM.
 
@@ -350,7 +368,7 @@ def _unbound_parameter(error: PySparkException) -> str | None:
     return (error.getMessageParameters() or {}).get("name")
 
 
-def _refuse_star(text: str) -> None:
+def refuse_star(text: str) -> None:
     """Refuses `*` for all columns: beside the table's columns stand some of ours, and it would mean those too."""
     try:
         before = Token("symbol", "(")

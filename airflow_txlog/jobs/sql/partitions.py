@@ -17,6 +17,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching, why_not_plain
 from airflow_txlog.engine.table.predicate.exact import comparable
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import DataType, StructField, StructType, arrow_type
@@ -73,13 +74,7 @@ class Partitions:
         try:
             return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
         except UnknownColumn as error:
-            raise UnknownColumn(
-                f"partition_predicate {text!r} may name partition columns only ({', '.join(self.columns) or 'none'}); "
-                f"it names {error.facts.get('column')}. Nothing was read.",
-                predicate=text,
-                column=error.facts.get("column"),
-                columns=self.columns,
-            ) from error
+            raise beyond_partitions(text, error.facts.get("column"), self.columns) from error
 
     def _plain(self, text: str) -> Predicate | str:
         """A plain condition of partition columns, as the engine reads it; else what in the text is more than that.
@@ -176,6 +171,21 @@ class Partitions:
         from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
         return spark_schema(pa.schema([*self._schema, *(pa.field(name, pa.int64()) for name in extra)]))
+
+
+def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> UnknownColumn:
+    """The error for a `partition_predicate` that names something else than the table's partition `columns`."""
+    if columns:
+        may_name = f"may name partition columns only ({', '.join(columns)})"
+    else:
+        may_name = "may name partition columns only, and the table has none"
+    return UnknownColumn(
+        f"partition_predicate {text!r} {may_name}; it names {name}.{did_you_mean(name or '', columns)} A condition on "
+        "other columns belongs into the predicate. Nothing was read.",
+        predicate=text,
+        column=name,
+        columns=list(columns),
+    )
 
 
 def _codes(values: pa.ChunkedArray, data_type: DataType) -> list[int]:

@@ -11,21 +11,16 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
 from airflow_txlog.operators.arguments.given import has_template, is_sql_file
 from airflow_txlog.records import Operation
+from airflow_txlog.records.expressions import parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.records.fields import Sees
-
-# After any other word a colon may part a column from its member.
-_BEFORE_VALUES = frozenset(
-    ("and", "between", "else", "having", "in", "like", "limit", "not", "on", "or", "rlike", "select", "then", "when")
-) | {"where"}
-_OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 
 
 def check_texts(operation: Operation) -> None:
-    """Raises InvalidJobSpec for a text with a bracket or a quote without its partner, a parameter that has no value, or
-    a list in IN; and for a value that no text has a parameter for.
+    """Raises InvalidJobSpec for a text that can be no expression, as one with a bracket or a quote without its partner;
+    for a parameter that has no value, or a list in IN; and for a value that no text has a parameter for.
     """
     values = operation.bound_parameters
     texts = list(operation.texts())
@@ -40,8 +35,9 @@ def check_texts(operation: Operation) -> None:
     spare = sorted(values.keys() - used)
     if spare and all(_tokens(text) for _, text, _ in texts):
         raise InvalidJobSpec(
-            f"parameters has a value for {spare[0]}, and no SQL of this operator has :{spare[0]}. A misspelt parameter "
-            "is refused rather than ignored. Nothing was read.",
+            f"parameters has a value for {spare[0]}, and no SQL of this operator has :{spare[0]}."
+            f"{quoted_hint((text for _, text, _ in texts), spare[0])} A misspelt parameter is refused rather than "
+            "ignored. Nothing was read.",
             argument="arguments.parameters",
         )
 
@@ -72,14 +68,11 @@ def _tokens(text: str) -> Sequence[Token]:
 
 
 def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | None:
-    try:
-        tokens = lex(text).tokens
-    except Unreadable as error:
-        if str(error) == "the character ';'" and not is_query:
-            return "is one expression, and has a semicolon in it: leave that out."
-        unfinished = "without its" in str(error) or "not closed" in str(error)
-        return f"has {error}." if unfinished else None
-    for name in dict.fromkeys(_parameters(tokens)):
+    why = why_not_cut(text) if is_query else why_no_expression(text)
+    if why is not None:
+        return f"is no {'query' if is_query else 'SQL expression'}: {why}."
+    tokens = _tokens(text)
+    for name in dict.fromkeys(parameters_of(tokens)):
         if name not in values:
             given = f"it has {', '.join(sorted(values))}" if values else "it has none"
             return f"has the parameter :{name}, and parameters has no value for it ({given})."
@@ -90,29 +83,7 @@ def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | N
             f"has {negation}IN (:{name}), and the value of {name} is a list: to SQL that is one value, an array, which "
             f"no row's can equal. Write {negation}array_contains(:{name}, column)."
         )
-    return _unbalanced(tokens)
-
-
-def _unbalanced(tokens: Sequence[Token]) -> str | None:
-    open_ones: list[str] = []
-    for token in tokens:
-        if token.kind != "symbol":
-            continue
-        if token.text in _OPENS:
-            open_ones.append(token.text)
-        elif token.text in _CLOSES and (not open_ones or open_ones.pop() != _CLOSES[token.text]):
-            return f"has a {token.text} without its {_CLOSES[token.text]}."
-    return f"has a {open_ones[-1]} without its {_OPENS[open_ones[-1]]}." if open_ones else None
-
-
-def _parameters(tokens: Sequence[Token]) -> Iterator[str]:
-    """The parameters, but for what may be a member of a column: `raw:price`."""
-    before = Token("symbol", "(")
-    for token in tokens:
-        is_value = before.text not in (")", "]") if before.kind == "symbol" else before.text.lower() in _BEFORE_VALUES
-        if token.kind == "parameter" and is_value:
-            yield token.text
-        before = token
+    return None
 
 
 def _lists_in_in(tokens: Sequence[Token], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -32,12 +32,17 @@ FOLDER = "TXLOG_WARM_FOLDER"
 _POLL_S = 0.05
 
 
+def base_path() -> Path:
+    """Where the folder of this user's servers on this machine is, or will be."""
+    return Path(os.environ.get(FOLDER) or f"{tempfile.gettempdir()}/airflow-txlog-{os.geteuid()}")
+
+
 def base_folder() -> Path:
     """The folder of this user's servers on this machine, made where there is none.
 
     Raises JobError where it is not this user's alone: in a shared /tmp another user may have made it.
     """
-    base = Path(os.environ.get(FOLDER) or f"{tempfile.gettempdir()}/airflow-txlog-{os.geteuid()}")
+    base = base_path()
     try:
         fault = make_own_folder(base)
     except OSError as error:

@@ -14,6 +14,7 @@ from airflow_txlog.runners.child_process import JOB, ChildProcessRunner, run_wit
 from airflow_txlog.runners.warm.server import (
     give_up,
     is_of_session,
+    is_started,
     lease_session,
     offering_credentials,
 )
@@ -32,9 +33,14 @@ class WarmRunner:
         self._is_killed = False
         check_stays_here(spec)
         lines = LinesOnce(log)
-        # The server is of this machine, and of this user.
+        # The server is of this machine, and of this user. Before one starts, which takes long, a job is tried without,
+        # for whatever it is: that finds mistakes of its author's.
         done = run_without_spark(
-            spec, lambda child, described: self._in_child(child, described, lines.begin()), log, is_spark_here=True
+            spec,
+            lambda child, described: self._in_child(child, described, lines.begin()),
+            log,
+            is_spark_here=True,
+            always=not is_started(spec.spark_conf),
         )
         if done is not None:
             return done

@@ -43,6 +43,7 @@ from airflow_txlog.runners.warm.folders import (
     Server,
     Slot,
     base_folder,
+    base_path,
     locked,
     slots_of,
     try_lock,
@@ -132,6 +133,17 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
             waits = True
             log(f"waits for one of the {num_sessions()} sessions of the warm Spark ({SESSIONS})")
         SYSTEM_CLOCK.sleep(_POLL_S)
+
+
+def is_started(spark_conf: Mapping[str, str]) -> bool:
+    """Whether a server with these static settings is there, which a job would get without waiting for its start."""
+    if not base_path().exists():
+        return False
+    static = {name: value for name, value in spark_conf.items() if not is_of_session(name)}
+    try:
+        return Place(base_folder(), _fingerprint(static, _server_environment())).current() is not None
+    except OSError:
+        return False
 
 
 def is_of_session(name: str) -> bool:

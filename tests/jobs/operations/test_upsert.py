@@ -35,9 +35,11 @@ def test_an_upsert_is_a_merge_by_its_keys() -> None:
     upsert = Upsert(source=source, keys=["id", "a`b"], columns=["v.w"], schema_evolution=True)  # type: ignore[arg-type]
     assert as_merge(upsert) == Merge(
         source=source,
-        on="t.`id` = s.`id` AND t.`a``b` = s.`a``b`",
+        on="_txlog_t.`id` = _txlog_s.`id` AND _txlog_t.`a``b` = _txlog_s.`a``b`",
+        target_alias="_txlog_t",
+        source_alias="_txlog_s",
         clauses=[  # type: ignore[arg-type]
-            {"when": "matched", "then": "update", "set": {"`v.w`": "s.`v.w`"}},
+            {"when": "matched", "then": "update", "set": {"`v.w`": "_txlog_s.`v.w`"}},
             {"when": "not_matched", "then": "insert", "values": "*"},
         ],
         schema_evolution=True,

@@ -162,7 +162,7 @@ def test_the_result_is_put_where_the_operator_looks_for_it(tmp_path: Path, spark
     lines: list[str] = []
     result = run_job(spec, spark, log=lines.append)
     assert read_result(str(tmp_path / "out" / "result.json")) == result
-    assert [step["name"] for step in result.steps] == ["prepare", "open", "plan", "find", "rewrite", "commit"]
+    assert [step["name"] for step in result.steps] == ["check", "prepare", "open", "plan", "find", "rewrite", "commit"]
     assert table.history(1)[0]["tags"]["airflow.dag_id"] == "gdpr"
     assert lines[0] == f"delete {table.uri}"
     failed = run_job(spec.replace(operation=Delete(predicate="nope = 1")), spark)

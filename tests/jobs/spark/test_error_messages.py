@@ -81,7 +81,7 @@ def test_the_first_line_names_the_cause_of_a_failure_of_spark(tmp_path: Path, sp
     no_connector = first_line(table, {"format": "parquet", "path": "nowhere://bucket/in"})
     assert 'No FileSystem for scheme "nowhere"' in no_connector
     assert "spark.jars.packages" in no_connector
-    assert "PATH_NOT_FOUND" in first_line(table, {"format": "parquet", "path": "/nowhere/in"})
+    assert "there is nothing at /nowhere/in" in first_line(table, {"format": "parquet", "path": "/nowhere/in"})
     assert "score: the table has no such column" in first_line(table, {"sql": "SELECT 1L AS id, 2 AS score"})
 
 

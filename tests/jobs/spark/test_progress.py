@@ -55,3 +55,26 @@ def test_a_broken_log_breaks_no_job(spark: SparkSession, tmp_path: Path) -> None
     with watched(spark, "find", log, every_s=0.05):
         assert spark.range(0, 6, 1, 6).mapInArrow(until_there(tmp_path / "logged"), "id long").count() == 6
     assert (tmp_path / "logged").exists()
+
+
+@pytest.mark.long("executors report what they have done every ten seconds")
+def test_rows_are_shown_while_a_task_makes_them(spark: SparkSession, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def log(line: str) -> None:
+        lines.append(line)
+        if line.endswith(" rows so far"):
+            (tmp_path / "logged").touch()
+
+    def make_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_s = time.monotonic() + WAIT_S
+        for batch in batches:
+            many = batch.from_pydict({"id": [batch.column(0)[0].as_py()] * 10_000})
+            while not (tmp_path / "logged").exists() and time.monotonic() < end_s:
+                time.sleep(0.05)
+                yield many
+
+    with watched(spark, "find", log, every_s=0.5):
+        spark.range(0, 2, 1, 2).mapInArrow(make_rows, "id long").count()
+    shown = [line for line in lines if line.endswith(" rows so far")]
+    assert shown[0].startswith("find: 0 of 2 tasks done, "), lines

@@ -7,36 +7,17 @@ columns. Source: Spark, name resolution (case-insensitive; alias, then column, t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
+from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import Column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.lexing import Lexed
-
-# Spark reads these as functions where no column has the name.
-_SPECIAL_NAMES = frozenset(
-    (
-        "current_catalog",
-        "current_database",
-        "current_date",
-        "current_path",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_user",
-        "localtime",
-        "localtimestamp",
-        "session_user",
-        "user",
-    )
-)
-_COLUMNS_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +100,9 @@ class Names:
 
 def unknown_column(sql: str, name: str, schema: StructType) -> UnknownColumn:
     """The error for a name that the table does not have: the nearest one, and what there is."""
-    lower = {each.lower(): each for each in schema.names}
-    near = difflib.get_close_matches(name.lower(), lower, n=1)
-    hint = f" Did you mean {lower[near[0]]!r}?" if near else ""
-    shown = ", ".join(schema.names[:_COLUMNS_SHOWN]) + (", …" if len(schema) > _COLUMNS_SHOWN else "")
     return UnknownColumn(
-        f"The predicate {sql!r} names the column {name!r}, which the table does not have.{hint} "
-        f"Its columns are: {shown}. Nothing was read.",
+        f"The predicate {sql!r} names the column {name!r}, which the table does not have."
+        f"{did_you_mean(name, schema.names)} Its columns are: {shown_names(schema.names)}. Nothing was read.",
         predicate=sql,
         column=name,
         columns=schema.names,
@@ -144,7 +121,7 @@ def _usable(field: StructField) -> Column:
 
 
 def _is_special(node: exp.Column, name: list[str]) -> bool:
-    return len(name) == 1 and not node.this.args.get("quoted") and name[0].lower() in _SPECIAL_NAMES
+    return len(name) == 1 and not node.this.args.get("quoted") and name[0].lower() in SPECIAL_NAMES
 
 
 def _has_star(lexed: Lexed) -> bool:

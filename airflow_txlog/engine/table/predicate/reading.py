@@ -28,7 +28,7 @@ from airflow_txlog.engine.table.predicate.tree import (
 )
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
-from airflow_txlog.lexing import Lexed, Unreadable, lex
+from airflow_txlog.lexing import Lexed, Unreadable, lex, quoted_hint
 
 
 def read_predicate(
@@ -154,7 +154,8 @@ def _check_none_spare(sql: str, used: Iterable[str], bound: Mapping[str, object]
     spare = sorted(set(bound) - set(used))
     if spare:
         raise InvalidPredicate(
-            f"The predicate {sql!r} has no parameter :{spare[0]}, for which a value was given. "
+            f"The predicate {sql!r} has no parameter :{spare[0]}, for which a value was given."
+            f"{quoted_hint([sql], spare[0])} "
             "A misspelt parameter is refused rather than ignored. Nothing was read.",
             predicate=sql,
         )

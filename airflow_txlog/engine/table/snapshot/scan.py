@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnknownColumn
@@ -47,14 +48,14 @@ def selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
     """The columns of these names (None: all), as the snapshot's schema has them. Raises UnknownColumn."""
     if columns is None:
         return snapshot.schema
-    fields = []
+    fields, names = [], snapshot.delta_schema.names
     for name in columns:
         found = snapshot.delta_schema.find(name)
         if found is None:
             raise UnknownColumn(
-                f"{snapshot.uri} has no column {name!r}; it has {snapshot.delta_schema.names}.",
+                f"{snapshot.uri} has no column {name!r}.{did_you_mean(name, names)} It has: {shown_names(names)}.",
                 column=name,
-                columns=snapshot.delta_schema.names,
+                columns=names,
             )
         fields.append(snapshot.schema.field(found.name))
     return pa.schema(fields)

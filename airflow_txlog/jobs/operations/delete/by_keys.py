@@ -23,10 +23,11 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.predicate.tree import FALSE, Column, Comparison, Membership, Node, Operator, all_of
 from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
-from airflow_txlog.errors import InvalidJobSpec, KeysNotFound, UnknownColumn
+from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.inputs import hashed_bytes, input_scan, read_input, write_input
 from airflow_txlog.jobs.files.plain_files import source_here
@@ -41,6 +42,7 @@ from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.needed import NeedsSpark
+from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
@@ -105,7 +107,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         """The keys materialized in their column's type, and the files that may hold one."""
         context, gate = self._context, self._gate
         check_may_remove_rows(snapshot, "DELETE")
-        field = self._field(snapshot)
+        field = key_field(self._described, snapshot, context.root)
         source = self._source(tx, snapshot, field, memory)
         with context.step("plan"):
             scope = partition_scope(context, gate, snapshot)
@@ -124,20 +126,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
             field=field,
             read=read,
         )
-
-    def _field(self, snapshot: Snapshot) -> StructField:
-        name = self._described.column
-        field = snapshot.delta_schema.find(name)
-        if field is None:
-            columns = snapshot.delta_schema.names
-            raise UnknownColumn(
-                f"{self._context.root} has no column {name!r} for the keys. Its columns are: {', '.join(columns)}. "
-                "Nothing was read.",
-                column=name,
-                columns=columns,
-            )
-        check_key_column(field, self._context.root)
-        return field
 
     def _source(self, tx: Transaction, snapshot: Snapshot, field: StructField, memory: Memory) -> _Written:
         """The keys, materialized once for all attempts and tries, but in each attempt where the target holds them."""
@@ -189,7 +177,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         from airflow_txlog.jobs.files.source import build_source  # noqa: PLC0415 - only with Spark
 
         source = build_source(self._context, self._gate, snapshot, described.source, "keys.source")
-        name = _source_column(described, source.frame.schema.names)
+        name = key_source_column(described, source.frame.schema.names)
         return collect(source.frame.select(source.frame[quoted(name)]), "read the keys").column(0), source.reads_target
 
     def _given_here(self, described: KeySource, target: Snapshot) -> tuple[pa.ChunkedArray, bool]:
@@ -199,7 +187,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         """
         context = self._context
         source = source_here(context, described.source, "keys.source", target)
-        name = _source_column(described, source.columns.names)
+        name = key_source_column(described, source.columns.names)
         only = replace(source.scan, schema=pa.schema([source.scan.schema.field(name)]))
         return collected(context, [only], only.output_schema, "read the keys").column(0), source.reads_target
 
@@ -299,15 +287,27 @@ def _is_exact(kind: DataType) -> bool:
     return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
 
 
-def _source_column(described: KeySource, names: Sequence[str]) -> str:
+def key_field(described: KeyValues | KeySource, snapshot: Snapshot, root: str) -> StructField:
+    """The table's column of the keys. Raises UnknownColumn, and as `check_key_column`."""
+    name = described.column
+    field = snapshot.delta_schema.find(name)
+    if field is None:
+        raise missing_column(f"{root} has no column {name!r} for the keys", name, snapshot.delta_schema.names)
+    check_key_column(field, root)
+    return field
+
+
+def key_source_column(described: KeySource, names: Sequence[str]) -> str:
+    """The column of a source of these columns that holds the keys. Raises InvalidJobSpec."""
     if described.source_column is None and len(names) == 1:
         return names[0]
     wanted = described.column if described.source_column is None else described.source_column
     found = [name for name in names if name.lower() == wanted.lower()]
     if len(found) != 1:
         raise InvalidJobSpec(
-            f"keys.source has {'no' if not found else 'more than one'} column {wanted!r}; its columns are: "
-            f"{', '.join(names)}. Name the one that holds the keys as keys.source_column. Nothing was changed.",
+            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}."
+            f"{'' if found else did_you_mean(wanted, names)} Its columns are: {shown_names(names)}. Name the one that "
+            "holds the keys as keys.source_column. Nothing was changed.",
             argument="keys.source_column",
         )
     return found[0]

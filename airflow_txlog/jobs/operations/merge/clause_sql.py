@@ -15,9 +15,9 @@ from pyspark.sql.types import StructField, StructType
 
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec, UnknownColumn
+from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.sql.column_names import assigned_column
+from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import can_store, mismatch, stored_sql
 from airflow_txlog.jobs.sql.table_rules import Rules
@@ -233,12 +233,7 @@ def _target_field(sides: Sides, name: str) -> StructField:
     """The target's column that an assignment names, bare or with the alias. Raises UnknownColumn."""
     found = assigned_column(name, sides.target_by_name, sides.target_alias)
     if found is None:
-        raise UnknownColumn(
-            f"A clause assigns the column {name!r}, which {sides.table_uri} does not have. Its columns are: "
-            f"{', '.join(sides.target.names)}. Nothing was read.",
-            column=name,
-            columns=sides.target.names,
-        )
+        raise unassignable(name, sides.target.names, sides.table_uri)
     return found
 
 

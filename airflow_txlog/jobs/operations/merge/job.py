@@ -36,6 +36,7 @@ from airflow_txlog.jobs.operations.merge.pairs import check_unambiguous, find_pa
 from airflow_txlog.jobs.operations.merge.plain_merge import (
     PairColumns,
     PlainClauses,
+    WhyNotPlain,
     clauses_of,
     plain_clauses,
     plain_images,
@@ -65,9 +66,14 @@ if TYPE_CHECKING:
 def merge(context: JobContext) -> JobResult:
     """Run the job of `context.spec`; raises TxlogError."""
     described = context.record(Merge)
-    if described.target_alias.lower() == described.source_alias.lower():
-        raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")
+    check_aliases(described)
     return run_row_operation(context, lambda job: MergeRows(job, described))
+
+
+def check_aliases(merge: Merge) -> None:
+    """Raises InvalidJobSpec where both sides have one name."""
+    if merge.target_alias.lower() == merge.source_alias.lower():
+        raise InvalidJobSpec("target_alias and source_alias must differ.", argument="source_alias")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +101,7 @@ class MergeRows(RowOperation[PreparedMerge]):
     """
 
     name = "MERGE"
+    not_plain = WhyNotPlain()
 
     def __init__(self, context: JobContext, merge: Merge) -> None:
         self._context = context
@@ -158,7 +165,8 @@ class MergeRows(RowOperation[PreparedMerge]):
     def _accept_plain(self, snapshot: Snapshot, pair: PairColumns) -> None:
         """Raises NeedsSpark for texts that Spark has to judge or to evaluate."""
         context, gate = self._context, self._gate
-        why = why_not_plain(self._merge, snapshot, pair, context.parameters, is_ansi=context.is_ansi)
+        parameters, is_ansi = context.parameters, context.is_ansi
+        why = why_not_plain(self._merge, snapshot, pair, parameters, is_ansi=is_ansi, words=self.not_plain)
         if why is not None:
             raise NeedsSpark(why)
         columns = [*pair.target.names, *pair.source.names]

@@ -128,17 +128,31 @@ def clauses_of(merge: Merge) -> Clauses:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WhyNotPlain:
+    """What is more than plain in a merge, as its author knows it: each the rest of the sentence "Spark is needed: "."""
+
+    keys: str = "ON is more than equalities of columns that have one plain type on both sides"
+    clauses: str = "the clauses have conditions, or values that are more than columns of the source and plain constants"
+
+
 def why_not_plain(
-    merge: Merge, snapshot: Snapshot, pair: PairColumns, parameters: Mapping[str, object], *, is_ansi: bool
+    merge: Merge,
+    snapshot: Snapshot,
+    pair: PairColumns,
+    parameters: Mapping[str, object],
+    *,
+    is_ansi: bool,
+    words: WhyNotPlain,
 ) -> str | None:
     """Return why the merge needs Spark, as the rest of the sentence "Spark is needed: "; None where the tasks can do
     all of it. The size of the source is not considered: it is not written down yet.
     """
     if not key_columns(merge.on, pair):
-        return "ON is more than equalities of columns that have one plain type on both sides"
+        return words.keys
     found = _assigned_by(merge, snapshot, pair, parameters, is_ansi=is_ansi)
     if found is None:
-        return "the clauses have conditions, or values that are more than columns of the source and plain constants"
+        return words.clauses
     inserted = set(pair.target.names) if found.inserted is None else found.inserted.names
     if any(not field.nullable and field.name not in inserted for field in pair.target):
         return "a new row has no value for a column that is NOT NULL"

@@ -8,7 +8,8 @@ from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import without_statistics
 from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructField, StructType
-from airflow_txlog.errors import InvalidJobSpec, UnknownColumn
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.sql.column_names import missing_column
 
 # More would leave each column two bits of the order, which sorts by none of them.
 MOST_COLUMNS = 8
@@ -46,10 +47,8 @@ def _find(snapshot: Snapshot, name: str) -> tuple[StructField, ...]:
     schema = snapshot.delta_schema
     found = schema.find_path((name,)) or schema.find_path(tuple(name.split(".")))
     if found is None:
-        raise UnknownColumn(
-            f"zorder_by names {name!r}, which {snapshot.uri} does not have; it has {schema.names}. Nothing was staged.",
-            column=name,
-            columns=schema.names,
+        raise missing_column(
+            f"zorder_by names {name!r}, which {snapshot.uri} does not have", name, schema.names, "Nothing was staged."
         )
     return found
 

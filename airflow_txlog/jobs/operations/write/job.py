@@ -21,6 +21,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
@@ -46,7 +47,7 @@ from airflow_txlog.jobs.operations.write.replaced import (
 from airflow_txlog.jobs.operations.write.tiny_files import joined
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment
+from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.rows.pipeline import RowAttempts
@@ -56,7 +57,7 @@ from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
 from airflow_txlog.records import Write
-from airflow_txlog.wording import plural
+from airflow_txlog.wording import files_text, plural
 
 
 def write(context: JobContext) -> JobResult:
@@ -103,7 +104,7 @@ class _Write:
         context = self._context
         with context.step("plan"):
             schema = _created_schema(self._new_rows.build(None))
-            partition_by = _spelled(context.record(Write).partition_by or (), schema)
+            partition_by = spelled(context.record(Write).partition_by or (), schema)
             properties = context.record(Write).properties
             table = context.table
             tx = table.begin_create(schema, partition_by, properties)
@@ -148,17 +149,22 @@ class _Write:
         if must_stage:
             self._stage(tx, target, scope)
         else:
-            context.log(f"{plural(sum(len(segment.files) for segment in kept), 'file')} staged before are kept")
+            log_reuse(context, self._memory, kept, ())
         staged = [file for segment in self._memory.segments if segment.kind == ROWS for file in segment.files]
         return self._change(tx, target, scope, staged, self._replaced(tx, scope, staged))
 
     def _begin_memory(self, tx: Transaction) -> None:
         """Forget what was staged where it no longer holds: under other rules, or as rows of the table itself."""
         snapshot, memory = tx.snapshot, self._memory
+        sizes = [file.size_bytes for segment in memory.segments for file in segment.files]
+        why = None
         if snapshot is None or self._context.saved_inputs.reads_target:
             memory.forget()
+            why = "there is no table" if snapshot is None else "the source reads the table, which may have changed"
         if snapshot is not None and not memory.begin(rules_at(snapshot)):
-            self._context.log("the table's rules have changed: what was staged is not kept")
+            why = "the table's rules have changed"
+        if sizes and why is not None:
+            self._context.log(f"not used of what was staged before: {files_text(sizes)}, as {why}")
 
     def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
         context = self._context
@@ -204,7 +210,7 @@ class _Write:
         return True, self._target(evolved_by_source(context, tx, columns), is_new=False)
 
     def _check(self, snapshot: Snapshot) -> None:
-        _check_partitioning(self._context, snapshot.partition_columns)
+        check_partitioning(self._context, snapshot.partition_columns)
         if self._mode != "append":
             check_may_remove_rows(snapshot, "an overwrite")
 
@@ -273,7 +279,7 @@ def _created_schema(columns: SchemaJson) -> StructType:
     return bare_columns(parse_schema(json.dumps(columns)))
 
 
-def _check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
+def check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
     """Raises PartitionMismatch where the job names another partitioning than the table has."""
     asked = context.record(Write).partition_by
     if asked is not None and [name.lower() for name in asked] != [name.lower() for name in columns]:
@@ -284,12 +290,14 @@ def _check_partitioning(context: JobContext, columns: Sequence[str]) -> None:
         )
 
 
-def _spelled(names: Sequence[str], schema: StructType) -> list[str]:
+def spelled(names: Sequence[str], schema: StructType) -> list[str]:
+    """The names by the spelling of the schema. Raises SchemaMismatch."""
     found = [(name, schema.find(name)) for name in names]
     missing = [name for name, field in found if field is None]
     if missing:
         raise SchemaMismatch(
-            f"partition_by names {missing}, and the source's columns are {schema.names}. Nothing was staged.",
+            f"partition_by names {missing}.{did_you_mean(missing[0], schema.names)} The source's columns are: "
+            f"{shown_names(schema.names)}. Nothing was staged.",
             columns=missing,
         )
     return [field.name for _, field in found if field is not None]

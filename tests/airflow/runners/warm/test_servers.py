@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from airflow_txlog import credentials
 from airflow_txlog.contract import ApplicationTransaction
 from airflow_txlog.credentials import FOLDER, TOKEN, URL, Credentials, offer
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable
+from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable, UnknownColumn
 from airflow_txlog.runners.warm import server as servers
 from airflow_txlog.runners.warm.folders import Process, Server, Slot, base_folder, try_lock
 from airflow_txlog.runners.warm.runner import WarmRunner
@@ -63,6 +64,14 @@ def test_a_small_delete_by_keys_starts_no_server(base: Path, tmp_path: Path) -> 
     keys = {"predicate": None, "keys": {"column": "id", "values": [2]}}
     result = WarmRunner().run(job_spec(operation="delete", table_uri=table.uri, arguments=keys), log=print)
     assert (result.status, result.metrics["numDeletedRows"]) == ("committed", 1)
+    assert not base.exists()
+
+
+def test_a_mistake_of_the_author_starts_no_server(base: Path, tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1, 2, 3]}))
+    misspelt = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "abs(idd) = 2"})
+    with pytest.raises(UnknownColumn, match="Did you mean 'id'"):
+        WarmRunner().run(misspelt, log=print)
     assert not base.exists()
 
 
@@ -131,22 +140,26 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
     else:
         slow = UP.replace("echo", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo")
         spark_submit(tmp_path, monkeypatch, slow)
+    table = make_table(tmp_path / "t", pa.table({"a": [1]}))
     lines: list[str] = []
     errors: list[Exception] = []
 
     def run(runner: WarmRunner) -> None:
+        spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "abs(a) = 1"})
         with pytest.raises(JobLost, match="was stopped before it began") as caught:
-            runner.run(
-                job_spec(operation="delete", table_uri="/t", arguments={"predicate": "abs(a) = 1"}), log=lines.append
-            )
+            runner.run(spec, log=lines.append)
         errors.append(caught.value)
+
+    def are_waiting(number: int) -> bool:
+        # One without a server has looked for mistakes first.
+        beginning = "waits for" if waits_for == "a session" else "The job needs Spark"
+        return sum(line.startswith(beginning) for line in lines) == number
 
     runners = [WarmRunner() for _ in range(2 if "another" in waits_for else 1)]
     tasks = [threading.Thread(target=run, args=(runner,), daemon=True) for runner in runners]
-    tasks[0].start()
-    assert wait_until(lambda: bool(lines))
-    for task in tasks[1:]:
+    for number, task in enumerate(tasks, 1):
         task.start()
+        assert wait_until(partial(are_waiting, number))
         time.sleep(0.2)
     # The one that waits for the other first.
     for runner, task in zip(reversed(runners), reversed(tasks), strict=True):
@@ -196,6 +209,8 @@ def test_a_session_whose_job_was_stopped_after_its_commit_is_given_up(
         application=application,
     )
     append_a_file(spec)
+    # Without a server the job would be tried without Spark first.
+    lease().end(is_well=True)
     assert WarmRunner().run(spec, log=print).status == "already_done"
     assert len(lease().abandoned) == 1
 

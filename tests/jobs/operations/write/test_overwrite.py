@@ -242,7 +242,7 @@ def test_b11_an_overwrite_also_removes_what_landed_meanwhile_and_stages_nothing_
     result = committed(run(spark, "write", table, source=source, mode="overwrite", log=log))
     assert (result.attempts, ids(table)) == (2, [0, 1, 2])
     assert [step["name"] for step in result.steps].count("write") == 1
-    assert any("staged before are kept" in line for line in log.lines)
+    assert any(line.startswith("reused what was staged before: ") for line in log.lines)
 
 
 def test_a_table_with_other_rules_gets_no_row_that_was_staged_under_the_old_ones(

@@ -1,0 +1,346 @@
+"""Mistakes of a job that its texts, the table's log and the paths of its sources show before Spark is asked.
+
+To find a misspelt column or a missing file takes milliseconds here; later it takes the start of Spark, or the wait for
+a cluster. Ask `check_mistakes` before you ask a Spark. The invariant: Spark or the job would refuse what is
+refused here; what is not certain passes and is judged later. Nothing is staged or written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from airflow_txlog.application import done_in
+from airflow_txlog.contract import JobSpec
+from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine.table.predicate import confinement
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
+from airflow_txlog.jobs.context import FixedTexts, JobContext
+from airflow_txlog.jobs.files.plain_files import check_is_there, columns_by_footer
+from airflow_txlog.jobs.files.table_view import check_table_is_there, snapshot_of_view
+from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
+from airflow_txlog.jobs.operations.merge.job import check_aliases
+from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
+from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
+from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
+from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
+from airflow_txlog.jobs.spark.instants import CurrentTime
+from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
+from airflow_txlog.jobs.sql.functions import check_listed
+from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
+from airflow_txlog.jobs.sql.partitions import beyond_partitions
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows
+from airflow_txlog.jobs.sql.unknown_names import NamedRows, aliases_of, check_names
+from airflow_txlog.records import (
+    AnySource,
+    Delete,
+    DeleteClause,
+    FileView,
+    InsertClause,
+    KeySource,
+    Merge,
+    Optimize,
+    QuerySource,
+    ScopedOperation,
+    TableView,
+    Update,
+    UpdateClause,
+    Upsert,
+    Write,
+)
+from airflow_txlog.records.expressions import lexed_or_none, parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.records.fields import Sees
+from airflow_txlog.records.keywords import KEYWORDS
+
+# Words that bring names of a query's own, or a FROM that is none of a query.
+_WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))
+# What Spark calls the columns of functions that make rows.
+_NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
+
+
+def check_mistakes(spec: JobSpec, table: Table, *, is_spark_here: bool, has_own_session: bool) -> None:
+    """Raise the error in which the job would end with a Spark, where that is certain without one.
+
+    Work that is in the table already passes. `is_spark_here`: as in `run_job`. `has_own_session`: the job's session
+    holds no views of others.
+
+    Raises TableNotFound, InvalidPredicate and its kinds, InvalidJobSpec, SourceNotFound, SchemaMismatch,
+    PartitionMismatch, AppendOnlyViolation, and what reading the log raises.
+    """
+    nothing_logged: Callable[[str], None] = lambda line: None  # noqa: E731 - the job itself logs what it finds
+    context = JobContext(
+        spec=spec,
+        session=None,
+        table=table,
+        log=nothing_logged,
+        current_time=CurrentTime(None, spec.time_zone),
+        # The author's own texts: no clock is read for this.
+        texts=FixedTexts(operation=spec.operation, parameters=spec.operation.bound_parameters),
+        parallelism=1,
+        is_spark_here=is_spark_here,
+    )
+    snapshot = _snapshot(context)
+    if snapshot is not None and done_in(table.store, snapshot, spec) is not None:
+        return
+    _check_texts(context)
+    _Checks(context=context, snapshot=snapshot, has_own_session=has_own_session).run()
+
+
+def _snapshot(context: JobContext) -> Snapshot | None:
+    """Return the latest snapshot of the job's table; None where the job makes the table. Raises TableNotFound."""
+    try:
+        return context.table.snapshot()
+    except TableNotFound:
+        operation = context.operation
+        if isinstance(operation, Write) and operation.create:
+            return None
+        raise
+
+
+def _check_texts(context: JobContext) -> None:
+    """Raise for a text, or a parameter, that is wrong whatever the table is."""
+    operation, parameters = context.operation, context.parameters
+    used: set[str] = set()
+    is_certain = True
+    for _, text, sees in operation.texts():
+        is_query = sees is Sees.VIEWS
+        why = why_not_cut(text) if is_query else why_no_expression(text)
+        if why is not None and is_query:
+            raise InvalidJobSpec(
+                f"The source's SQL is not a query that Spark can run: {why}. Nothing was read.", argument="source"
+            )
+        if why is not None:
+            raise no_expression(text, why)
+        if not is_query:
+            refuse_star(text)
+        lexed = lexed_or_none(text)
+        is_certain &= lexed is not None
+        if lexed is not None:
+            used |= set(lexed.parameters)
+            for name in parameters_of(lexed.tokens):
+                if name not in parameters:
+                    raise missing_value(text, name, parameters)
+    if is_certain and isinstance(operation, ScopedOperation):
+        check_none_spare(operation, used)
+
+
+@dataclass(kw_only=True)
+class _Checks:
+    """The checks of one job on one version of its table (None: the job makes it)."""
+
+    context: JobContext
+    snapshot: Snapshot | None
+    has_own_session: bool
+
+    @property
+    def _columns(self) -> StructType | None:
+        return None if self.snapshot is None else self.snapshot.delta_schema
+
+    def run(self) -> None:
+        operation = self.context.operation
+        if isinstance(operation, ScopedOperation):
+            self._check_scope(operation)
+        match operation:
+            case Delete():
+                self._check_delete(operation)
+            case Update():
+                self._check_update(operation)
+            case Write():
+                self._check_write(operation)
+            case Merge():
+                self._check_merge(operation)
+            case Upsert():
+                self._check_upsert(operation)
+            case Optimize() if self.snapshot is not None and operation.zorder_by:
+                ordering_columns(self.snapshot, operation.zorder_by)
+            case _:
+                pass
+
+    def _check_scope(self, operation: ScopedOperation) -> None:
+        text, columns = operation.partition_predicate, self._columns
+        if text is None:
+            return
+        if self.snapshot is not None:
+            names: Iterable[str] = self.snapshot.partition_columns
+        else:
+            names = (operation.partition_by or ()) if isinstance(operation, Write) else ()
+        found = [(name, None if columns is None else columns.find(name)) for name in names]
+        fields = [StructField(name, Primitive.STRING) if field is None else field for name, field in found]
+        # No name has an alias here, and none of these columns has members: their types do not matter.
+        try:
+            self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=StructType(tuple(fields)))])
+        except UnknownColumn as error:
+            raise beyond_partitions(text, error.facts.get("column"), [field.name for field in fields]) from error
+
+    def _check_delete(self, operation: Delete) -> None:
+        assert self.snapshot is not None
+        check_may_remove_rows(self.snapshot, "DELETE")
+        if operation.predicate is not None:
+            self._check_condition(operation.predicate, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
+        keys = operation.keys
+        if keys is None:
+            return
+        key_field(keys, self.snapshot, self.context.root)
+        if isinstance(keys, KeySource):
+            columns = self._columns_of(keys.source, "keys.source")
+            if columns is not None:
+                key_source_column(keys, columns.names)
+
+    def _check_update(self, operation: Update) -> None:
+        assert self.snapshot is not None
+        check_may_remove_rows(self.snapshot, "UPDATE")
+        rows = [NamedRows(alias=operation.target_alias, columns=self._columns)]
+        if operation.predicate is not None:
+            self._check_condition(operation.predicate, rows)
+        self._check_assigned(operation.set, operation.target_alias, self._columns, rows)
+
+    def _check_write(self, operation: Write) -> None:
+        if self.snapshot is not None:
+            check_partitioning(self.context, self.snapshot.partition_columns)
+            if operation.mode != "append":
+                check_may_remove_rows(self.snapshot, "an overwrite")
+            if operation.mode == "overwrite_partitions":
+                check_has_partitions(self.context, self.snapshot.partition_columns)
+            if operation.replace_where is not None:
+                self._check_condition(operation.replace_where, [NamedRows(alias=ROWS_ALIAS, columns=self._columns)])
+        if self.snapshot is not None or not operation.partition_by:
+            self._look_for(operation.source, "source")
+            return
+        columns = self._columns_of(operation.source, "source")
+        if columns is not None:
+            spelled(operation.partition_by, columns)
+
+    def _check_merge(self, operation: Merge) -> None:
+        assert self.snapshot is not None
+        check_aliases(operation)
+        if any(clause.when != "not_matched" for clause in operation.clauses):
+            check_may_remove_rows(self.snapshot, "a MERGE with WHEN MATCHED clauses")
+        given = self._columns_of(operation.source, "source")
+        columns = _evolved(self._columns, given) if operation.schema_evolution else self._columns
+        target = NamedRows(alias=operation.target_alias, columns=columns)
+        lacks = frozenset(
+            alias.lower()
+            for alias in (operation.target_alias, operation.source_alias)
+            if _has_no_struct(operation.source, alias)
+        )
+        source = NamedRows(alias=operation.source_alias, columns=given, whose="the source", lacks=lacks)
+        self._check_condition(operation.on, [target, source])
+        seen = {"matched": [target, source], "not_matched": [source], "not_matched_by_source": [target]}
+        for clause in operation.clauses:
+            rows = seen[clause.when]
+            if clause.condition is not None:
+                self._check_condition(clause.condition, rows)
+            if isinstance(clause, DeleteClause):
+                continue
+            assert isinstance(clause, UpdateClause | InsertClause)
+            assigned = clause.set if isinstance(clause, UpdateClause) else clause.values
+            if not isinstance(assigned, str):
+                self._check_assigned(assigned, operation.target_alias, columns, rows)
+
+    def _check_upsert(self, operation: Upsert) -> None:
+        assert self.snapshot is not None
+        check_may_remove_rows(self.snapshot, "a MERGE with WHEN MATCHED clauses")
+        check_key_columns(operation, self.snapshot, self.context.root)
+        columns = self._columns_of(operation.source, "source")
+        if columns is not None:
+            check_source_columns(operation, columns.names)
+
+    def _check_condition(self, text: str, rows: list[NamedRows]) -> None:
+        lexed = lexed_or_none(text)
+        if lexed is not None:
+            confinement.check_tokens(lexed, text)
+        check_listed(text)
+        check_names(text, rows, aliases_of(self.context.operation))
+
+    def _check_assigned(
+        self, assigned: dict[str, str], alias: str, columns: StructType | None, rows: list[NamedRows]
+    ) -> None:
+        for name, text in assigned.items():
+            if columns is not None and assigned_column(name, columns.by_name, alias) is None:
+                raise unassignable(name, columns.names, self.context.root)
+            if text.strip().upper() != "DEFAULT":
+                check_listed(text)
+                check_names(text, rows, aliases_of(self.context.operation))
+
+    def _columns_of(self, source: AnySource, argument: str) -> StructType | None:
+        """Return the columns of a source; None where only Spark knows them. Raises as `_look_for`."""
+        if not self._look_for(source, argument):
+            return None
+        if isinstance(source, TableView):
+            return snapshot_of_view(self.context, source, self.snapshot)[0].delta_schema
+        is_parquet = isinstance(source, FileView) and source.format == "parquet" and source.schema is None
+        return columns_by_footer(self.context, source) if is_parquet and isinstance(source, FileView) else None
+
+    def _look_for(self, source: AnySource, argument: str) -> bool:
+        """Look for the files and tables of a source; return False where the job may not need them any more.
+
+        An earlier try may have written the rows down. Raises SourceNotFound, and InvalidJobSpec for a query that reads
+        more than its views.
+        """
+        if self._is_tried_again():
+            return False
+        if isinstance(source, QuerySource) and self.has_own_session and "query" not in self.context.spec.unrestricted:
+            _check_views(source, argument)
+        views = source.views.items() if isinstance(source, QuerySource) else [("", source)]
+        for name, view in views:
+            if isinstance(view, TableView):
+                check_table_is_there(self.context, view, self.snapshot)
+            elif isinstance(view, FileView):
+                check_is_there(self.context, view, f"{argument}.views.{name}" if name else argument)
+        return True
+
+    def _is_tried_again(self) -> bool:
+        """Return whether an earlier try of this work may have left something."""
+        context = self.context
+        if context.work_folder is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            return next(iter(context.store.list(context.work_folder)), None) is not None
+        return False
+
+
+def _check_views(source: QuerySource, argument: str) -> None:
+    """Raises InvalidJobSpec (`argument`) for what a restricted query certainly reads and the source has no view for."""
+    lexed = lexed_or_none(source.sql)
+    tokens = [] if lexed is None else lexed.tokens
+    words = [token.text.lower() if token.kind == "word" else "" for token in tokens]
+    if _WITH_OTHER_NAMES & set(words):
+        return
+    known = {name.lower() for name in source.views}
+    for at, (word, token) in enumerate(itertools.pairwise([*zip(words, tokens, strict=True)])):
+        name, following = token[1], tokens[at + 2 : at + 3]
+        is_more = bool(following) and following[0].kind == "symbol" and following[0].text in ("(", ".")
+        is_free = name.kind == "name" or (name.kind == "word" and token[0] not in KEYWORDS)
+        if word[0] in ("from", "join") and is_free and not is_more and name.text.lower() not in known:
+            views = ", ".join(source.views) or "none"
+            raise InvalidJobSpec(
+                f"The source's SQL reads {name.text!r}, and the source has no view of that name."
+                f"{did_you_mean(name.text, source.views)} Its views are: {views}. Give each file and table that is "
+                'read a name: query("SELECT … FROM rows", rows=files(…)). Nothing was read.',
+                argument=argument,
+            )
+
+
+def _has_no_struct(source: AnySource, name: str) -> bool:
+    """Return whether no column of the source can be a struct of this name, whatever its files hold."""
+    if isinstance(source, FileView):
+        return source.format == "csv"
+    if not isinstance(source, QuerySource) or name.lower() in _NAMES_OF_SPARK:
+        return False
+    # A column of the name is one that the text names, or that a star brings.
+    lexed = lexed_or_none(source.sql)
+    if lexed is None or name.lower() in {token.text.lower() for token in lexed.tokens}:
+        return False
+    has_star = any(token.text == "*" for token in lexed.tokens)
+    return not has_star or all(isinstance(view, FileView) and view.format == "csv" for view in source.views.values())
+
+
+def _evolved(table: StructType | None, source: StructType | None) -> StructType | None:
+    """Return the columns that the table may have after schema evolution."""
+    if table is None or source is None:
+        return None
+    return StructType((*table, *(field for field in source if table.find(field.name) is None)))

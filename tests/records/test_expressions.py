@@ -1,0 +1,81 @@
+"""What the tokens of a text show by themselves. Spark's own answers: tests/jobs/sql/test_certain_mistakes.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_txlog.lexing import quoted_hint
+from airflow_txlog.records.expressions import why_no_expression, why_not_cut
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("id = ", "nothing comes after ="),
+        ("= 1", "nothing comes before ="),
+        ("id = = 1", "= is followed by ="),
+        ("f(id = )", "= is followed by )"),
+        ("id -", "nothing comes after -"),
+        ("t.", "nothing comes after ."),
+        ("id = 1 AND", "nothing comes after AND"),
+        ("(id = 1 OR)", "nothing comes after OR"),
+        ("mail LIKE", "nothing comes after LIKE"),
+        ("id = 1 AND = 2", "AND is followed by ="),
+        ("id = 1 mail = 2", "an operator such as AND is missing before mail"),
+        ("id 'x'", "an operator such as AND is missing before a text"),
+        ("f(id) `x`", "an operator such as AND is missing before x"),
+        ("id = 1, x = 2", "it has a comma outside of brackets"),
+        ("WHERE id = 1", "it begins with WHERE: leave that out"),
+        ("id = 1;", "it has the character ';': leave that out"),
+        ("id # 1", "it has the character '#'"),
+        ("name = 'O", "it has a string without its closing quote"),
+        ("`id = 1", "it has a backquote without its partner"),
+        ("id = 1 /* why", "it has a comment that is not closed"),
+        ("(id = 1]", "it has a ] without its ["),
+        ("-- nothing", "it is empty"),
+    ],
+)
+def test_a_text_that_is_no_expression_is_refused_with_its_reason(text: str, why: str) -> None:
+    assert why_no_expression(text) == why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "and = 1",
+        "flag OR and",
+        "where = 1",
+        "`a``b` = 1",
+        "struct(id name)",
+        "(id name, x)",
+        "cast(a AS struct<>) IS NULL",
+        "a::array<int>",
+        "a::map<int, int>",
+        "INTERVAL 1 DAY > x",
+        "DATE '2024-01-01' = day",
+        "x'1F' = a",
+        "'a' 'b' = name",
+        "name RLIKE 'a'",
+        "name NOT REGEXP 'a'",
+        "CASE id WHEN 1 THEN 2 END = 2",
+        "transform(a, x -> x + 1)",
+        "EXTRACT(doy FROM day) = 1",
+        "naïve = 1",
+        "v:path = 1",
+        "id = 1 -- AND",
+        "id = (SELECT max(x) m FROM t u)",
+    ],
+)
+def test_what_spark_may_accept_is_no_mistake(text: str) -> None:
+    assert why_no_expression(text) is None
+
+
+def test_a_query_is_only_cut() -> None:
+    assert why_not_cut("SELECT a FROM b WHERE name = 'x") == "it has a string without its closing quote"
+    assert why_not_cut("SELECT (a FROM b") == "it has a ( without its )"
+    assert why_not_cut("SELECT a b, FROM;") is None
+
+
+def test_a_parameter_in_quotes_is_pointed_out() -> None:
+    assert quoted_hint(["id = 1", "name = ':u'"], "u") == " A parameter in quotes is a text: write :u without quotes."
+    assert quoted_hint(["name = ':user' OR x = :v"], "u") == ""
