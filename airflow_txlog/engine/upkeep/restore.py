@@ -2,8 +2,9 @@
 
 What is restored is the content (the files that were live then, deletion vectors included), the metadata (schema,
 partitioning, properties) and the clustering columns. What belongs to the log and not to one version stays as it is: the
-protocol, application transactions, all other domains, the table's id, and the properties that say how far the log has
-come. The invariant: no commit names a file that was not there a moment ago.
+protocol, application transactions, all other domains, the table's id, and in-commit timestamps. What may only grow
+keeps the furthest value of both (`commit/content/furthest`). The invariant: no commit names a file that was not there a
+moment ago.
 Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 """
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
+from airflow_txlog.engine.commit.content.furthest import keep_furthest
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
@@ -35,12 +37,11 @@ log = logging.getLogger(__name__)
 _PARALLELISM = 16
 _EXAMPLES = 5
 
-# Properties that describe the log, or count what was ever handed out: an earlier value would be a wrong one.
+# Properties that describe the log: an earlier value would be a wrong one. For what may only grow see `furthest`.
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
-    "delta.columnMapping.maxColumnId",
 )
 
 
@@ -76,7 +77,7 @@ def restore(
     assert head is not None
     if target.version == head.version:
         return Restored(version=head.version)
-    metadata = _metadata(head.metadata, target.metadata)
+    metadata = _metadata(head.metadata, target.metadata, store.root)
     _check_features(head, target, metadata, store.root)
     coming = _without(target.state.live, head.state.live, store.root)
     going = _without(head.state.live, target.state.live, store.root)
@@ -128,15 +129,18 @@ def _size(files: pa.Table) -> int:
     return int(pc.sum(files.column("size"), min_count=0).as_py())
 
 
-def _metadata(head: Metadata, target: Metadata) -> Metadata:
-    """The target's metadata, with the identity and the counters of the table as it is."""
+def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
+    """Return the target's metadata, with the identity and the counters of the table as it is."""
     kept = {name: head.configuration[name] for name in _OF_THE_LOG if name in head.configuration}
     configuration = {name: value for name, value in target.configuration.items() if name not in _OF_THE_LOG}
-    # Order means nothing in a map; where nothing changed, nothing shall look changed.
-    merged = {**configuration, **kept}
-    if merged == head.configuration:
-        merged = head.configuration
-    return msgspec.structs.replace(target, id=head.id, created_time=head.created_time, configuration=merged)
+    restored = msgspec.structs.replace(
+        target, id=head.id, created_time=head.created_time, configuration={**configuration, **kept}
+    )
+    restored = keep_furthest(head, restored, table)
+    if restored.configuration == head.configuration:
+        # Order means nothing in a map; where nothing changed, nothing shall look changed.
+        restored = msgspec.structs.replace(restored, configuration=head.configuration)
+    return restored
 
 
 def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.commit.content.change_files import check_change_files, check_change_names
+from airflow_txlog.engine.commit.content.furthest import lowered_facts
 from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove
 from airflow_txlog.engine.log.names import MAX_VERSION
 from airflow_txlog.engine.log.paths import canonical_path
@@ -45,6 +46,7 @@ def validate(attempt: Attempt) -> None:
     """Raises an InvalidInput error for the first rule that the attempt breaks."""
     _check_metadata(attempt)
     _check_column_mapping(attempt)
+    _check_furthest(attempt)
     check_change_names(attempt.new_metadata, attempt.table)
     _check_duplicates(attempt)
     _check_vectors(attempt)
@@ -105,6 +107,19 @@ def _check_column_mapping(attempt: Attempt) -> None:
     if found is not None:
         raise InvalidCommit(
             f"{attempt.table}: {found}. Nothing was committed, because values would turn up under another column.",
+            table=attempt.table,
+        )
+
+
+def _check_furthest(attempt: Attempt) -> None:
+    """Raise InvalidCommit if new metadata lowers what may only grow."""
+    metadata, before = attempt.new_metadata, attempt.current_metadata
+    lowered = [] if metadata is None or before is None else lowered_facts(before, metadata, attempt.table)
+    if lowered:
+        raise InvalidCommit(
+            f"{attempt.table}: the new metadata of this {attempt.operation} lowers {', '.join(lowered)}, which may "
+            "only grow: numbers that were handed out would be handed out again. Nothing was committed. Keep the "
+            "present values.",
             table=attempt.table,
         )
 
