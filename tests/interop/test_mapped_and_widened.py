@@ -131,3 +131,23 @@ def test_rows_appended_to_a_widened_table_are_of_the_current_types(tmp_path: Pat
     append(table, table.to_arrow())
     assert plain(read(table)) == plain(2 * before)
     assert "delta.typeChanges" in (table.snapshot().metadata.schema_string or "")
+
+
+@pytest.mark.parametrize("name", ["mapping_by_name", "mapping_by_id", "mapping_with_vectors", "identity_columns"])
+def test_every_version_of_a_table_of_delta_spark_is_restored(name: str, tmp_path: Path) -> None:
+    table = copied(name, tmp_path)
+    last = table.latest_version()
+    protocol, marks = table.snapshot().protocol, identity_marks(table)
+    assert last > 0
+    for version in range(last):
+        before = plain(table.to_arrow(version=version).to_pylist(maps_as_pydicts="strict"))
+        table.restore(version=version)
+        assert plain(read(table)) == before
+        assert table.snapshot().protocol == protocol
+        assert identity_marks(table).items() <= marks.items(), "a mark that a column has is the furthest"
+
+
+def identity_marks(table: Table) -> dict[str, int]:
+    fields = json.loads(table.snapshot().metadata.schema_string or "")["fields"]
+    key = "delta.identity.highWaterMark"
+    return {field["name"]: field["metadata"][key] for field in fields if key in field["metadata"]}

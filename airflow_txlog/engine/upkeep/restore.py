@@ -25,7 +25,13 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
-from airflow_txlog.engine.table.schema.features import check_writable, protocol_for, reader_features, writer_features
+from airflow_txlog.engine.table.schema.features import (
+    check_writable,
+    missing_features,
+    needed_features,
+    reader_features,
+    writer_features,
+)
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.looking import look_up
@@ -92,7 +98,8 @@ def restore(
         log.warning("%s: restored without %d files that are gone: %s", store.root, len(missing), missing[:_EXAMPLES])
     tx.read_whole_table()
     if metadata != head.metadata:
-        tx.set_metadata(metadata)
+        # Rows of that version come back with the rules that they were written under.
+        tx.set_metadata(metadata, is_checked=True)
     _restore_clustering(tx, head, target)
     tx.add(table_to_adds(coming, data_change=True))
     tx.remove(going)
@@ -146,16 +153,16 @@ def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
 def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:
     """Raises UnsupportedFeature, naming it, where the target needs a feature that the protocol of today lacks."""
     check_writable(head.protocol, metadata, target.delta_schema, table)
-    has = reader_features(head.protocol) | writer_features(head.protocol)
-    lowest = protocol_for(target.delta_schema, metadata.configuration)
-    # These two stand in the lowest protocol of every table; they bind only where something uses them.
-    needs = (reader_features(lowest) | writer_features(lowest)) - {"appendOnly", "invariants"}
+    needs = needed_features(target.delta_schema, metadata.configuration)
     if target.state.live.column("deletion_vector").null_count < target.num_files:
         needs |= {"deletionVectors"}
-    for feature in sorted(needs - has):
+    listed = sorted(reader_features(head.protocol) | writer_features(head.protocol))
+    # What that version's own protocol did not list did nothing then either.
+    needs -= frozenset(missing_features(target.protocol, needs))
+    for feature in missing_features(head.protocol, needs):
         raise UnsupportedFeature(
             f"UnsupportedFeature: version {target.version} of {table} uses the feature {feature!r}, which the table's "
-            f"protocol no longer lists ({sorted(has)}); a restore never changes the protocol. Nothing was restored. "
+            f"protocol does not list ({listed}); a restore never changes the protocol. Nothing was restored. "
             "Add the feature to the table first, or restore another version.",
             table=table,
             feature=feature,

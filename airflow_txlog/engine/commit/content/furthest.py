@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import MAX_ID_PROPERTY, table_schema
-from airflow_txlog.engine.table.schema.rules import IDENTITY_PREFIX, is_identity
+from airflow_txlog.engine.table.schema.rules import IDENTITY_PREFIX
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 
@@ -23,8 +23,6 @@ from airflow_txlog.engine.table.schema.types import StructField, StructType
 GROWING_PROPERTIES = (MAX_ID_PROPERTY, "delta.requireCheckpointProtectionBeforeVersion")
 
 MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
-_START_KEY = f"{IDENTITY_PREFIX}start"
-_STEP_KEY = f"{IDENTITY_PREFIX}step"
 
 
 def keep_furthest(now: Metadata, coming: Metadata, table: str) -> Metadata:
@@ -58,11 +56,7 @@ def _number(text: str | None) -> int | None:
 
 def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | None:
     """Return the coming schema, in which a column is the same one as before if it has the same physical name."""
-    marks = {
-        member.physical_name.lower(): member.metadata[MARK_KEY]
-        for member in table_schema(now, table)
-        if is_identity(member) and _is_int(member.metadata.get(MARK_KEY))
-    }
+    marks = {member.physical_name.lower(): _int(member, "highWaterMark") for member in table_schema(now, table)}
     schema = parse_schema(coming.schema_string)
     names = [member.physical_name.lower() for member in table_schema(coming, table)]
     fields = tuple(_with_mark(member, marks.get(name)) for member, name in zip(schema, names, strict=True))
@@ -70,16 +64,16 @@ def _with_furthest_marks(now: Metadata, coming: Metadata, table: str) -> str | N
 
 
 def _with_mark(member: StructField, mark: int | None) -> StructField:
-    start, step = member.metadata.get(_START_KEY), member.metadata.get(_STEP_KEY)
-    if mark is None or not is_identity(member) or not (_is_int(start) and _is_int(step)) or step == 0:
+    start, step, own = (_int(member, name) for name in ("start", "step", "highWaterMark"))
+    if mark is None or start is None or not step:
         return member
     # Steps from the start to the mark, or beyond it where the column counted otherwise then.
     steps = -((start - mark) // step)
-    own = member.metadata.get(MARK_KEY)
-    if steps < 0 or (_is_int(own) and (own - start) // step >= steps):
+    if steps < 0 or (own is not None and (own - start) // step >= steps):
         return member
     return replace(member, metadata={**member.metadata, MARK_KEY: start + steps * step})
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _int(member: StructField, name: str) -> int | None:
+    value = member.metadata.get(f"{IDENTITY_PREFIX}{name}")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

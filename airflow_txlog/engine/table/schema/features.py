@@ -74,7 +74,7 @@ WRITABLE = frozenset(
     }
 )
 
-# Writer features that are a duty only once something in the metadata switches them on: see `_active_features`.
+# Writer features that are a duty only once something in the metadata switches them on: see `features_in_use`.
 WRITABLE_WHILE_UNUSED = frozenset(
     {
         "icebergCompatV1",
@@ -124,7 +124,7 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if metadata.format.provider.lower() != "parquet":
         raise _refusal(table, f"data format {metadata.format.provider}", "read")
-    active = frozenset(_active_features(metadata, schema))
+    active = features_in_use(schema, metadata.configuration)
     # A field or property that switches a reader feature on binds even where the protocol forgot to list it.
     for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
         if name in READABLE:
@@ -144,7 +144,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
     check_readable(protocol, metadata, schema, table)
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
-    active = frozenset(_active_features(metadata, schema))
+    active = features_in_use(schema, metadata.configuration)
     for name in sorted(writer_features(protocol) | active):
         if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
@@ -209,8 +209,9 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
     Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
     demands one.
     """
-    both, writer_only = _needed_features(schema, properties)
-    if both | writer_only <= {"columnMapping"}:
+    needed = needed_features(schema, properties) - _OF_EVERY_TABLE
+    both = needed & READABLE
+    if needed <= {"columnMapping"}:
         return (
             Protocol(min_reader_version=2, min_writer_version=5)
             if both
@@ -220,69 +221,76 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
         min_reader_version=3 if both else 1,
         min_writer_version=7,
         reader_features=sorted(both) if both else None,
-        writer_features=sorted({"appendOnly", "invariants"} | both | writer_only),
+        writer_features=sorted(_OF_EVERY_TABLE | needed),
     )
 
 
-def _needed_features(schema: StructType, properties: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
-    """What a new table with this schema and these properties needs: features of readers and writers, of writers."""
-    active = {_CREATION_SWITCHES.get((name, value.lower())) for name, value in properties.items()}
-    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
-        active.add("columnMapping")
-    if Primitive.TIMESTAMP_NTZ in walk_types(schema):
-        active.add("timestampNtz")
-    active |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
+    """Return the features that a protocol must list for this schema and these properties to mean what they say.
+
+    Those in use, those that `delta.feature.<name>` asks for, and those that one of them cannot be without.
+    """
+    needed = features_in_use(schema, properties)
+    needed |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+    return needed | {"domainMetadata"} if needed & _NEED_DOMAINS else needed
+
+
+def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
+    """Return the features that the schema or a property switches on, whether or not a protocol lists them."""
+    found = {feature for (name, value), feature in _SWITCHES.items() if properties.get(name, "").lower() == value}
     if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
-        active.add("checkConstraints")
-    active |= {feature for field in walk_fields(schema) for feature in _active_in_field(field)} & _RULES
-    needed = frozenset(name for name in active if name is not None)
-    if needed & _NEED_DOMAINS:
-        needed |= {"domainMetadata"}
-    both = needed & READABLE
-    return both, needed - both
+        found.add("checkConstraints")
+    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
+        found.add("columnMapping")
+    for field in walk_fields(schema):
+        found.update(_active_in_field(field))
+    for kind in walk_types(schema):
+        if kind is Primitive.TIMESTAMP_NTZ:
+            found.add("timestampNtz")
+        elif isinstance(kind, VariantType):
+            found.add("variantType")
+    return frozenset(found)
 
 
-# A property `delta.feature.<name>` asks for a feature by name when a table is created; it is not kept.
+def missing_features(protocol: Protocol, needed: Iterable[str]) -> list[str]:
+    """Return those of the features that the protocol does not list, nor their preview, ordered."""
+    has = reader_features(protocol) | writer_features(protocol)
+    return sorted(name for name in needed if name not in has and f"{name}-preview" not in has)
+
+
+def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """Return the protocol with these features besides its own, whose legacy numbers become names where they must."""
+    added = frozenset(features)
+    both = added & READABLE
+    reader_version = 3 if both else protocol.min_reader_version
+    return Protocol(
+        min_reader_version=reader_version,
+        min_writer_version=7,
+        reader_features=sorted(reader_features(protocol) | both) if reader_version >= 3 else None,
+        writer_features=sorted(writer_features(protocol) | added),
+    )
+
+
+# A property `delta.feature.<name>` asks for a feature by name; it is not kept.
 FEATURE_PREFIX = "delta.feature."
-# Properties whose value, set at creation, asks for a feature.
-_CREATION_SWITCHES = {
+# Properties whose value switches a feature on.
+_SWITCHES = {
+    ("delta.appendOnly", "true"): "appendOnly",
     ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
     ("delta.enableChangeDataFeed", "true"): "changeDataFeed",
     ("delta.enableDeletionVectors", "true"): "deletionVectors",
+    ("delta.enableIcebergCompatV1", "true"): "icebergCompatV1",
+    ("delta.enableIcebergCompatV2", "true"): "icebergCompatV2",
+    ("delta.enableIcebergCompatV3", "true"): "icebergCompatV3",
     ("delta.enableInCommitTimestamps", "true"): "inCommitTimestamp",
     ("delta.enableRowTracking", "true"): "rowTracking",
     ("delta.enableTypeWidening", "true"): "typeWidening",
 }
 _NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
-# Features that a column's metadata asks for when a table is created; invariants come with every writer version.
-_RULES = frozenset({"allowColumnDefaults", "generatedColumns", "identityColumns"})
+# The lowest writer version of a table that we create stands for these.
+_OF_EVERY_TABLE = frozenset({"appendOnly", "invariants"})
 
-
-def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
-    """Features that the metadata switches on, whether or not the protocol lists them."""
-    properties = metadata.configuration
-    if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
-        yield "checkConstraints"
-    for name, feature in _SWITCHES.items():
-        if properties.get(name, "false").lower() == "true":
-            yield feature
-    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
-        yield "columnMapping"
-    for field in walk_fields(schema):
-        yield from _active_in_field(field)
-    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
-        yield "variantType"
-
-
-_SWITCHES = {
-    "delta.enableChangeDataFeed": "changeDataFeed",
-    "delta.enableRowTracking": "rowTracking",
-    "delta.enableIcebergCompatV1": "icebergCompatV1",
-    "delta.enableIcebergCompatV2": "icebergCompatV2",
-    "delta.enableIcebergCompatV3": "icebergCompatV3",
-}
-
-# Of the active features, those that change what a reader must do.
+# Of the features in use, those that change what a reader must do.
 _READ_ACTIVE = frozenset({"columnMapping", "typeWidening"})
 
 

@@ -12,6 +12,8 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata, Protocol
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import encode_commit
 from airflow_txlog.engine.table.schema.features import check_readable, check_writable, protocol_for
 from airflow_txlog.engine.table.schema.schema import parse_schema
 
@@ -219,12 +221,11 @@ def test_a_column_with_a_rule_asks_for_its_feature(feature: str, marks: dict[str
 
 def test_a_refused_table_stages_nothing(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
-    tx = table.begin()
     changed = {**table.snapshot().properties, "delta.enableIcebergCompatV2": "true"}
     from msgspec.structs import replace
 
-    tx.set_metadata(replace(table.snapshot().metadata, configuration=changed))
-    tx.commit("SET TBLPROPERTIES")
+    theirs = replace(table.snapshot().metadata, configuration=changed)
+    assert table.store.put_if_absent(commit_name(1), encode_commit({"operation": "x"}, [theirs]))
     before = sorted(path for path in (tmp_path / "t").rglob("*"))
     with pytest.raises(errors.UnsupportedFeature, match="icebergCompatV2"):
         table.begin()
