@@ -32,6 +32,7 @@ from airflow_txlog.engine.table.schema.features import (
     reader_features,
     writer_features,
 )
+from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.looking import look_up
@@ -43,11 +44,13 @@ log = logging.getLogger(__name__)
 _PARALLELISM = 16
 _EXAMPLES = 5
 
-# Properties that describe the log: an earlier value would be a wrong one. For what may only grow see `furthest`.
+# Properties that describe the log or the folder: an earlier value would be a wrong one. What may only grow is in
+# `furthest`.
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
+    SHARED_FOLDER,
 )
 
 

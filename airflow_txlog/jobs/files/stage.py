@@ -42,7 +42,7 @@ from airflow_txlog.engine.table.schema.features import check_files_writable
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.engine.table.schema.types import StructType
-from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
+from airflow_txlog.engine.upkeep.vacuum_request import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here

@@ -100,13 +100,15 @@ class _Write:
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
-        context = self._context
+        context, described = self._context, self._context.record(Write)
         with context.step("plan"):
+            # Before the source is evaluated, which may take long and leaves its rows in the folder.
+            context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
             schema = _created_schema(self._new_rows.build(None))
-            partition_by = _spelled(context.record(Write).partition_by or (), schema)
-            properties = context.record(Write).properties
-            table = context.table
-            tx = table.begin_create(schema, partition_by, properties)
+            partition_by = _spelled(described.partition_by or (), schema)
+            tx = context.table.begin_create(
+                schema, partition_by, described.properties, allow_non_empty=described.allow_non_empty
+            )
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
             self._created = self._target(tx.metadata, is_new=True)
