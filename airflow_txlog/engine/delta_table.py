@@ -392,11 +392,12 @@ class Table:
         since the last vacuum, UnsupportedFeature where the table may not be written here, and what the store raises at
         a delete: the others go on.
         """
-        tx = self.begin()
-        assert tx.snapshot is not None
+        # What is only read need not be writable here.
+        snapshot = self.snapshot() if dry_run else self.begin().snapshot
+        assert snapshot is not None
         return vacuum(
             self.store,
-            VacuumState.of(tx.snapshot),
+            VacuumState.of(snapshot),
             VacuumRequest(
                 retention_ms=None if retention is None else _milliseconds(retention),
                 check_retention=check_retention,

@@ -24,7 +24,12 @@ from airflow_txlog.engine.commit.content.info import commit_info
 from airflow_txlog.engine.commit.content.isolation import IsolationLevel, effective_isolation, may_skip_empty
 from airflow_txlog.engine.commit.content.new_metadata import check_rows_are_none, completed, new_rules
 from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
-from airflow_txlog.engine.commit.content.validation import check_has_next_version, check_paths_are_free, validate
+from airflow_txlog.engine.commit.content.validation import (
+    check_has_next_version,
+    check_new_files,
+    check_paths_are_free,
+    validate,
+)
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
 from airflow_txlog.engine.log.actions import (
     Add,
@@ -111,6 +116,11 @@ class Transaction:
     def metadata(self) -> Metadata | None:
         """The table's metadata as this transaction leaves it; None for a new table that was given none."""
         return self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The table's protocol as this transaction leaves it; None for a new table that was given none."""
+        return self._protocol or (None if self.snapshot is None else self.snapshot.protocol)
 
     # --- what was read ----------------------------------------------------------------------------------------------
 
@@ -307,6 +317,7 @@ class Transaction:
         validate(attempt)
         known = () if self.snapshot is None else self.snapshot.state.domains.values()
         check_paths_are_free(attempt, self.snapshot)
+        check_new_files(attempt, self.snapshot)
         check_clustered_files(attempt, clustering_columns([*attempt.domains, *known], attempt.table))
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)

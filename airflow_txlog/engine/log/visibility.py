@@ -13,13 +13,17 @@ class Visibility:
     `_change_data` and `_delta_index` are the table's, and a directory of a partition column that begins with "_".
     """
 
-    def __init__(self, partition_columns: Iterable[str]) -> None:
+    def __init__(self, partition_columns: Iterable[str], *, has_iceberg: bool = False) -> None:
+        """`has_iceberg`: other engines keep Iceberg's metadata of the table in the folder `metadata`."""
         # The directory of a partition has the column's name as it is, or as Hive escapes it.
         columns = list(partition_columns)
         escaped = (hive_directory([column], ["x"]).removesuffix("x") for column in columns)
+        self._has_iceberg = has_iceberg
         self._shown = ("_change_data", "_delta_index", *(f"{column}=" for column in columns), *escaped)
 
     def is_visible(self, path: str) -> bool:
+        if self._has_iceberg and path.partition("/")[0] == "metadata":
+            return False
         # Nearly every path, and there may be millions.
         if "/_" not in path and "/." not in path and not path.startswith(("_", ".")):
             return True

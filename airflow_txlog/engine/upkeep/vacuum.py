@@ -175,7 +175,7 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
 
 
 def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times, clock: Clock) -> VacuumPlan:
-    visibility = Visibility(state.partition_columns)
+    visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
     unreadable: list[str] = []
     if request.inventory is None:
         # Directories first: what a writer makes from here on is not on the list.
@@ -212,7 +212,7 @@ def _lite_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
     candidates = files_named(
         state.live.slice(0, 0), removes_to_table(found.removes), store.root, times.delete_before_ms
     ).expired
-    visibility = Visibility(state.partition_columns)
+    visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
     # By its letters a path of the log may lead anywhere; only what a listing of the table would show is looked at.
     proposed = [
         FileInfo(path=path, size_bytes=0, modified_ms=times.now_ms)

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
+from airflow_txlog.engine.table.schema.features import features_in_use
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.deleting import PARALLELISM
@@ -40,6 +41,8 @@ class VacuumState:
     """The table's own delta.deletedFileRetentionDuration."""
     shares_folder: bool = False
     """Whether files of others were in the folder before the table."""
+    has_iceberg: bool = False
+    """Whether other engines keep Iceberg's metadata in the folder."""
 
     @staticmethod
     def of(snapshot: Snapshot) -> VacuumState:
@@ -53,6 +56,10 @@ class VacuumState:
             partition_columns=sorted({*names, *partition_keys(snapshot.delta_schema, names)}),
             retention_ms=snapshot.table_properties.deleted_file_retention_ms,
             shares_folder=snapshot.table_properties.shares_folder,
+            has_iceberg=any(
+                feature.startswith("icebergCompat")
+                for feature in features_in_use(snapshot.delta_schema, snapshot.metadata.configuration)
+            ),
         )
 
 

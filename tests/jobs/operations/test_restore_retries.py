@@ -236,7 +236,7 @@ def test_a_restore_of_a_table_that_was_made_again_is_refused(table: Table, tmp_p
     identity = application()
     with pytest.raises(Killed):
         restore(table, identity, kill)
-    for path in (tmp_path / "t" / "_delta_log").iterdir():
+    for path in [*(tmp_path / "t" / "_delta_log").iterdir(), *(tmp_path / "t").glob("*.parquet")]:
         path.unlink()
     again = make_table(tmp_path / "t", rows(1), rows(2), rows(3))
     assert error_of(restore(again, identity))["type"] == "TableReplaced"

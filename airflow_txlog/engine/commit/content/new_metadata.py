@@ -14,6 +14,7 @@ import msgspec
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
+    check_files_writable,
     check_writable,
     missing_features,
     needed_features,
@@ -44,6 +45,8 @@ def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str)
         protocol = with_features(protocol, missing)
     if missing or changed:
         check_writable(protocol, after, schema, table)
+        if after.schema_string != before.schema_string or missing:
+            check_files_writable(protocol, schema, after.partition_columns, table)
     return after, protocol
 
 

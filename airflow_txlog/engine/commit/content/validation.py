@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     partition_keys,
     table_schema,
 )
-from airflow_txlog.engine.table.schema.features import reader_features
+from airflow_txlog.engine.table.schema.features import check_files_writable, reader_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.snapshot.files import file_key, file_keys, path_of_key, record_count
@@ -39,6 +39,7 @@ from airflow_txlog.errors import (
     MetadataAbsent,
     PartitionMismatch,
     SetTransactionVersionConflict,
+    UnsupportedFeature,
 )
 
 
@@ -197,6 +198,25 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
     if live.num_rows:
         keys = file_keys(live, attempt.table).to_pylist()
         _check_may_come(attempt, keys, f"is live at version {snapshot.version}")
+
+
+def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
+    """Raise UnsupportedFeature if the commit adds new data files that this engine cannot have written as it must.
+
+    A live file that comes again, and one that a RESTORE brings back, was written by an engine that can.
+    """
+    protocol = attempt.new_protocol or attempt.protocol
+    if protocol is None or not attempt.adds or attempt.operation == "RESTORE":
+        return
+    metadata = attempt.new_metadata
+    schema = attempt.schema if metadata is None else table_schema(metadata, attempt.table)
+    columns = attempt.partition_columns if metadata is None else metadata.partition_columns
+    try:
+        check_files_writable(protocol, schema, columns, attempt.table)
+    except UnsupportedFeature:
+        paths = set(attempt.added_paths)
+        if snapshot is None or snapshot.state.files.at_paths(paths).num_rows < len(paths):
+            raise
 
 
 def check_paths_against_winner(attempt: Attempt, winner: Commit) -> None:

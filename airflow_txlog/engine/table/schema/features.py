@@ -7,7 +7,7 @@ Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
@@ -42,6 +42,8 @@ READABLE = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
         "variantType",
         "variantType-preview",
     }
@@ -75,10 +77,15 @@ WRITABLE = frozenset(
 )
 
 # Writer features that are a duty only once something in the metadata switches them on: see `features_in_use`.
-WRITABLE_WHILE_UNUSED = frozenset(
+WRITABLE_WHILE_UNUSED = frozenset({"icebergCompatV1", "icebergCompatV2"})
+
+# Writer features that bind who writes data files, and no other writer: a commit that only removes files, brings files
+# back or deletes rows by vectors keeps them. See `check_files_writable`.
+_OF_DATA_FILES = frozenset(
     {
-        "icebergCompatV1",
-        "icebergCompatV2",
+        "materializePartitionColumns",
+        "variantShredding",
+        "variantShredding-preview",
         "variantType",
         "variantType-preview",
     }
@@ -140,13 +147,16 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table."""
+    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table.
+
+    What binds data files is not looked at: see `check_files_writable`.
+    """
     check_readable(protocol, metadata, schema, table)
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
     active = features_in_use(schema, metadata.configuration)
     for name in sorted(writer_features(protocol) | active):
-        if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
+        if name in WRITABLE | _OF_DATA_FILES or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
         raise _refusal(table, name, "write")
     # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol says.
@@ -154,7 +164,18 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         raise _refusal(table, "rowTracking", "write")
 
 
-def check_files_writable(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
+def check_files_writable(
+    protocol: Protocol, schema: StructType, partition_columns: Collection[str], table: str
+) -> None:
+    """Raise UnsupportedFeature, naming it, if the table's data files must be written as this engine does not."""
+    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
+        raise _refusal(table, "variantType", "write")
+    # Files of a table without partitions hold all columns anyway.
+    if partition_columns and "materializePartitionColumns" in writer_features(protocol):
+        raise _refusal(table, "materializePartitionColumns", "write")
+
+
+def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
     """Raises UnsupportedFeature, naming the column, where a new data file could not hold the table's rows.
 
     A void column is left out of files, so what has nothing but void in it would have no place in them: whether it is
@@ -199,7 +220,7 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
     for name in sorted(reader_features(protocol) - READABLE):
         raise _refusal(table, name, "read")
-    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED):
+    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED - _OF_DATA_FILES):
         raise _refusal(table, name, "write")
 
 
