@@ -48,5 +48,6 @@ def _files_of_others(store: Store, partition_columns: Iterable[str], now_ms: int
     for info in store.walk(unreadable.append, lazily=True):
         is_leftover = is_staged_name(info.path) and info.modified_ms > now_ms - _LEFTOVER_MS
         if visibility.is_visible(info.path) and not is_leftover and not info.path.startswith(PRIVATE_PREFIX):
-            yield info.path
+            # A name that is not UTF-8 must not break the log that shows it.
+            yield info.path.encode("utf-8", "backslashreplace").decode()
     yield from (f"{path}/" for path in unreadable if visibility.is_visible(path))

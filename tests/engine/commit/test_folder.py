@@ -54,6 +54,14 @@ def begun(folder: Path) -> object:
     return Table.at(str(folder), PLAIN).begin_create(SCHEMA)
 
 
+def test_a_name_that_is_not_utf_8_can_be_shown(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.parquet")).write_text("somebody's")
+    with pytest.raises(FolderNotEmpty) as error:
+        Table.create(str(tmp_path), SCHEMA)
+    assert error.value.examples == [r"\udcff.parquet"]  # type: ignore[attr-defined]
+    str(error.value).encode()
+
+
 def test_of_many_files_a_few_are_named(tmp_path: Path) -> None:
     put(tmp_path, *(f"f{number}" for number in range(9)))
     with pytest.raises(FolderNotEmpty, match=r"\(f\d, f\d, f\d, …\)") as error:

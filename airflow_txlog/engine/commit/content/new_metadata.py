@@ -68,9 +68,9 @@ def check_rows_are_none(rules: Sequence[str], num_files: int, table: str) -> Non
     """Raise InvalidCommit, naming the new rules, if files stay live whose rows nothing has compared with them."""
     if num_files > 0:
         raise InvalidCommit(
-            f"{table}: the new metadata adds {', '.join(rules)}, and rows in {num_files} live files may break it: "
-            "nothing has compared them. Nothing was committed. Set it on an empty table, or read the whole table, "
-            "verify its rows and pass is_checked=True.",
+            f"{table}: the new metadata adds {', '.join(rules)}, and rows of the table may break it: nothing has "
+            f"compared them (live files: {num_files}). Nothing was committed. Set it on an empty table, or read the "
+            "whole table, verify its rows and pass is_checked=True.",
             table=table,
         )
 
