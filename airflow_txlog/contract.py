@@ -16,6 +16,7 @@ What the job does with `JobSpec.application`, the application transaction (sound
    earlier life of the same run id, and is `IdempotencyKeyReused` too.
 4. `first_tried_ms` (when the work was first tried, at the earliest): a table that forgets transactions sooner than that
    (delta.setTransactionRetentionDuration) cannot show that the work is not done, which is `TransactionExpired`.
+   `is_first_try` (no try of this work can have come before): a RESTORE need not look for what has landed since then.
 5. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
 """
 
@@ -60,11 +61,13 @@ class ApplicationTransaction:
     check_digest: bool = False
     not_before_ms: int | None = None
     first_tried_ms: int | None = None
+    is_first_try: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         want("application.app_id", isinstance(self.app_id, str) and self.app_id != "", "a non-empty text")
         want("application.version", is_int(self.version) and self.version >= 0, "an integer from 0 on")
-        want("application.check_digest", isinstance(self.check_digest, bool), "true or false")
+        for name in ("check_digest", "is_first_try"):
+            want(f"application.{name}", isinstance(getattr(self, name), bool), "true or false")
         for name in ("not_before_ms", "first_tried_ms"):
             value = getattr(self, name)
             want(f"application.{name}", value is None or is_int(value), "milliseconds since the epoch, or null")

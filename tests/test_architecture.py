@@ -129,7 +129,7 @@ EXTRA_EDGES = {("runners", "jobs"), ("runners", "datafiles")}
 ROOMS: dict[str, tuple[str, ...]] = {
     "datafiles": ("tasks", "parquet", "deletion_vectors", "*"),
     "engine": ("delta_table", "upkeep", "commit", "table", "log"),
-    "engine.commit": ("transaction", "loop | creation | writers", "conflicts | turns", "content"),
+    "engine.commit": ("transaction", "loop | creation | folder | writers", "conflicts | turns", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "jobs": (

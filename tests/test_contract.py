@@ -52,6 +52,8 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ("vacuum", {}),
     ("vacuum", {"retention_hours": 0, "dry_run": True, "check_retention": False}),
     ("vacuum", {"mode": "lite", "parallelism": 32}),
+    ("vacuum", {"include_foreign": True}),
+    ("write", {"source": FILES, "allow_non_empty": True}),
     ("vacuum", {"inventory": "/reports/today.parquet"}),
 ]
 
@@ -165,6 +167,7 @@ def test_every_argument_of_an_operation_is_present_in_its_spec() -> None:
         "on_conflict": "replan",
         "partition_by": None,
         "create": True,
+        "allow_non_empty": False,
         "properties": {},
         "schema_evolution": False,
         "partition_predicate": None,

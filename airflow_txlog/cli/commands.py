@@ -174,6 +174,7 @@ def vacuum(table: Table, args: Namespace) -> Answer:
         check_retention=not args.no_check_retention,
         mode=args.mode,
         inventory=args.inventory,
+        include_foreign=args.include_foreign,
         parallelism=args.parallelism,
         on_progress=printing.say,
         **more,

@@ -76,6 +76,7 @@ _VACUUM = (
     ),
     _arg("--mode", choices=("full", "lite"), default="full", help="lite: by the log since the last vacuum, no listing"),
     _arg("--inventory", metavar="FILE", help="A .parquet or .csv of path, modificationTime, size, isDir: no listing"),
+    _arg("--include-foreign", action="store_true", help="Also files that were there before a table made beside them"),
     _arg("--parallelism", type=_whole_number, default=8, metavar="N", help="How many deletes at once (default: 8)"),
     _arg("-n", "--dry-run", action="store_true", help="Delete nothing, only list what would go"),
     _YES,

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.creation import new_table
+from airflow_txlog.engine.commit.folder import holds_files_of_others
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.commit.writers import check_writers
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.changes.rows import change_rows
-from airflow_txlog.engine.table.schema.column_mapping import partition_keys
-from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER, TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.cache import RecentTable
 from airflow_txlog.engine.table.snapshot.missing_files import is_missing_from
@@ -37,15 +37,13 @@ from airflow_txlog.engine.upkeep.deleting import PARALLELISM
 from airflow_txlog.engine.upkeep.history import history
 from airflow_txlog.engine.upkeep.log_cleanup import LogCleanup, clean_after_checkpoint, clean_log
 from airflow_txlog.engine.upkeep.restore import restore
-from airflow_txlog.engine.upkeep.vacuum import (
+from airflow_txlog.engine.upkeep.vacuum import OnProgress, VacuumResult, vacuum
+from airflow_txlog.engine.upkeep.vacuum_request import (
     ORPHAN_RETENTION_MS,
     InventorySource,
-    OnProgress,
     VacuumMode,
     VacuumRequest,
-    VacuumResult,
     VacuumState,
-    vacuum,
 )
 from airflow_txlog.errors import (
     CorruptTable,
@@ -143,18 +141,21 @@ class Table:
         storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         description: str | None = None,
+        allow_non_empty: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         policy: CommitPolicy | None = None,
     ) -> Table:
         """A new table, empty, at version 0.
 
-        Raises TableAlreadyExists (also where another writer creates it at the same moment), SchemaMismatch,
-        InvalidProperty, UnsupportedFeature, UnsupportedStore.
+        Raises TableAlreadyExists (also where another writer creates it at the same moment), UnsupportedStore, and what
+        `begin_create` raises.
         """
         table = Table.at(uri, Access(storage_options=storage_options or {}), clock=clock, policy=policy)
         if _exists(table.store):
             raise _already_exists(table.uri)
-        tx = table.begin_create(schema, partition_by, properties, name=name, description=description)
+        tx = table.begin_create(
+            schema, partition_by, properties, name=name, description=description, allow_non_empty=allow_non_empty
+        )
         try:
             tx.commit("CREATE TABLE", {"partitionBy": list(partition_by), "properties": dict(properties or {})})
         except ProtocolChanged as race:
@@ -270,12 +271,16 @@ class Table:
         *,
         name: str | None = None,
         description: str | None = None,
+        allow_non_empty: bool = False,
     ) -> Transaction:
         """A transaction whose commit creates the table, with the rows that are added to it.
 
-        Raises SchemaMismatch, InvalidProperty, UnsupportedFeature. Its commit raises ProtocolChanged where another
-        writer creates the table first.
+        `allow_non_empty`: also beside files that belong to no table; SHARED_FOLDER then keeps a VACUUM from them.
+        Raises SchemaMismatch, InvalidProperty, UnsupportedFeature, FolderNotEmpty. Its commit raises ProtocolChanged
+        where another writer creates the table first.
         """
+        if self.check_folder(partition_by, allow_non_empty=allow_non_empty):
+            properties = {**(properties or {}), SHARED_FOLDER: "true"}
         protocol, metadata = new_table(
             self.uri, schema, partition_by, properties, name=name, description=description, clock=self._clock
         )
@@ -283,6 +288,10 @@ class Table:
         tx.set_protocol(protocol)
         tx.set_metadata(metadata)
         return tx
+
+    def check_folder(self, partition_by: Sequence[str] = (), *, allow_non_empty: bool = False) -> bool:
+        """Return whether files of others lie where the table is to be created; FolderNotEmpty unless they may."""
+        return holds_files_of_others(self.store, partition_by, self._clock, allow_non_empty=allow_non_empty)
 
     def restore(
         self, version: int | None = None, timestamp: Moment | None = None, *, ignore_missing: bool = False
@@ -364,6 +373,7 @@ class Table:
         mode: VacuumMode = "full",
         inventory: InventorySource | None = None,
         parallelism: int = PARALLELISM,
+        include_foreign: bool = False,
         on_progress: OnProgress | None = None,
     ) -> VacuumResult:
         """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
@@ -375,23 +385,19 @@ class Table:
         `mode` "lite" lists nothing: it deletes what the log removed since the last vacuum. `inventory` (a table, or a
         Parquet or CSV file, of path, modificationTime, size, isDir) proposes files in place of a listing; each is
         looked up before it goes. `parallelism` deletes run at once; `on_progress` hears of them now and then.
+        `include_foreign`: in a table that was created beside files of others, those may go too.
 
-        Raises RetentionTooShort where `retention` is below the table's and `check_retention` is on, InvalidInput for
-        what cannot be meant, CannotVacuumLite where the log lacks commits since the last vacuum, UnsupportedFeature
-        where the table may not be written here, and what the store raises at a delete: the others go on.
+        Raises FolderNotEmpty for such a table without it, RetentionTooShort where `retention` is below the table's and
+        `check_retention` is on, InvalidInput for what cannot be meant, CannotVacuumLite where the log lacks commits
+        since the last vacuum, UnsupportedFeature where the table may not be written here, and what the store raises at
+        a delete: the others go on.
         """
-        tx = self.begin()
-        assert tx.snapshot is not None
-        snapshot = tx.snapshot
+        # What is only read need not be writable here.
+        snapshot = self.snapshot() if dry_run else self.begin().snapshot
+        assert snapshot is not None
         return vacuum(
             self.store,
-            VacuumState(
-                version=snapshot.version,
-                live=snapshot.state.live,
-                tombstones=snapshot.state.tombstones,
-                partition_columns=_directory_names(snapshot),
-                retention_ms=snapshot.table_properties.deleted_file_retention_ms,
-            ),
+            VacuumState.of(snapshot),
             VacuumRequest(
                 retention_ms=None if retention is None else _milliseconds(retention),
                 check_retention=check_retention,
@@ -400,6 +406,7 @@ class Table:
                 mode=mode,
                 inventory=inventory,
                 parallelism=parallelism,
+                include_foreign=include_foreign,
             ),
             clock=self._clock,
             on_progress=on_progress,
@@ -416,12 +423,6 @@ def _milliseconds(duration: timedelta | float) -> int:
     """A plain number is hours, as in VACUUM … RETAIN 168 HOURS."""
     whole = duration if isinstance(duration, timedelta) else timedelta(hours=duration)
     return whole // timedelta(milliseconds=1)
-
-
-def _directory_names(snapshot: Snapshot) -> list[str]:
-    """The partition columns by every name that a directory of theirs may bear: before a renaming, the physical one."""
-    names = snapshot.partition_columns
-    return sorted({*names, *partition_keys(snapshot.delta_schema, names)})
 
 
 def _exists(store: Store) -> bool:

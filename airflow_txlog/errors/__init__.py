@@ -15,7 +15,7 @@
     ├── CommitOverwritten              another writer replaced a commit that was acknowledged to us
     ├── OverwritingWriter              the table has a writer that replaces commits, and strict_writers is on
     ├── TableError
-    │   ├── TableNotFound · TableAlreadyExists · TableReplaced · OutsideTable
+    │   ├── TableNotFound · TableAlreadyExists · TableReplaced · OutsideTable · FolderNotEmpty
     │   ├── VersionNotFound · TimestampOutOfRange · FilesMissing · CannotVacuumLite · LimitExceeded
     │   └── CorruptTable               the log or a data file is not what the protocol demands
     │       ├── CorruptCommit · CorruptCheckpoint · CorruptDataFile · CorruptDeletionVector
@@ -165,6 +165,12 @@ class TableAlreadyExists(TableError):
     """A table exists where one was to be created. Retryable: planned afresh, the operation may find it usable."""
 
     retryable = True
+
+
+class FolderNotEmpty(TableError):
+    """The folder of a table that is to be created, or vacuumed, holds files of others; `examples` are some of them."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("table", "examples")
 
 
 class TableReplaced(TableError):

@@ -58,12 +58,7 @@ def application_transaction(
     """
     if idempotency_key is not None:
         check_key(idempotency_key)
-        return ApplicationTransaction(
-            app_id=idempotency_key,
-            version=FIRST_VERSION,
-            check_digest=True,
-            first_tried_ms=_key_first_tried_ms(context, idempotency_key, clock),
-        )
+        return _keyed_transaction(context, idempotency_key, clock)
     ti = context["ti"]
     max_tries = int(ti.max_tries)
     if "task_state_store" not in context:
@@ -78,9 +73,11 @@ def application_transaction(
             version=max_tries,
             not_before_ms=not_before_ms,
             first_tried_ms=not_before_ms if ti.try_number > 1 else clock.now_ms(),
+            is_first_try=_is_first_try(context),
         )
     store = context["task_state_store"]
     kept = _kept(store)
+    is_first_try = False
     while not _is_of_this_work(kept, max_tries):
         # The id is kept with the number, so that a deployment that is renamed between two tries makes no new work.
         app_id = str(kept["app_id"]) if kept else app_id_of(ti, deployment_id() or str(ti.id))
@@ -97,6 +94,8 @@ def application_transaction(
                     store.set(STATE_KEY, refused, retention=NEVER_EXPIRE)
                     raise
             if chosen is None:
+                # The number is kept before anything is submitted: no try of this work has met the table.
+                is_first_try = True
                 version = FIRST_VERSION if recorded is None else recorded + 1
                 chosen = ApplicationTransaction(app_id=app_id, version=version, first_tried_ms=clock.now_ms())
             kept = {
@@ -107,7 +106,10 @@ def application_transaction(
             }
             store.set(STATE_KEY, kept, retention=NEVER_EXPIRE)
     return ApplicationTransaction(
-        app_id=str(kept["app_id"]), version=int(kept["version"]), first_tried_ms=kept.get("first_tried_ms")
+        app_id=str(kept["app_id"]),
+        version=int(kept["version"]),
+        first_tried_ms=kept.get("first_tried_ms"),
+        is_first_try=is_first_try,
     )
 
 
@@ -124,20 +126,39 @@ def keep_success(context: Mapping[str, Any]) -> None:
         store.set(STATE_KEY, {**kept, "succeeded": True}, retention=NEVER_EXPIRE)
 
 
-def _key_first_tried_ms(context: Mapping[str, Any], key: str, clock: Clock) -> int:
-    """When this task first tried the work of an author's key, or an earlier moment where that is not kept.
+def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock) -> ApplicationTransaction:
+    """Return the transaction of an author's key.
 
-    It stays the same over a clear, which does not repeat such work.
+    Its `first_tried_ms` is when this task first tried that work, or an earlier moment where that is not kept. It stays
+    the same over a clear, which does not repeat such work.
     """
+    first_tried_ms, is_first_try = _key_first_tried(context, key, clock)
+    return ApplicationTransaction(
+        app_id=key, version=FIRST_VERSION, check_digest=True, first_tried_ms=first_tried_ms, is_first_try=is_first_try
+    )
+
+
+def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock) -> tuple[int, bool]:
     store = context.get("task_state_store")
     kept = None if store is None else store.get(KEY_STATE_KEY)
     if isinstance(kept, dict) and kept.get("key") == key:
-        return int(kept["first_tried_ms"])
+        return int(kept["first_tried_ms"]), False
     started_ms = _epoch_ms(_run_started(context)) if context["ti"].try_number > 1 else None
     first_tried_ms = clock.now_ms() if started_ms is None else started_ms
     if store is not None:
         store.set(KEY_STATE_KEY, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
-    return first_tried_ms
+    # Another key is other work, which this task has not tried.
+    return first_tried_ms, isinstance(kept, dict) or _is_first_try(context)
+
+
+def _is_first_try(context: Mapping[str, Any]) -> bool:
+    """Return whether no try can have come before this one since the task was made, or was cleared.
+
+    A clear sets `max_tries` to the tries so far and `retries` again.
+    """
+    ti, retries = context["ti"], getattr(context.get("task"), "retries", None)
+    is_first_after_clear = isinstance(retries, int) and ti.try_number == ti.max_tries - retries + 1
+    return ti.try_number <= 1 or is_first_after_clear
 
 
 def _kept(store: Any) -> dict[str, Any] | None:

@@ -23,6 +23,8 @@ class VacuumOperator(TxlogOperator):
         reaches back to that vacuum.
     :param inventory: a Parquet or CSV file (path or URI, templated) of path, modificationTime, size and isDir to take
         in place of a listing; files that it names are looked up before they go.
+    :param include_foreign: of a table that was created beside files of others (`allow_non_empty`), delete those too.
+        Without it a full vacuum of such a table is FolderNotEmpty.
     :param parallelism: how many files are deleted at once.
 
     It carries no application transaction: a second run finds less to do. Other arguments: `TxlogOperator`.
@@ -39,6 +41,7 @@ class VacuumOperator(TxlogOperator):
         check_retention: bool = True,
         mode: Literal["full", "lite"] = "full",
         inventory: str | None = None,
+        include_foreign: bool = False,
         parallelism: int = 8,
         **kwargs: Any,
     ) -> None:
@@ -49,16 +52,18 @@ class VacuumOperator(TxlogOperator):
         self.check_retention = check_retention
         self.mode = mode
         self.inventory = inventory
+        self.include_foreign = include_foreign
         self.parallelism = parallelism
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
-        """`retention_hours`, `dry_run`, `check_retention`, `mode`, `inventory`, `parallelism`."""
+        """`retention_hours`, `dry_run`, `check_retention`, `mode`, `inventory`, `include_foreign`, `parallelism`."""
         return {
             "retention_hours": self.retention_hours,
             "dry_run": self.is_dry_run,
             "check_retention": self.check_retention,
             "mode": self.mode,
             "inventory": path_text(self.inventory),
+            "include_foreign": self.include_foreign,
             "parallelism": self.parallelism,
         }

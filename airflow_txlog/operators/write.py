@@ -22,6 +22,8 @@ class DeltaWriteOperator(DataChangingOperator):
         them too, "fail" fails the task for good. A row of another is never replaced unseen under "fail".
     :param create: make the table when there is none; false raises TableNotFound instead.
     :param partition_by: partition columns, for a table that is made here.
+    :param allow_non_empty: make the table also in a folder that holds files which belong to no table. By default that
+        is FolderNotEmpty, because a VACUUM of the table would delete them.
     :param properties: table properties, for a table that is made here; `delta.constraints.<name>` is a CHECK.
     :param schema_evolution: what the source has more of than the table becomes the table's, in the same commit: new
         columns, new members of structs, and wider types where the table allows type widening. Without it, an error.
@@ -41,6 +43,7 @@ class DeltaWriteOperator(DataChangingOperator):
         replace_where: str | None = None,
         on_conflict: str = "replan",
         create: bool = True,
+        allow_non_empty: bool = False,
         partition_by: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         schema_evolution: bool = False,
@@ -52,6 +55,7 @@ class DeltaWriteOperator(DataChangingOperator):
         self.replace_where = replace_where
         self.on_conflict = on_conflict
         self.create = create
+        self.allow_non_empty = allow_non_empty
         self.partition_by = partition_by
         self.properties = properties
         self.schema_evolution = schema_evolution
@@ -66,6 +70,7 @@ class DeltaWriteOperator(DataChangingOperator):
             "replace_where": self.replace_where,
             "on_conflict": self.on_conflict,
             "create": self.create,
+            "allow_non_empty": self.allow_non_empty,
             "partition_by": column_list("partition_by", self.partition_by),
             "properties": text_map("properties", self.properties),
             "schema_evolution": self.schema_evolution,

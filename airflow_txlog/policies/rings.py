@@ -92,6 +92,7 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.VersionNotFound: (Ring.NONE, _AUTHOR),
     errors.TimestampOutOfRange: (Ring.NONE, _AUTHOR),
     errors.FilesMissing: (Ring.NONE, "a vacuum has deleted the files for good"),
+    errors.FolderNotEmpty: (Ring.NONE, "the files of others are still there: choose another folder, or allow them"),
     errors.CannotVacuumLite: (Ring.NONE, "the log does not come back; a full vacuum can run"),
     errors.LimitExceeded: (Ring.NONE, "the table stays as large as it is, or a person raises [the limit](#limits)"),
     errors.CorruptTable: (Ring.NONE, _DAMAGED),

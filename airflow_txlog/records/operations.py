@@ -51,7 +51,8 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     `mode` "overwrite_partitions" replaces the partitions that the source has rows of. `replace_where` is what an
     overwrite replaces, and what every new row must satisfy. `on_conflict` "fail": rather than replace rows that landed
-    meanwhile, the overwrite fails. `create`: make the table where there is none, with `partition_by` and `properties`.
+    meanwhile, the overwrite fails. `create`: make the table where there is none, with `partition_by` and `properties`;
+    with `allow_non_empty` also in a folder that holds files which belong to no table.
     """
 
     job = f"{_JOBS}.write.job:write"
@@ -64,6 +65,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
     on_conflict: Literal["replan", "fail"] = "replan"
     partition_by: ColumnNames | None = None
     create: bool = True
+    allow_non_empty: bool = False
     properties: TextMap = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
@@ -310,7 +312,8 @@ class Checkpoint(Operation, frozen=True, kw_only=True, tag="checkpoint"):
 class Vacuum(Operation, frozen=True, kw_only=True, tag="vacuum"):
     """Delete the files that no kept version needs.
 
-    `retention_hours` null: the table's. `inventory`: a Parquet or CSV file in place of a listing.
+    `retention_hours` null: the table's. `inventory`: a Parquet or CSV file in place of a listing. `include_foreign`: in
+    a table that was created beside files of others, those may go too.
     """
 
     job = f"{_JOBS}.maintenance:vacuum"
@@ -320,4 +323,5 @@ class Vacuum(Operation, frozen=True, kw_only=True, tag="vacuum"):
     check_retention: bool = True
     mode: Literal["full", "lite"] = "full"
     inventory: Location | None = None
+    include_foreign: bool = False
     parallelism: Annotated[int, Meta(ge=1, le=256, description="a whole number from 1 to 256")] = 8

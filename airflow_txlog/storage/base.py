@@ -74,11 +74,14 @@ class Store(Protocol):
         and reading it raises OutsideTable; so does listing a directory that is one.
         """
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+    def walk(
+        self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
+    ) -> Iterator[FileInfo]:
         """Every file under the root whose path begins with `prefix`, at any depth, in no order. No directories.
 
         A directory below the root that this user may not read is passed to `on_unreadable` and left out; without it,
-        PermissionError is raised.
+        PermissionError is raised. `lazily`: one page after the other as the caller asks for more, for a caller that
+        may stop early; else several at once.
         """
 
     def stat(self, path: str) -> FileInfo | None:

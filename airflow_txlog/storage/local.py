@@ -81,7 +81,9 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+    def walk(
+        self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
+    ) -> Iterator[FileInfo]:
         for _, files in self._directories(with_files=True, on_unreadable=on_unreadable):
             yield from (info for info in files if info.path.startswith(prefix))
 

@@ -85,7 +85,9 @@ class MemoryStore:
                 found.append(key)
         return [info for info in map(self._info, sorted(found)) if info is not None]
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+    def walk(
+        self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
+    ) -> Iterator[FileInfo]:
         for key in tuple(self._files):
             if key.startswith(self._prefix + prefix):
                 info = self._info(key)

@@ -140,9 +140,11 @@ class ObjectStore:
         infos = (self._info(each) for each in sorted(found, key=lambda each: each.key))
         return [info for info in infos if info is not None]
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+    def walk(
+        self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
+    ) -> Iterator[FileInfo]:
         folders: builtins.list[str] = []
-        for page in self._pages(self._prefix + prefix, start_from=None, is_deep=False):
+        for page in self._pages(self._prefix + prefix, start_from=None, is_deep=lazily):
             folders += page.prefixes
             yield from self._infos(page)
 

@@ -108,7 +108,9 @@ class UnprovenStore:
         infos = [self._info(each) for each in found if each["type"] == "file"]
         return sorted((info for info in infos if info.path >= first), key=lambda info: info.path)
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+    def walk(
+        self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
+    ) -> Iterator[FileInfo]:
         fs, folder = self._at("")
         infos = (self._info(each) for each in fs.find(folder, detail=True).values())
         return (info for info in infos if info.path.startswith(prefix))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -85,7 +86,7 @@ def identity(
 ) -> ApplicationTransaction:
     from airflow_txlog.operators.identity import application_transaction
 
-    context: dict[str, Any] = {"ti": ti}
+    context: dict[str, Any] = {"ti": ti, "task": SimpleNamespace(retries=2)}
     if store is not None:
         context["task_state_store"] = store
     else:
@@ -152,6 +153,30 @@ def test_a10_clearing_a_task_repeats_it(table: Table, spec: JobSpec) -> None:
     # And a retry of the cleared task is a retry again.
     commit(table, spec, second)
     assert identity(table, ti.cleared().retried(), store) == second
+
+
+@pytest.mark.parametrize("key", [None, "a key"])
+def test_a23_only_a_try_that_none_can_have_preceded_says_that_it_is_the_first(table: Table, key: str | None) -> None:
+    ti, store = Try(), StateStore()
+    assert identity(table, ti, store, key).is_first_try
+    assert not identity(table, ti, store, key).is_first_try, "another copy of the same try"
+    assert not identity(table, ti.retried(), store, key).is_first_try
+    # After a clear it is the first one of new work; an author's key names the same work.
+    assert identity(table, ti.cleared(), store, key).is_first_try == (key is None)
+    assert identity(table, ti.cleared(), store, "another key").is_first_try
+
+
+@pytest.mark.parametrize("key", [None, "a key"])
+def test_a23_without_a_state_store_the_numbers_of_a_task_show_its_first_try(table: Table, key: str | None) -> None:
+    ti, began = Try(), dt.datetime.fromtimestamp(NOW.now_ms() / 1000, dt.UTC)
+    for each, is_first in (
+        (ti, True),
+        (ti.retried(), False),
+        (ti.retried().retried(), False),
+        (ti.retried().cleared(), True),
+        (ti.retried().cleared().retried(), False),
+    ):
+        assert identity(table, each, None, key, began).is_first_try == is_first
 
 
 def test_a10_recreated_run_is_not_skipped(table: Table, spec: JobSpec) -> None:

@@ -74,6 +74,7 @@ def test_a_write_is_templated_in_its_table_source_scope_and_values() -> None:
         "on_conflict": "replan",
         "partition_by": ["day"],
         "create": True,
+        "allow_non_empty": False,
         "properties": {},
         "schema_evolution": False,
         "partition_predicate": "day = :day",
@@ -253,6 +254,7 @@ def test_a_vacuum_keeps_the_dry_run_of_every_operator() -> None:
         "check_retention": True,
         "mode": "full",
         "inventory": None,
+        "include_foreign": False,
         "parallelism": 8,
     }
 

@@ -107,7 +107,7 @@ def test_a_table_that_was_created_again_is_read_as_a_whole(table: Table) -> None
     for _ in range(3):
         add(table, 1)
     parts(table, state)
-    for info in table.store.list("_delta_log"):
+    for info in list(table.store.walk()):
         table.store.delete(info.path)
     add(Table.create(table.uri, SCHEMA, ["day"]), 7)
     (new,) = parts(table, state)

@@ -31,9 +31,11 @@ class CountingStore(MemoryStore):
         self.requests.append(("list", directory if start_from is None else f"{directory}/{start_from}"))
         return super().list(directory, start_from=start_from)
 
-    def walk(self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "") -> Iterator[FileInfo]:
+    def walk(
+        self, on_unreadable: Callable[[str], object] | None = None, *, prefix: str = "", lazily: bool = False
+    ) -> Iterator[FileInfo]:
         self.requests.append(("walk", prefix))
-        return super().walk(prefix=prefix)
+        return super().walk(prefix=prefix, lazily=lazily)
 
     def stat(self, path: str) -> FileInfo | None:
         self.requests.append(("stat", path))

@@ -216,7 +216,8 @@ def set_property(table: Table, name: str, value: str) -> int:
     """ALTER TABLE SET TBLPROPERTIES, by another writer; the version."""
     tx = table.begin()
     assert tx.metadata is not None
-    tx.set_metadata(msgspec.structs.replace(tx.metadata, configuration={**tx.metadata.configuration, name: value}))
+    changed = msgspec.structs.replace(tx.metadata, configuration={**tx.metadata.configuration, name: value})
+    tx.set_metadata(changed, is_checked=True)
     return tx.commit("SET TBLPROPERTIES")
 
 

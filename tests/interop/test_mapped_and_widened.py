@@ -16,6 +16,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
+from tests.helpers.delta_spark import DeltaSpark
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import append, bag
 from tests.interop.test_reference import REFERENCE
@@ -131,3 +132,42 @@ def test_rows_appended_to_a_widened_table_are_of_the_current_types(tmp_path: Pat
     append(table, table.to_arrow())
     assert plain(read(table)) == plain(2 * before)
     assert "delta.typeChanges" in (table.snapshot().metadata.schema_string or "")
+
+
+@pytest.mark.parametrize("name", ["mapping_by_name", "mapping_by_id", "mapping_with_vectors", "identity_columns"])
+def test_every_version_of_a_table_of_delta_spark_is_restored(name: str, tmp_path: Path) -> None:
+    table = copied(name, tmp_path)
+    last = table.latest_version()
+    protocol, marks = table.snapshot().protocol, identity_marks(table)
+    assert last > 0
+    for version in range(last):
+        before = plain(table.to_arrow(version=version).to_pylist(maps_as_pydicts="strict"))
+        table.restore(version=version)
+        assert plain(read(table)) == before
+        assert table.snapshot().protocol == protocol
+        assert identity_marks(table).items() <= marks.items(), "a mark that a column has is the furthest"
+
+
+def identity_marks(table: Table) -> dict[str, int]:
+    fields = json.loads(table.snapshot().metadata.schema_string or "")["fields"]
+    key = "delta.identity.highWaterMark"
+    return {field["name"]: field["metadata"][key] for field in fields if key in field["metadata"]}
+
+
+@pytest.mark.spark
+@pytest.mark.slow("delta-spark in a JVM of its own")
+@pytest.mark.long("delta-spark takes seconds for each of its own statements")
+def test_delta_spark_hands_out_no_id_again_after_our_restore(delta: DeltaSpark, tmp_path: Path) -> None:
+    name = f"delta.`{tmp_path / 't'}`"
+    delta.run(
+        f"CREATE TABLE {name} (id BIGINT GENERATED ALWAYS AS IDENTITY, v STRING) USING delta "
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        f"INSERT INTO {name} (v) VALUES ('a')",
+        f"INSERT INTO {name} (v) VALUES ('b'), ('c')",
+    )
+    handed_out = {row["id"] for row in delta.sql(f"SELECT id FROM {name}")}
+    Table.open(str(tmp_path / "t")).restore(version=1)
+    assert len(delta.sql(f"SELECT id FROM {name}")) == 1
+    delta.run(f"INSERT INTO {name} (v) VALUES ('d')")
+    [new] = delta.sql(f"SELECT id FROM {name} WHERE v = 'd'")
+    assert new["id"] not in handed_out

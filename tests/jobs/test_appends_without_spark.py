@@ -20,6 +20,7 @@ import pytest
 from airflow_txlog import credentials
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.jobs.files import plain_files
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.limits import SMALL_JOB
@@ -180,6 +181,17 @@ def test_the_schema_evolves_with_the_files(tmp_path: Path) -> None:
     alone(tmp_path / "t", tmp_path / "in", schema_evolution=True)
     found = table.to_arrow().sort_by("id").to_pylist()
     assert found[2] == {"id": 3, "name": None, "more": 1.5}
+
+
+def test_a_void_column_takes_the_type_of_the_files(tmp_path: Path) -> None:
+    void = StructType((StructField("id", Primitive.LONG), StructField("name", Primitive.VOID)))
+    table = Table.create(str(tmp_path / "t"), void)
+    append(table, [{"id": 0}])
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    assert "not those of the table" in needs(spec_of(tmp_path / "t", tmp_path / "in"))
+    alone(tmp_path / "t", tmp_path / "in", schema_evolution=True)
+    assert table.to_arrow().sort_by("id").to_pylist() == [{"id": 0, "name": None}, *TEXTS.to_pylist()]
+    assert str(table.snapshot().delta_schema) == "struct<id:long,name:string>"
 
 
 def test_a_second_try_goes_on_with_what_the_first_has_staged(tmp_path: Path) -> None:

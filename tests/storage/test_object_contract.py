@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import fsspec.asyn
 import pytest
 
-from airflow_txlog.engine.upkeep.vacuum_plan import Visibility, is_leftover
+from airflow_txlog.engine.log.visibility import Visibility
+from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.objects import ObjectStore
 from tests.helpers.contending import winners

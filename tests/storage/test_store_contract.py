@@ -112,6 +112,7 @@ def test_walk_gives_every_file_at_any_depth(store: Store) -> None:
     for path in paths:
         store.put(path, b"12345")
     assert names(store) == sorted(paths)
+    assert sorted(info.path for info in store.walk(lazily=True)) == sorted(paths)
     assert {info.size_bytes for info in store.walk()} == {5}
 
 

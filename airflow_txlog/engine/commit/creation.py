@@ -19,7 +19,12 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     forbidden_names,
     without_mapping,
 )
-from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX, check_writable, protocol_for
+from airflow_txlog.engine.table.schema.features import (
+    FEATURE_PREFIX,
+    check_files_writable,
+    check_writable,
+    protocol_for,
+)
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
 from airflow_txlog.engine.table.schema.types import ArrayType, MapType, StructType
@@ -64,6 +69,7 @@ def new_table(
     )
     protocol = protocol_for(delta_schema, asked)
     check_writable(protocol, metadata, delta_schema, uri)
+    check_files_writable(protocol, delta_schema, metadata.partition_columns, uri)
     check_change_names(metadata, uri)
     return protocol, metadata
 

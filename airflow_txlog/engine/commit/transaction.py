@@ -22,8 +22,14 @@ from airflow_txlog.engine.commit.content.evolution import evolve
 from airflow_txlog.engine.commit.content.in_commit_timestamps import with_in_commit_timestamp
 from airflow_txlog.engine.commit.content.info import commit_info
 from airflow_txlog.engine.commit.content.isolation import IsolationLevel, effective_isolation, may_skip_empty
+from airflow_txlog.engine.commit.content.new_metadata import check_rows_are_none, completed, new_rules
 from airflow_txlog.engine.commit.content.row_tracking import with_row_ids
-from airflow_txlog.engine.commit.content.validation import check_has_next_version, check_paths_are_free, validate
+from airflow_txlog.engine.commit.content.validation import (
+    check_has_next_version,
+    check_new_files,
+    check_paths_are_free,
+    validate,
+)
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
 from airflow_txlog.engine.log.actions import (
     Add,
@@ -90,6 +96,7 @@ class Transaction:
         self._removes: list[Remove] = []
         self._changes: list[Cdc] = []
         self._metadata: Metadata | None = None
+        self._is_metadata_checked = False
         self._protocol: Protocol | None = None
         self._transactions: list[SetTransaction] = []
         self._domains: list[DomainMetadata] = []
@@ -109,6 +116,11 @@ class Transaction:
     def metadata(self) -> Metadata | None:
         """The table's metadata as this transaction leaves it; None for a new table that was given none."""
         return self._metadata or (None if self.snapshot is None else self.snapshot.metadata)
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The table's protocol as this transaction leaves it; None for a new table that was given none."""
+        return self._protocol or (None if self.snapshot is None else self.snapshot.protocol)
 
     # --- what was read ----------------------------------------------------------------------------------------------
 
@@ -226,8 +238,13 @@ class Transaction:
         self._reads = self._reads.with_application(app_id)
         self._transactions.append(SetTransaction(app_id=app_id, version=version, last_updated=self._clock.now_ms()))
 
-    def set_metadata(self, metadata: Metadata) -> None:
-        self._metadata = metadata
+    def set_metadata(self, metadata: Metadata, *, is_checked: bool = False) -> None:
+        """Give the table this metadata, and its protocol every feature that a new property or column switches on.
+
+        `commit` raises InvalidCommit if live rows may break a rule that is new (a constraint, NOT NULL), and what
+        `content.new_metadata` raises. `is_checked`: the caller has verified the rows and the protocol.
+        """
+        self._metadata, self._is_metadata_checked = metadata, is_checked
 
     def evolve_schema(
         self,
@@ -300,6 +317,7 @@ class Transaction:
         validate(attempt)
         known = () if self.snapshot is None else self.snapshot.state.domains.values()
         check_paths_are_free(attempt, self.snapshot)
+        check_new_files(attempt, self.snapshot)
         check_clustered_files(attempt, clustering_columns([*attempt.domains, *known], attempt.table))
         if not record_empty and self._has_nothing_to_record(attempt):
             self.outcome = CommitOutcome(version=self.read_version, committed=False)
@@ -327,6 +345,7 @@ class Transaction:
         return self.snapshot is not None and not changes and may_skip_empty(attempt.operation, attempt.isolation)
 
     def _attempt(self, operation: str, never_rebases: bool) -> Attempt:
+        self._complete_metadata()
         metadata = self.metadata
         level = SERIALIZABLE
         if metadata is not None:
@@ -358,6 +377,20 @@ class Transaction:
         unlevelled = with_in_commit_timestamp(unlevelled, self.snapshot)
         unlevelled = with_row_ids(unlevelled, self.snapshot)
         return replace(unlevelled, isolation=effective_isolation(level, operation, unlevelled.actions()))
+
+    def _complete_metadata(self) -> None:
+        """Make new metadata of a table that exists mean what it says, or raise: see `content.new_metadata`."""
+        if self.snapshot is None or self._metadata is None or self._is_metadata_checked:
+            return
+        before, protocol = self.snapshot.metadata, self._protocol or self.snapshot.protocol
+        self._metadata, needed = completed(before, self._metadata, protocol, self._store.root)
+        if needed != protocol:
+            self._protocol = needed
+        rules = new_rules(before, self._metadata)
+        if rules:
+            check_rows_are_none(rules, self.snapshot.num_files - len(self._removes), self._store.root)
+            # Rows that land first have not been compared either.
+            self.read_whole_table()
 
     def _read_schema(self, metadata: Metadata | None) -> StructType:
         if self.snapshot is not None:

@@ -2,8 +2,9 @@
 
 What is restored is the content (the files that were live then, deletion vectors included), the metadata (schema,
 partitioning, properties) and the clustering columns. What belongs to the log and not to one version stays as it is: the
-protocol, application transactions, all other domains, the table's id, and the properties that say how far the log has
-come. The invariant: no commit names a file that was not there a moment ago.
+protocol, application transactions, all other domains, the table's id, and in-commit timestamps. What may only grow
+keeps the furthest value of both (`commit/content/furthest`). The invariant: no commit names a file that was not there a
+moment ago.
 Source: delta-spark, RestoreTableCommand; protocol, "Action Reconciliation".
 """
 
@@ -18,12 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
+from airflow_txlog.engine.commit.content.furthest import keep_furthest
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
-from airflow_txlog.engine.table.schema.features import check_writable, protocol_for, reader_features, writer_features
+from airflow_txlog.engine.table.schema.features import (
+    check_writable,
+    missing_features,
+    needed_features,
+    reader_features,
+    writer_features,
+)
+from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.looking import look_up
@@ -35,12 +44,13 @@ log = logging.getLogger(__name__)
 _PARALLELISM = 16
 _EXAMPLES = 5
 
-# Properties that describe the log, or count what was ever handed out: an earlier value would be a wrong one.
+# Properties that describe the log or the folder: an earlier value would be a wrong one. What may only grow is in
+# `furthest`.
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
-    "delta.columnMapping.maxColumnId",
+    SHARED_FOLDER,
 )
 
 
@@ -76,7 +86,7 @@ def restore(
     assert head is not None
     if target.version == head.version:
         return Restored(version=head.version)
-    metadata = _metadata(head.metadata, target.metadata)
+    metadata = _metadata(head.metadata, target.metadata, store.root)
     _check_features(head, target, metadata, store.root)
     coming = _without(target.state.live, head.state.live, store.root)
     going = _without(head.state.live, target.state.live, store.root)
@@ -91,7 +101,8 @@ def restore(
         log.warning("%s: restored without %d files that are gone: %s", store.root, len(missing), missing[:_EXAMPLES])
     tx.read_whole_table()
     if metadata != head.metadata:
-        tx.set_metadata(metadata)
+        # Rows of that version come back with the rules that they were written under.
+        tx.set_metadata(metadata, is_checked=True)
     _restore_clustering(tx, head, target)
     tx.add(table_to_adds(coming, data_change=True))
     tx.remove(going)
@@ -128,30 +139,33 @@ def _size(files: pa.Table) -> int:
     return int(pc.sum(files.column("size"), min_count=0).as_py())
 
 
-def _metadata(head: Metadata, target: Metadata) -> Metadata:
-    """The target's metadata, with the identity and the counters of the table as it is."""
+def _metadata(head: Metadata, target: Metadata, table: str) -> Metadata:
+    """Return the target's metadata, with the identity and the counters of the table as it is."""
     kept = {name: head.configuration[name] for name in _OF_THE_LOG if name in head.configuration}
     configuration = {name: value for name, value in target.configuration.items() if name not in _OF_THE_LOG}
-    # Order means nothing in a map; where nothing changed, nothing shall look changed.
-    merged = {**configuration, **kept}
-    if merged == head.configuration:
-        merged = head.configuration
-    return msgspec.structs.replace(target, id=head.id, created_time=head.created_time, configuration=merged)
+    restored = msgspec.structs.replace(
+        target, id=head.id, created_time=head.created_time, configuration={**configuration, **kept}
+    )
+    restored = keep_furthest(head, restored, table)
+    if restored.configuration == head.configuration:
+        # Order means nothing in a map; where nothing changed, nothing shall look changed.
+        restored = msgspec.structs.replace(restored, configuration=head.configuration)
+    return restored
 
 
 def _check_features(head: Snapshot, target: Snapshot, metadata: Metadata, table: str) -> None:
     """Raises UnsupportedFeature, naming it, where the target needs a feature that the protocol of today lacks."""
     check_writable(head.protocol, metadata, target.delta_schema, table)
-    has = reader_features(head.protocol) | writer_features(head.protocol)
-    lowest = protocol_for(target.delta_schema, metadata.configuration)
-    # These two stand in the lowest protocol of every table; they bind only where something uses them.
-    needs = (reader_features(lowest) | writer_features(lowest)) - {"appendOnly", "invariants"}
+    needs = needed_features(target.delta_schema, metadata.configuration)
     if target.state.live.column("deletion_vector").null_count < target.num_files:
         needs |= {"deletionVectors"}
-    for feature in sorted(needs - has):
+    listed = sorted(reader_features(head.protocol) | writer_features(head.protocol))
+    # What that version's own protocol did not list did nothing then either.
+    needs -= frozenset(missing_features(target.protocol, needs))
+    for feature in missing_features(head.protocol, needs):
         raise UnsupportedFeature(
             f"UnsupportedFeature: version {target.version} of {table} uses the feature {feature!r}, which the table's "
-            f"protocol no longer lists ({sorted(has)}); a restore never changes the protocol. Nothing was restored. "
+            f"protocol does not list ({listed}); a restore never changes the protocol. Nothing was restored. "
             "Add the feature to the table first, or restore another version.",
             table=table,
             feature=feature,

@@ -11,20 +11,19 @@ Source: delta-spark, VacuumCommand; soundness A16.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import removes_to_table
+from airflow_txlog.engine.log.visibility import Visibility
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.upkeep.deleting import (
-    PARALLELISM,
     PROGRESS_MS,
     Deletion,
     Progress,
@@ -42,25 +41,25 @@ from airflow_txlog.engine.upkeep.removed_files import (
 from airflow_txlog.engine.upkeep.vacuum_plan import (
     NamedFiles,
     VacuumPlan,
-    Visibility,
     files_named,
     is_leftover,
     may_go,
     plan_vacuum,
 )
-from airflow_txlog.errors import InvalidInput, OutsideTable, RetentionTooShort
+from airflow_txlog.engine.upkeep.vacuum_request import (
+    HOUR_MS,
+    ORPHAN_RETENTION_FLOOR_MS,
+    VacuumMode,
+    VacuumRequest,
+    VacuumState,
+    check_request,
+)
+from airflow_txlog.errors import OutsideTable
 from airflow_txlog.locations import is_inside
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.local import NO_SPACE
 
 log = logging.getLogger(__name__)
-
-HOUR_MS = 3_600_000
-ORPHAN_RETENTION_MS = 7 * 24 * HOUR_MS
-"""How long a file that no action names is kept where nothing else is asked."""
-ORPHAN_RETENTION_FLOOR_MS = 24 * HOUR_MS
-"""How long it is kept whatever is asked: a write must have committed by then."""
-MAX_PARALLELISM = 256
 
 # How far the clocks of writers and of the store may be apart before a commit's age is misjudged.
 _CLOCK_SLACK_MS = 24 * HOUR_MS
@@ -70,36 +69,6 @@ _SHOWN_FOLDERS = 10
 # Called with the parameters and the metrics of the commit that the history will show.
 Callback = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
 OnProgress = Callable[[Progress], object]
-VacuumMode = Literal["full", "lite"]
-InventorySource: TypeAlias = pa.Table | str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumState:
-    """Of a snapshot of the latest version, read before the vacuum begins, what the vacuum needs."""
-
-    version: int
-    live: pa.Table
-    """Schema FILES."""
-    tombstones: pa.Table
-    """Schema TOMBSTONES."""
-    partition_columns: Sequence[str]
-    retention_ms: int
-    """The table's own delta.deletedFileRetentionDuration."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumRequest:
-    """What is asked of a vacuum."""
-
-    retention_ms: int | None = None
-    """None is the table's own."""
-    check_retention: bool = True
-    orphan_retention_ms: int = ORPHAN_RETENTION_MS
-    dry_run: bool = False
-    mode: VacuumMode = "full"
-    inventory: InventorySource | None = None
-    parallelism: int = PARALLELISM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +111,9 @@ def vacuum(
     fails does not stop the others (up to 20 of them): then END is recorded as FAILED, with what is gone. On a full disk
     files are deleted although START cannot be recorded. A dry run writes nothing, and goes by this machine's clock.
 
-    Raises InvalidInput for what cannot be meant; RetentionTooShort where less than the table's is asked and
-    `check_retention` is on; CannotVacuumLite; whatever the store raised at the first delete that failed.
+    Raises what `check_request` raises; CannotVacuumLite; whatever the store raised at the first delete that failed.
     """
-    _check(store.root, request, state.retention_ms)
+    check_request(store.root, request, state)
     times = _times(store, state, request, clock)
     if request.mode == "lite":
         plan, through = _lite_plan(store, state, request, times)
@@ -185,35 +153,6 @@ def _abort_unfinished(store: Store, times: _Times) -> None:
             log.info("vacuum of %s: %d unfinished uploads were dropped", store.root, aborted)
 
 
-def _check(table: str, request: VacuumRequest, required_ms: int) -> None:
-    asked_ms = request.retention_ms
-    for name, value in (("retention", asked_ms), ("orphan retention", request.orphan_retention_ms)):
-        if value is not None and value < 0:
-            raise InvalidInput(
-                f"InvalidInput: vacuum of {table} was asked for a {name} of {value} ms; it cannot be negative. "
-                "Nothing was deleted."
-            )
-    if request.mode not in ("full", "lite"):
-        raise InvalidInput(f"InvalidInput: a vacuum is full or lite, not {request.mode!r}. Nothing was deleted.")
-    if request.mode == "lite" and request.inventory is not None:
-        raise InvalidInput("InvalidInput: a lite vacuum goes by the log and takes no inventory. Nothing was deleted.")
-    if not 1 <= request.parallelism <= MAX_PARALLELISM:
-        raise InvalidInput(
-            f"InvalidInput: a vacuum deletes 1 to {MAX_PARALLELISM} files at once, not {request.parallelism}. "
-            "Nothing was deleted."
-        )
-    if request.check_retention and asked_ms is not None and asked_ms < required_ms:
-        raise RetentionTooShort(
-            f"RetentionTooShort: vacuum of {table} was asked to keep {asked_ms / HOUR_MS:g} hours of removed files, "
-            f"and the table's delta.deletedFileRetentionDuration is {required_ms / HOUR_MS:g} hours: readers and time "
-            "travel may still need them. Ask for more, change the property, or switch the check off: "
-            "check_retention=False (on the command line --no-check-retention). Nothing was deleted.",
-            table=table,
-            asked_ms=asked_ms,
-            required_ms=required_ms,
-        )
-
-
 def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Clock) -> _Times:
     retention = state.retention_ms if request.retention_ms is None else request.retention_ms
     # A dry run may not write, as the question for a local store's time does.
@@ -236,7 +175,7 @@ def _times(store: Store, state: VacuumState, request: VacuumRequest, clock: Cloc
 
 
 def _full_plan(store: Store, state: VacuumState, request: VacuumRequest, times: _Times, clock: Clock) -> VacuumPlan:
-    visibility = Visibility(state.partition_columns)
+    visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
     unreadable: list[str] = []
     if request.inventory is None:
         # Directories first: what a writer makes from here on is not on the list.
@@ -273,7 +212,7 @@ def _lite_plan(store: Store, state: VacuumState, request: VacuumRequest, times: 
     candidates = files_named(
         state.live.slice(0, 0), removes_to_table(found.removes), store.root, times.delete_before_ms
     ).expired
-    visibility = Visibility(state.partition_columns)
+    visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
     # By its letters a path of the log may lead anywhere; only what a listing of the table would show is looked at.
     proposed = [
         FileInfo(path=path, size_bytes=0, modified_ms=times.now_ms)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file
@@ -99,25 +98,6 @@ def may_go(info: FileInfo, named: NamedFiles, orphan_before_ms: int) -> bool:
     if not _is_utf8(info.path):
         return False
     return info.path in named.expired or info.modified_ms < orphan_before_ms
-
-
-class Visibility:
-    """Which paths under the root are the table's own: hidden is what other tools keep beside the data, the log first.
-
-    `_change_data` and `_delta_index` are the table's, and a directory of a partition column that begins with "_".
-    """
-
-    def __init__(self, partition_columns: Iterable[str]) -> None:
-        # The directory of a partition has the column's name as it is, or as Hive escapes it.
-        columns = list(partition_columns)
-        escaped = (hive_directory([column], ["x"]).removesuffix("x") for column in columns)
-        self._shown = ("_change_data", "_delta_index", *(f"{column}=" for column in columns), *escaped)
-
-    def is_visible(self, path: str) -> bool:
-        # Nearly every path, and there may be millions.
-        if "/_" not in path and "/." not in path and not path.startswith(("_", ".")):
-            return True
-        return not any(part.startswith(("_", ".")) and not part.startswith(self._shown) for part in path.split("/"))
 
 
 # What stores call a file of the log that they have not published yet, or put there to try them (`temporary_path`).

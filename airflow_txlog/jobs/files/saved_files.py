@@ -12,11 +12,10 @@ import re
 from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.datafiles.staged_names import DATA_FILE, UUID
 from airflow_txlog.storage.local_files import inner_parts
 
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_DATA_FILE = re.compile(rf"(part|cdc)-[0-9a-f]{{16}}-{_UUID}\.c\d+(?:-\d+)?(?:\.[a-z0-9_]+)?\.parquet")
-_VECTORS = re.compile(rf"deletion_vector_{_UUID}\.bin")
+_VECTORS = re.compile(rf"deletion_vector_{UUID}\.bin")
 # The random directory of a file in a table with column mapping, or with delta.randomizeFilePrefixes.
 _PREFIX = re.compile("[0-9A-Za-z]+")
 
@@ -37,7 +36,7 @@ def confined(file: StagedFile, folder: str = "") -> StagedFile:
     is_change = bool(directories) and directories[0] == CHANGE_DIRECTORY
     if is_change:
         del directories[0]
-    kind = _DATA_FILE.fullmatch(name)
+    kind = DATA_FILE.fullmatch(name)
     is_ours = (kind is not None and (kind[1] == "cdc") == is_change) or (_VECTORS.fullmatch(name) and not is_change)
     if not is_ours or not all("=" in part or _PREFIX.fullmatch(part) for part in directories):
         raise ValueError("a path is none of a file that a job stages")

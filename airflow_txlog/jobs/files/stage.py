@@ -36,13 +36,13 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 )
 from airflow_txlog.datafiles.tasks.source_rows import SourceRows
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
-from airflow_txlog.engine.table.schema.features import check_files_writable
+from airflow_txlog.engine.table.schema.features import check_files_writable, check_rows_have_place
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.engine.table.schema.types import StructType
-from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
+from airflow_txlog.engine.upkeep.vacuum_request import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here
@@ -65,18 +65,19 @@ _WRITING = "write the data files"
 
 def layout_of(context: JobContext, snapshot: Snapshot) -> Layout:
     """How new files of the snapshot's table are written."""
-    return layout_for(context, snapshot.metadata)
+    return layout_for(context, snapshot.protocol, snapshot.metadata)
 
 
-def layout_for(context: JobContext, metadata: Metadata) -> Layout:
-    """How new files of a table with this metadata are written, also of one that is about to get it.
+def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata) -> Layout:
+    """How new files of a table with this protocol and metadata are written, also of one that is about to get them.
 
     Raises InvalidProperty where the table asks for files that this engine does not write, UnsupportedFeature where no
     file can hold its rows.
     """
     properties = TableProperties(metadata.configuration, context.root)
     schema = table_schema(metadata, context.root)
-    check_files_writable(schema, metadata.partition_columns, context.root)
+    check_files_writable(protocol, schema, metadata.partition_columns, context.root)
+    check_rows_have_place(schema, metadata.partition_columns, context.root)
     columns = properties.stats_columns
     return Layout(
         store=StoreReference.of(context.store),

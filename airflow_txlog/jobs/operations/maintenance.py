@@ -25,7 +25,7 @@ def checkpoint(context: LogContext) -> JobResult:
 def vacuum(context: LogContext) -> JobResult:
     """Delete the files that no version inside the retention needs, or only count them in a dry run.
 
-    `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite.
+    `details.files` are the first of them. Raises RetentionTooShort, CannotVacuumLite, FolderNotEmpty.
     """
     table, described = context.table, context.record(Vacuum)
     hours = described.retention_hours
@@ -37,6 +37,7 @@ def vacuum(context: LogContext) -> JobResult:
             check_retention=described.check_retention,
             mode=described.mode,
             inventory=described.inventory,
+            include_foreign=described.include_foreign,
             parallelism=described.parallelism,
         )
         after = before if done.dry_run else table.snapshot().version

@@ -4,28 +4,29 @@ It is never planned again, here or by a retry: whatever landed meanwhile is a ch
 not seen, and would be undone unseen. So the first try notes the version that it meets, beside the saved work of other
 jobs, and a later try of the same work restores on top of that version or not at all.
 
-The invariant: the note can only forbid. It is not signed as other saved work is, and any process that writes the table
-may have written it: so it names no file, and one that cannot be read forbids the restore. Source: soundness B11.
+The invariant: no note permits what the log forbids. Any process that writes the table may replace or delete the note.
+So it is signed, one that is not forbids the restore, and without one that is signed the times of the commits decide:
+none may have landed since the work was first tried. Source: soundness A23, B11.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from dataclasses import dataclass
 
 from airflow_txlog.application import done_in, earlier_run, how_to_repeat, remove_restore_note
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Snapshot, Table, Transaction
+from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.time_travel import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
-from airflow_txlog.engine.upkeep.vacuum import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.records import Restore
-from airflow_txlog.saved_work import restore_note
+from airflow_txlog.saved_work import Seal, restore_note
 from airflow_txlog.storage import Store
 from airflow_txlog.wording import plural
 
@@ -107,14 +108,34 @@ def _commit(context: LogContext, table: Table, tx: Transaction) -> Restored:
 
 # --- the version that the first try met -------------------------------------------------------------------------------
 
-# A VACUUM may delete the note of it once it is a day old, so a try that finds none is not believed to be the first one
-# after half of that.
-_KNOWN_FOR_MS = ORPHAN_RETENTION_FLOOR_MS // 2
 _LARGEST_NOTE_BYTES = 1024
+_NOTE_KIND = "restore head"
+# Most object stores give the times of objects, and their own, in whole seconds.
+_COARSE_MS = 2_000
+_TICK_MS = 50
 
 
-def _noted(store: Store, path: str) -> dict[str, Any] | None:
-    """What a note says; None for what is no note. Raises FileNotFoundError."""
+@dataclass(frozen=True, kw_only=True)
+class _Head:
+    """What a note holds: the table's id and the version that the first try of a RESTORE met."""
+
+    table: str
+    version: int
+
+    def to_note(self, seal: Seal | None) -> bytes:
+        signature = None if seal is None else seal.sign(_NOTE_KIND, self._signed)
+        return json.dumps({"table": self.table, "version": self.version, "signature": signature}).encode()
+
+    def is_signed(self, seal: Seal, signature: object) -> bool:
+        return isinstance(signature, str) and seal.is_signed(_NOTE_KIND, self._signed, signature)
+
+    @property
+    def _signed(self) -> bytes:
+        return f"{self.version} {self.table}".encode()
+
+
+def _noted(store: Store, path: str, seal: Seal | None) -> _Head | None:
+    """Return what a note says; None if it is no note, or not signed by this work. Raises FileNotFoundError."""
     info = store.stat(path)
     if info is not None and info.size_bytes > _LARGEST_NOTE_BYTES:
         return None
@@ -125,7 +146,10 @@ def _noted(store: Store, path: str) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not isinstance(found.get("table"), str):
         return None
     version = found.get("version")
-    return found if type(version) is int and version >= 0 else None
+    if type(version) is not int or version < 0:
+        return None
+    head = _Head(table=found["table"], version=version)
+    return head if seal is None or head.is_signed(seal, found.get("signature")) else None
 
 
 def _check_head(context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot) -> None:
@@ -134,40 +158,77 @@ def _check_head(context: LogContext, application: ApplicationTransaction, store:
     Raises ConcurrentWrite, not retryable, where commits have landed since, or may have: a try that was killed cannot
     report. TableReplaced where the table was made again.
     """
-    path = restore_note(application)
+    path, seal = restore_note(application), context.seal
+    is_known = True
     try:
-        first = _noted(store, path)
+        first = _noted(store, path, seal)
     except FileNotFoundError:
-        first = {"table": head.metadata.id, "version": head.version}
-        tried_ms = application.first_tried_ms
-        if tried_ms is not None and SYSTEM_CLOCK.now_ms() - tried_ms >= _KNOWN_FOR_MS:
-            hours = (SYSTEM_CLOCK.now_ms() - tried_ms) / 3_600_000
-            what = f"was first tried {hours:.0f} hours ago, and which version it met then is not known any more"
-            raise _landed(context, application, head, None, what) from None
-        if not store.put_if_absent(path, json.dumps(first).encode()):
+        # Before it is noted again: a note that somebody has deleted must not come back with a later version.
+        _check_times(context, application, store, head)
+        first, is_known = _Head(table=head.metadata.id, version=head.version), False
+        if not store.put_if_absent(path, first.to_note(seal)):
             # Another copy of this work has just noted what it met.
             first = _note_of_other_copy(context, application, store, head)
     if first is None:
-        what = f"was tried before, and its note of the version that it met then ({path}) cannot be read"
+        what = (
+            "was tried before, and its note of the version that it met then "
+            f"({path}) cannot be read, or was not written by this task"
+        )
         raise _landed(context, application, head, None, what)
-    if first["table"] != head.metadata.id:
+    if first.table != head.metadata.id:
         raise TableReplaced(
             f"{context.root} was dropped and created again since this RESTORE was first tried. Nothing was committed. "
             "Start from the new table.",
             table=context.root,
         )
-    if first["version"] != head.version:
-        landed = range(first["version"] + 1, head.version + 1)
-        shown = ", ".join(map(str, landed[:_EXAMPLES])) + (", …" if len(landed) > _EXAMPLES else "")
-        what = f"met version {first['version']} when it was first tried, and since then landed: version {shown}"
-        raise _landed(context, application, head, first["version"], what)
+    if first.version != head.version:
+        landed = range(first.version + 1, head.version + 1)
+        what = f"met version {first.version} when it was first tried, and since then landed: {_versions(landed)}"
+        raise _landed(context, application, head, first.version, what)
+    if is_known and seal is None:
+        _check_times(context, application, store, head)
+
+
+def _check_times(context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot) -> None:
+    """Raise ConcurrentWrite if a commit has landed since this work was first tried, by the times of the store.
+
+    A try that is known to be the first one has nothing to compare; nor has work that does not say when it began.
+    """
+    if application.first_tried_ms is None or application.is_first_try:
+        return
+    before_ms, store_ms, now_ms = SYSTEM_CLOCK.now_ms(), store.now_ms(), SYSTEM_CLOCK.now_ms()
+    # A disk's clock is this machine's, a tick late.
+    is_one_clock = before_ms - _TICK_MS <= store_ms <= now_ms
+    first_ms = application.first_tried_ms - (0 if is_one_clock else now_ms - store_ms)
+    landed: list[int] = []
+    for version in range(head.version, max(-1, head.version - _EXAMPLES - 1), -1):
+        info = store.stat(commit_name(version))
+        if info is None:
+            if not landed:
+                what = f"was tried before, and when version {version} landed is not known any more"
+                raise _landed(context, application, head, None, what)
+            break
+        if info.modified_ms + (0 if info.modified_ms % 1000 else _COARSE_MS) < first_ms:
+            break
+        landed.append(version)
+    if landed:
+        minutes = (now_ms - application.first_tried_ms) / 60_000
+        what = (
+            f"was first tried {minutes:.0f} minutes ago, which version it met then is not known any more, and since "
+            f"then landed, or may have: {_versions(range(landed[-1], head.version + 1))}"
+        )
+        raise _landed(context, application, head, None, what)
+
+
+def _versions(landed: range) -> str:
+    return "version " + ", ".join(map(str, landed[:_EXAMPLES])) + (", …" if len(landed) > _EXAMPLES else "")
 
 
 def _note_of_other_copy(
     context: LogContext, application: ApplicationTransaction, store: Store, head: Snapshot
-) -> dict[str, Any] | None:
+) -> _Head | None:
     try:
-        return _noted(store, restore_note(application))
+        return _noted(store, restore_note(application), context.seal)
     except FileNotFoundError:
         # A copy deletes it when the work is done; the caller looks for its commit.
         what = "was tried at the same time by another copy of it, which has ended"

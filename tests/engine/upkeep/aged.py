@@ -11,7 +11,8 @@ from airflow_txlog.engine.log.actions import Add, Cdc, DeletionVector, Remove
 from airflow_txlog.engine.log.columns import adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import encode_commit
-from airflow_txlog.engine.upkeep.vacuum import HOUR_MS, VacuumRequest, VacuumResult, VacuumState, vacuum
+from airflow_txlog.engine.upkeep.vacuum import VacuumResult, vacuum
+from airflow_txlog.engine.upkeep.vacuum_request import HOUR_MS, VacuumRequest, VacuumState
 from airflow_txlog.storage import MemoryStore
 
 NOW = 1_700_000_000_000

@@ -254,6 +254,40 @@ def test_a_feature_that_the_protocol_dropped_is_refused_by_name(folder: Path) ->
     assert table.restore(version=3) == 6
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"delta.enableDeletionVectors": "true"},
+        {"delta.feature.deletionVectors": "supported"},
+        {"delta.enableRowTracking": "true"},
+        {"delta.enableInCommitTimestamps": "true"},
+        {"delta.checkpointPolicy": "v2"},
+        {"delta.enableTypeWidening": "true"},
+    ],
+)
+def test_a_mapped_table_is_restored_by_the_features_that_it_uses(folder: Path, properties: dict[str, str]) -> None:
+    """A legacy number stands for features that a list of features need not hold."""
+    mapped = {"delta.columnMapping.mode": "name", **properties}
+    table = Table.create(str(folder), SCHEMA, properties=mapped)
+    append(table, [{"day": "1", "id": 1}])
+    append(table, [{"day": "2", "id": 2}])
+    assert table.restore(version=1) == 3
+    assert sorted_rows(table.to_arrow()) == [{"day": "1", "id": 1}]
+
+
+def test_a_version_with_vectors_is_refused_by_a_protocol_without_them(folder: Path) -> None:
+    table = Table.create(str(folder), SCHEMA, properties={"delta.enableDeletionVectors": "true"})
+    append(table, [{"day": "1", "id": 1}])
+    metadata = table.snapshot().metadata
+    off = {name: value for name, value in metadata.configuration.items() if name != "delta.enableDeletionVectors"}
+    lowest = Protocol(min_reader_version=1, min_writer_version=2)
+    raw_commit(table, lowest, msgspec.structs.replace(metadata, configuration=off))
+    with pytest.raises(UnsupportedFeature) as error:
+        Table.open(str(folder)).restore(version=1)
+    assert error.value.feature == "deletionVectors"
+
+
 def test_a_restore_meets_any_commit_that_lands_first(folder: Path) -> None:
     """C71: an append that landed between reading and committing would be removed unseen, so the restore gives up."""
     table = grown(folder)

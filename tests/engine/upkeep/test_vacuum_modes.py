@@ -20,7 +20,8 @@ from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.upkeep import deleting
 from airflow_txlog.engine.upkeep.deleting import Progress
 from airflow_txlog.engine.upkeep.removed_files import LAST_VACUUM, read_last_vacuum
-from airflow_txlog.engine.upkeep.vacuum import HOUR_MS, VacuumRequest, VacuumState, vacuum
+from airflow_txlog.engine.upkeep.vacuum import vacuum
+from airflow_txlog.engine.upkeep.vacuum_request import HOUR_MS, VacuumRequest, VacuumState
 from airflow_txlog.errors import CannotVacuumLite, InvalidInput, SourceNotFound
 from tests.engine.upkeep.aged import NOW, VECTOR, VECTOR_FILE, WEEK, Table, remove
 from tests.engine.upkeep.faults import WITH_ITS_WORK_DONE, DyingStore, dying

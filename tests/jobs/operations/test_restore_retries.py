@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from airflow_txlog.application import forget_saved_work
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract import ApplicationTransaction, JobResult
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.local import LocalStore
 from tests.helpers.jobs import KEY, application, committed, error_of, ids, rows
@@ -28,16 +32,32 @@ def kill() -> None:
     raise Killed
 
 
-def restore(table: Table, identity: ApplicationTransaction | None, at: Callable[[], Any] | None = None) -> JobResult:
+def restore(
+    table: Table,
+    identity: ApplicationTransaction | None,
+    at: Callable[[], Any] | None = None,
+    *,
+    key: str | None = None,
+) -> JobResult:
     """Restore version 1; `at` is called when the plan is made and nothing is committed yet."""
-    spec = job_spec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
+    spec = job_spec(
+        operation="restore",
+        table_uri=table.uri,
+        arguments={"version": 1},
+        application=identity,
+        saved_work_key=key,
+    )
     return run_job(spec, None, log=lambda line: at() if at is not None and line.startswith("to version") else None)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Version 1 holds ids 0 to 9, version 2 also 50 to 59, version 3 also 90 to 94."""
-    return make_table(tmp_path / "t", rows(10), rows(10, start=50), rows(5, start=90))
+    """Version 1 holds ids 0 to 9, version 2 also 50 to 59, version 3 also 90 to 94. All are a day old."""
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=50), rows(5, start=90))
+    for version in range(4):
+        yesterday = SYSTEM_CLOCK.now_ms() // 1000 - 86_400 + version
+        os.utime(tmp_path / "t" / commit_name(version), (yesterday, yesterday))
+    return table
 
 
 def saved(table: Table) -> list[Path]:
@@ -109,15 +129,76 @@ def test_a_restore_that_lost_to_its_own_other_copy_is_done(table: Table) -> None
     assert saved(table) == []
 
 
-@pytest.mark.parametrize(("hours", "kind"), [(1, None), (13, "ConcurrentWrite")])
-def test_a_late_try_that_no_longer_knows_the_version_of_the_first_one_restores_nothing(
-    table: Table, hours: int, kind: str | None
+def notes(table: Table) -> list[Path]:
+    return [path for folder in saved(table) for path in folder.glob("restore-head")]
+
+
+def lose_by_hand(table: Table) -> None:
+    for path in notes(table):
+        path.unlink()
+
+
+def lose_by_vacuum_of_delta_rs(table: Table) -> None:
+    deltalake.DeltaTable(table.uri).vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+    )
+    assert notes(table) == []
+
+
+def move_to_the_head(table: Table) -> None:
+    for path in notes(table):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"version": table.snapshot().version}))
+
+
+def replace_by_an_unsigned_one(table: Table) -> None:
+    for path in notes(table):
+        path.write_text(json.dumps({"table": table.snapshot().metadata.id, "version": table.snapshot().version}))
+
+
+HARMS = [lose_by_hand, lose_by_vacuum_of_delta_rs, move_to_the_head, replace_by_an_unsigned_one]
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("harm", HARMS)
+def test_a23_a_note_that_was_lost_or_rewritten_permits_nothing(
+    table: Table, harm: Callable[[Table], None], key: str | None
 ) -> None:
-    """What the first try noted is swept by a VACUUM after a day."""
-    identity = application(first_tried_ms=int(time.time() * 1000) - hours * 3_600_000)
-    result = restore(table, identity)
-    assert (None if result.error is None else result.error["type"]) == kind
-    assert table.snapshot().version == (4 if kind is None else 3)
+    identity = application(first_tried_ms=SYSTEM_CLOCK.now_ms())
+    with pytest.raises(Killed):
+        restore(table, identity, kill, key=key)
+    append(table, rows(1, start=300))
+    harm(table)
+    for _ in range(2):
+        error = error_of(restore(table, identity, key=key))
+        assert (error["type"], error["retryable"]) == ("ConcurrentWrite", False)
+    assert 300 in ids(table)
+    # The cleared task's first try.
+    committed(restore(table, application(first_tried_ms=SYSTEM_CLOCK.now_ms(), is_first_try=True), key=key))
+
+
+def test_a_retry_without_a_note_restores_if_nothing_has_landed_since_the_first_try(table: Table) -> None:
+    identity = application(first_tried_ms=SYSTEM_CLOCK.now_ms())
+    with pytest.raises(Killed):
+        restore(table, identity, kill)
+    lose_by_hand(table)
+    assert committed(restore(table, identity)).version == 4
+
+
+@pytest.mark.parametrize(("landed_s", "is_allowed"), [(-60, True), (-2, False), (0, False), (60, False)])
+def test_a_time_in_whole_seconds_may_be_any_moment_of_its_second(table: Table, landed_s: int, is_allowed: bool) -> None:
+    first_s = SYSTEM_CLOCK.now_ms() // 1000 - 600
+    commit = Path(table.uri.removeprefix("file://")) / commit_name(3)
+    os.utime(commit, (first_s + landed_s, first_s + landed_s))
+    result = restore(table, application(first_tried_ms=first_s * 1000))
+    assert (result.error is None) == is_allowed
+    if result.error is not None:
+        assert "since then landed, or may have: version 3." in result.error["message"]
+
+
+def test_a_first_try_restores_whatever_landed_a_moment_ago(table: Table) -> None:
+    append(table, rows(1, start=300))
+    identity = application(first_tried_ms=SYSTEM_CLOCK.now_ms() - 60_000, is_first_try=True)
+    assert committed(restore(table, identity)).version == 5
 
 
 def test_a_restore_whose_other_copy_ended_between_two_looks_at_its_note_is_done(
@@ -155,7 +236,7 @@ def test_a_restore_of_a_table_that_was_made_again_is_refused(table: Table, tmp_p
     identity = application()
     with pytest.raises(Killed):
         restore(table, identity, kill)
-    for path in (tmp_path / "t" / "_delta_log").iterdir():
+    for path in [*(tmp_path / "t" / "_delta_log").iterdir(), *(tmp_path / "t").glob("*.parquet")]:
         path.unlink()
     again = make_table(tmp_path / "t", rows(1), rows(2), rows(3))
     assert error_of(restore(again, identity))["type"] == "TableReplaced"

@@ -119,7 +119,7 @@ def test_keys_that_identify_no_single_row_are_refused(tmp_path: Path, spark: Spa
     assert tx.metadata is not None
     schema = json.loads(tx.metadata.schema_string)
     schema["fields"][2]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
-    tx.set_metadata(msgspec.structs.replace(tx.metadata, schema_string=json.dumps(schema)))
+    tx.set_metadata(msgspec.structs.replace(tx.metadata, schema_string=json.dumps(schema)), is_checked=True)
     tx.commit("CHANGE COLUMN")
     error = error_of(upsert(spark, table, source("id"), "id", "name"))
     assert (error["type"], "'name' cannot be a key of an upsert" in error["message"]) == ("UnsupportedFeature", True)

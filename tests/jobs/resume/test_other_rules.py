@@ -27,7 +27,8 @@ def set_rule(table: Table, name: str, value: str) -> None:
     tx = table.begin()
     metadata = tx.metadata
     assert metadata is not None
-    tx.set_metadata(msgspec.structs.replace(metadata, configuration={**metadata.configuration, name: value}))
+    changed = msgspec.structs.replace(metadata, configuration={**metadata.configuration, name: value})
+    tx.set_metadata(changed, is_checked=True)
     tx.set_protocol(Protocol(min_reader_version=1, min_writer_version=7, writer_features=FEATURES))
     tx.commit("SET TBLPROPERTIES")
 

@@ -38,7 +38,7 @@ def set_properties(table: Table, **values: str) -> None:
     metadata = table.snapshot().metadata
     names = {"codec": CODEC, "version": VERSION}
     configuration = {**metadata.configuration, **{names[key]: value for key, value in values.items()}}
-    tx.set_metadata(msgspec.structs.replace(metadata, configuration=configuration))
+    tx.set_metadata(msgspec.structs.replace(metadata, configuration=configuration), is_checked=True)
     tx.commit("SET TBLPROPERTIES")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.commit.content.change_files import check_change_files, check_change_names
+from airflow_txlog.engine.commit.content.furthest import lowered_facts
 from airflow_txlog.engine.log.actions import Add, Cdc, Commit, Metadata, Remove
 from airflow_txlog.engine.log.names import MAX_VERSION
 from airflow_txlog.engine.log.paths import canonical_path
@@ -25,7 +26,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
     partition_keys,
     table_schema,
 )
-from airflow_txlog.engine.table.schema.features import reader_features
+from airflow_txlog.engine.table.schema.features import check_files_writable, reader_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.snapshot.files import (
@@ -45,6 +46,7 @@ from airflow_txlog.errors import (
     PartitionMismatch,
     RowCountMissing,
     SetTransactionVersionConflict,
+    UnsupportedFeature,
 )
 
 
@@ -52,6 +54,7 @@ def validate(attempt: Attempt) -> None:
     """Raises an InvalidInput error for the first rule that the attempt breaks."""
     _check_metadata(attempt)
     _check_column_mapping(attempt)
+    _check_furthest(attempt)
     check_change_names(attempt.new_metadata, attempt.table)
     _check_duplicates(attempt)
     _check_vectors(attempt)
@@ -112,6 +115,19 @@ def _check_column_mapping(attempt: Attempt) -> None:
     if found is not None:
         raise InvalidCommit(
             f"{attempt.table}: {found}. Nothing was committed, because values would turn up under another column.",
+            table=attempt.table,
+        )
+
+
+def _check_furthest(attempt: Attempt) -> None:
+    """Raise InvalidCommit if new metadata lowers what may only grow."""
+    metadata, before = attempt.new_metadata, attempt.current_metadata
+    lowered = [] if metadata is None or before is None else lowered_facts(before, metadata, attempt.table)
+    if lowered:
+        raise InvalidCommit(
+            f"{attempt.table}: the new metadata of this {attempt.operation} lowers {', '.join(lowered)}, which may "
+            "only grow: numbers that were handed out would be handed out again. Nothing was committed. Keep the "
+            "present values.",
             table=attempt.table,
         )
 
@@ -192,6 +208,25 @@ def check_paths_are_free(attempt: Attempt, snapshot: Snapshot | None) -> None:
     if live.num_rows:
         keys = file_keys(live, attempt.table).to_pylist()
         _check_may_come(attempt, keys, f"is live at version {snapshot.version}")
+
+
+def check_new_files(attempt: Attempt, snapshot: Snapshot | None) -> None:
+    """Raise UnsupportedFeature if the commit adds new data files that this engine cannot have written as it must.
+
+    A live file that comes again, and one that a RESTORE brings back, was written by an engine that can.
+    """
+    protocol = attempt.new_protocol or attempt.protocol
+    if protocol is None or not attempt.adds or attempt.operation == "RESTORE":
+        return
+    metadata = attempt.new_metadata
+    schema = attempt.schema if metadata is None else table_schema(metadata, attempt.table)
+    columns = attempt.partition_columns if metadata is None else metadata.partition_columns
+    try:
+        check_files_writable(protocol, schema, columns, attempt.table)
+    except UnsupportedFeature:
+        paths = set(attempt.added_paths)
+        if snapshot is None or snapshot.state.files.at_paths(paths).num_rows < len(paths):
+            raise
 
 
 def check_paths_against_winner(attempt: Attempt, winner: Commit) -> None:

@@ -1,8 +1,9 @@
 """Schema evolution: the schema that a table must have to take rows of another one, as one pure function.
 
-Columns that the table lacks are added behind its own, at every depth, and are nullable; a column of a narrower type is
-widened, where the table allows it, by the changes that lose nothing of what older files hold. Nothing is ever dropped,
-renamed, reordered or narrowed: what does not fit in this way is left as it is, and the writer of the rows refuses it.
+Columns that the table lacks are added behind its own, at every depth, and are nullable. A void column gets a type. One
+of a narrower type is widened, where the table allows it, by the changes that lose nothing of what older files hold.
+Nothing is ever dropped, renamed, reordered or narrowed: what does not fit in this way is left as it is, and the writer
+of the rows refuses it.
 The invariant: every file of the table is read right under the schema made here.
 Source: protocol, "Type Widening", "Column Mapping"; delta-spark, SchemaMergingUtils.mergeSchemas.
 """
@@ -30,7 +31,8 @@ _NUMBERS = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 class Evolution:
     """A schema and what makes it differ from the one before: dotted names of members that are new, and of widened ones.
 
-    `widened` says each change as text, such as `id: integer to long`. A column that is new as a whole is named once.
+    A void member that gets a type counts as new. `widened` says each change as text, such as `id: integer to long`. A
+    column that is new as a whole is named once.
     """
 
     schema: StructType
@@ -44,6 +46,7 @@ class Evolution:
 
 @dataclass(kw_only=True)
 class _Merging:
+    may_change: Callable[[str], bool]
     may_widen: Callable[[str], bool]
     added: list[str] = field(default_factory=list)
     widened: list[str] = field(default_factory=list)
@@ -56,7 +59,10 @@ def evolved(table: StructType, rows: StructType, *, may_widen: bool = False, fix
     rows bring nothing. Source: delta-spark, TypeWidening (the changes that schema evolution makes by itself).
     """
     keep = {name.lower() for name in fixed}
-    merging = _Merging(may_widen=lambda column: may_widen and column.lower() not in keep)
+    merging = _Merging(
+        may_change=lambda column: column.lower() not in keep,
+        may_widen=lambda column: may_widen and column.lower() not in keep,
+    )
     schema = _struct(table, rows, "", merging, "")
     return Evolution(schema=schema, added=tuple(merging.added), widened=tuple(merging.widened))
 
@@ -107,6 +113,10 @@ def _type(
             return replace(
                 table, key=deeper(table.key, rows.key, "key"), value=deeper(table.value, rows.value, "value")
             )
+    if table is Primitive.VOID and rows is not Primitive.VOID and merging.may_change(column):
+        # No file holds anything of a void column, so it may become of any type.
+        merging.added.append(name)
+        return _nullable(rows)
     if table == rows or not _widens_by_itself(table, rows) or not merging.may_widen(column):
         return table
     merging.widened.append(f"{name}: {table} to {rows}")

@@ -7,7 +7,7 @@ Source: protocol, "Table Features" and "Valid Feature Names in Table Features".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
@@ -42,6 +42,8 @@ READABLE = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
         "variantType",
         "variantType-preview",
     }
@@ -74,11 +76,16 @@ WRITABLE = frozenset(
     }
 )
 
-# Writer features that are a duty only once something in the metadata switches them on: see `_active_features`.
-WRITABLE_WHILE_UNUSED = frozenset(
+# Writer features that are a duty only once something in the metadata switches them on: see `features_in_use`.
+WRITABLE_WHILE_UNUSED = frozenset({"icebergCompatV1", "icebergCompatV2"})
+
+# Writer features that bind who writes data files, and no other writer: a commit that only removes files, brings files
+# back or deletes rows by vectors keeps them. See `check_files_writable`.
+_OF_DATA_FILES = frozenset(
     {
-        "icebergCompatV1",
-        "icebergCompatV2",
+        "materializePartitionColumns",
+        "variantShredding",
+        "variantShredding-preview",
         "variantType",
         "variantType-preview",
     }
@@ -124,7 +131,7 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if metadata.format.provider.lower() != "parquet":
         raise _refusal(table, f"data format {metadata.format.provider}", "read")
-    active = frozenset(_active_features(metadata, schema))
+    active = features_in_use(schema, metadata.configuration)
     # A field or property that switches a reader feature on binds even where the protocol forgot to list it.
     for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
         if name in READABLE:
@@ -140,13 +147,16 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
-    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table."""
+    """Raises UnsupportedFeature, naming the feature, if a commit of ours could break a rule of this table.
+
+    What binds data files is not looked at: see `check_files_writable`.
+    """
     check_readable(protocol, metadata, schema, table)
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
-    active = frozenset(_active_features(metadata, schema))
+    active = features_in_use(schema, metadata.configuration)
     for name in sorted(writer_features(protocol) | active):
-        if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
+        if name in WRITABLE | _OF_DATA_FILES or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
         raise _refusal(table, name, "write")
     # The property alone gives no row an id: who can number rows, and who cannot, is what the protocol says.
@@ -154,7 +164,18 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
         raise _refusal(table, "rowTracking", "write")
 
 
-def check_files_writable(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
+def check_files_writable(
+    protocol: Protocol, schema: StructType, partition_columns: Collection[str], table: str
+) -> None:
+    """Raise UnsupportedFeature, naming it, if the table's data files must be written as this engine does not."""
+    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
+        raise _refusal(table, "variantType", "write")
+    # Files of a table without partitions hold all columns anyway.
+    if partition_columns and "materializePartitionColumns" in writer_features(protocol):
+        raise _refusal(table, "materializePartitionColumns", "write")
+
+
+def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:
     """Raises UnsupportedFeature, naming the column, where a new data file could not hold the table's rows.
 
     A void column is left out of files, so what has nothing but void in it would have no place in them: whether it is
@@ -199,7 +220,7 @@ def check_protocol_writable(protocol: Protocol, table: str) -> None:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
     for name in sorted(reader_features(protocol) - READABLE):
         raise _refusal(table, name, "read")
-    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED):
+    for name in sorted(writer_features(protocol) - WRITABLE - WRITABLE_WHILE_UNUSED - _OF_DATA_FILES):
         raise _refusal(table, name, "write")
 
 
@@ -209,8 +230,9 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
     Legacy numbers where they suffice, because every reader knows them; feature lists where a type or a property
     demands one.
     """
-    both, writer_only = _needed_features(schema, properties)
-    if both | writer_only <= {"columnMapping"}:
+    needed = needed_features(schema, properties) - _OF_EVERY_TABLE
+    both = needed & READABLE
+    if needed <= {"columnMapping"}:
         return (
             Protocol(min_reader_version=2, min_writer_version=5)
             if both
@@ -220,69 +242,76 @@ def protocol_for(schema: StructType, properties: Mapping[str, str]) -> Protocol:
         min_reader_version=3 if both else 1,
         min_writer_version=7,
         reader_features=sorted(both) if both else None,
-        writer_features=sorted({"appendOnly", "invariants"} | both | writer_only),
+        writer_features=sorted(_OF_EVERY_TABLE | needed),
     )
 
 
-def _needed_features(schema: StructType, properties: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
-    """What a new table with this schema and these properties needs: features of readers and writers, of writers."""
-    active = {_CREATION_SWITCHES.get((name, value.lower())) for name, value in properties.items()}
-    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
-        active.add("columnMapping")
-    if Primitive.TIMESTAMP_NTZ in walk_types(schema):
-        active.add("timestampNtz")
-    active |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+def needed_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
+    """Return the features that a protocol must list for this schema and these properties to mean what they say.
+
+    Those in use, those that `delta.feature.<name>` asks for, and those that one of them cannot be without.
+    """
+    needed = features_in_use(schema, properties)
+    needed |= {name.removeprefix(FEATURE_PREFIX) for name in properties if name.startswith(FEATURE_PREFIX)}
+    return needed | {"domainMetadata"} if needed & _NEED_DOMAINS else needed
+
+
+def features_in_use(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
+    """Return the features that the schema or a property switches on, whether or not a protocol lists them."""
+    found = {feature for (name, value), feature in _SWITCHES.items() if properties.get(name, "").lower() == value}
     if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
-        active.add("checkConstraints")
-    active |= {feature for field in walk_fields(schema) for feature in _active_in_field(field)} & _RULES
-    needed = frozenset(name for name in active if name is not None)
-    if needed & _NEED_DOMAINS:
-        needed |= {"domainMetadata"}
-    both = needed & READABLE
-    return both, needed - both
+        found.add("checkConstraints")
+    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
+        found.add("columnMapping")
+    for field in walk_fields(schema):
+        found.update(_active_in_field(field))
+    for kind in walk_types(schema):
+        if kind is Primitive.TIMESTAMP_NTZ:
+            found.add("timestampNtz")
+        elif isinstance(kind, VariantType):
+            found.add("variantType")
+    return frozenset(found)
 
 
-# A property `delta.feature.<name>` asks for a feature by name when a table is created; it is not kept.
+def missing_features(protocol: Protocol, needed: Iterable[str]) -> list[str]:
+    """Return those of the features that the protocol does not list, nor their preview, ordered."""
+    has = reader_features(protocol) | writer_features(protocol)
+    return sorted(name for name in needed if name not in has and f"{name}-preview" not in has)
+
+
+def with_features(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """Return the protocol with these features besides its own, whose legacy numbers become names where they must."""
+    added = frozenset(features)
+    both = added & READABLE
+    reader_version = 3 if both else protocol.min_reader_version
+    return Protocol(
+        min_reader_version=reader_version,
+        min_writer_version=7,
+        reader_features=sorted(reader_features(protocol) | both) if reader_version >= 3 else None,
+        writer_features=sorted(writer_features(protocol) | added),
+    )
+
+
+# A property `delta.feature.<name>` asks for a feature by name; it is not kept.
 FEATURE_PREFIX = "delta.feature."
-# Properties whose value, set at creation, asks for a feature.
-_CREATION_SWITCHES = {
+# Properties whose value switches a feature on.
+_SWITCHES = {
+    ("delta.appendOnly", "true"): "appendOnly",
     ("delta.checkpointPolicy", "v2"): "v2Checkpoint",
     ("delta.enableChangeDataFeed", "true"): "changeDataFeed",
     ("delta.enableDeletionVectors", "true"): "deletionVectors",
+    ("delta.enableIcebergCompatV1", "true"): "icebergCompatV1",
+    ("delta.enableIcebergCompatV2", "true"): "icebergCompatV2",
+    ("delta.enableIcebergCompatV3", "true"): "icebergCompatV3",
     ("delta.enableInCommitTimestamps", "true"): "inCommitTimestamp",
     ("delta.enableRowTracking", "true"): "rowTracking",
     ("delta.enableTypeWidening", "true"): "typeWidening",
 }
 _NEED_DOMAINS = frozenset({"rowTracking", "clustering"})
-# Features that a column's metadata asks for when a table is created; invariants come with every writer version.
-_RULES = frozenset({"allowColumnDefaults", "generatedColumns", "identityColumns"})
+# The lowest writer version of a table that we create stands for these.
+_OF_EVERY_TABLE = frozenset({"appendOnly", "invariants"})
 
-
-def _active_features(metadata: Metadata, schema: StructType) -> Iterator[str]:
-    """Features that the metadata switches on, whether or not the protocol lists them."""
-    properties = metadata.configuration
-    if any(name.startswith(CONSTRAINT_PREFIX) for name in properties):
-        yield "checkConstraints"
-    for name, feature in _SWITCHES.items():
-        if properties.get(name, "false").lower() == "true":
-            yield feature
-    if properties.get(MODE_PROPERTY, NO_MAPPING).lower() != NO_MAPPING:
-        yield "columnMapping"
-    for field in walk_fields(schema):
-        yield from _active_in_field(field)
-    if any(isinstance(kind, VariantType) for kind in walk_types(schema)):
-        yield "variantType"
-
-
-_SWITCHES = {
-    "delta.enableChangeDataFeed": "changeDataFeed",
-    "delta.enableRowTracking": "rowTracking",
-    "delta.enableIcebergCompatV1": "icebergCompatV1",
-    "delta.enableIcebergCompatV2": "icebergCompatV2",
-    "delta.enableIcebergCompatV3": "icebergCompatV3",
-}
-
-# Of the active features, those that change what a reader must do.
+# Of the features in use, those that change what a reader must do.
 _READ_ACTIVE = frozenset({"columnMapping", "typeWidening"})
 
 

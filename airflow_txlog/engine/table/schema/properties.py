@@ -20,6 +20,9 @@ DAY_MS = 24 * HOUR_MS
 SERIALIZABLE = "Serializable"
 WRITE_SERIALIZABLE = "WriteSerializable"
 
+SHARED_FOLDER = "txlog.sharedFolder"
+"""Our own property: files of others were in the folder before the table was created there."""
+
 _UNIT_MS = {
     "week": 7 * DAY_MS,
     "day": DAY_MS,
@@ -247,6 +250,11 @@ class TableProperties:
     def trust_statistics(self) -> bool:
         """False: neither pruning nor the conflict check believes a statistic of this table (our own property)."""
         return self._get("txlog.trustStatistics", _parse_bool, True)
+
+    @property
+    def shares_folder(self) -> bool:
+        """Whether files of others were in the folder before the table."""
+        return self._get(SHARED_FOLDER, _parse_bool, False)
 
     def validate(self) -> None:
         """Read every property that is set. Raises InvalidProperty for the first that cannot be read."""

@@ -102,11 +102,12 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
 def may_break_rules(metadata: Metadata, schema: StructType) -> bool:
     """Whether a new row can break some rule of the table, also one that this engine would refuse by name."""
     return any(name.startswith(CONSTRAINT_PREFIX) for name in metadata.configuration) or any(
-        is_identity(member) or not member.metadata.keys().isdisjoint(_BREAKABLE) for member in walk_fields(schema)
+        is_identity(member) or not member.metadata.keys().isdisjoint(RULE_KEYS) for member in walk_fields(schema)
     )
 
 
-_BREAKABLE = frozenset({INVARIANTS_KEY, GENERATION_KEY, CHAR_VARCHAR_KEY})
+RULE_KEYS = frozenset({INVARIANTS_KEY, GENERATION_KEY, CHAR_VARCHAR_KEY})
+"""What states, in a column's metadata, a rule that a row can break."""
 
 
 def is_identity(member: StructField) -> bool:

@@ -101,16 +101,18 @@ class _Write:
 
     def begin_absent(self) -> Transaction:
         """The transaction that creates the table with the source's columns and, in the same commit, its rows."""
-        context = self._context
+        context, described = self._context, self._context.record(Write)
         with context.step("plan"):
+            # Before the source is evaluated, which may take long and leaves its rows in the folder.
+            context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
             schema = _created_schema(self._new_rows.build(None))
-            partition_by = spelled(context.record(Write).partition_by or (), schema)
-            properties = context.record(Write).properties
-            table = context.table
-            tx = table.begin_create(schema, partition_by, properties)
+            partition_by = spelled(described.partition_by or (), schema)
+            tx = context.table.begin_create(
+                schema, partition_by, described.properties, allow_non_empty=described.allow_non_empty
+            )
             assert tx.metadata is not None
             # As it will stand in the log: with the ids and physical names that column mapping gave it.
-            self._created = self._target(tx.metadata, is_new=True)
+            self._created = self._target(tx, tx.metadata, is_new=True)
         context.saved_inputs.reads_target = False
         context.log(
             f"there is no table at {context.root}: it will be created, partitioned by {partition_by or 'nothing'}"
@@ -190,9 +192,11 @@ class _Write:
             return files_of_partitions(tx, scope.partitions, staged)
         return FILES.empty_table()
 
-    def _target(self, metadata: Metadata, *, is_new: bool) -> _Target:
+    def _target(self, tx: Transaction, metadata: Metadata, *, is_new: bool) -> _Target:
+        protocol = tx.protocol
+        assert protocol is not None
         schema = self._new_rows.accept(metadata)
-        return _Target(schema=schema, layout=layout_for(self._context, metadata), is_new=is_new)
+        return _Target(schema=schema, layout=layout_for(self._context, protocol, metadata), is_new=is_new)
 
     def _target_of(self, tx: Transaction) -> tuple[bool, _Target]:
         """Whether the source's rows are still to be staged, which is built then; and what they go into."""
@@ -202,12 +206,12 @@ class _Write:
             return True, self._created
         self._check(snapshot)
         if any(segment.kind == ROWS for segment in self._memory.segments):
-            return False, self._target(evolved_by_source(context, tx, None), is_new=False)
+            return False, self._target(tx, evolved_by_source(context, tx, None), is_new=False)
         columns = self._new_rows.build(snapshot)
         context.saved_inputs.reads_target = self._new_rows.reads_target
         if self._new_rows.reads_target:
             tx.read_whole_table()
-        return True, self._target(evolved_by_source(context, tx, columns), is_new=False)
+        return True, self._target(tx, evolved_by_source(context, tx, columns), is_new=False)
 
     def _check(self, snapshot: Snapshot) -> None:
         check_partitioning(self._context, snapshot.partition_columns)

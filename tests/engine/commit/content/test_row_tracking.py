@@ -13,7 +13,7 @@ from airflow_txlog import errors
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.actions import Commit, DomainMetadata, Metadata, Protocol
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.wire import decode_commit
+from airflow_txlog.engine.log.wire import decode_commit, encode_commit
 from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -303,10 +303,10 @@ def test_enabling_it_where_rows_would_have_no_id_is_refused(
 
 
 def test_the_property_without_the_feature_is_refused(memory_uri: str, clock: Any) -> None:
+    """Another writer has set it; ours would add the feature."""
     table = Table.create(memory_uri, SCHEMA, clock=clock)
-    tx = table.begin()
-    tx.set_metadata(with_properties(table.snapshot().metadata, ENABLED))
-    tx.commit("SET TBLPROPERTIES")
+    enabled = with_properties(table.snapshot().metadata, ENABLED)
+    table.store.put_if_absent(commit_name(1), encode_commit({"operation": "x"}, [enabled]))
     with pytest.raises(errors.UnsupportedFeature, match="rowTracking"):
         table.begin()
 

@@ -128,6 +128,23 @@ def test_an_earlier_change_is_kept_in_front() -> None:
     assert [change["toType"] for change in found.schema.fields[0].metadata["delta.typeChanges"]] == ["short", "long"]
 
 
+def test_a_void_column_takes_the_type_of_the_rows_at_every_depth() -> None:
+    table = schema(v="void", s=struct(x="void", y="long"), l=array("void"), kept="void", still="void")
+    rows = schema(
+        V=struct(a="long"), s=struct(x="string"), l=array(mapping("string", "date")), kept="long", still="void"
+    )
+    found = evolved(table, rows, fixed=["kept"])
+    assert found.added == ("v", "s.x", "l.element")
+    assert found.widened == ()
+    assert found.schema == schema(
+        v=struct(a="long"),
+        s=struct(x="string", y="long"),
+        l=array(mapping("string", "date")),
+        kept="void",
+        still="void",
+    )
+
+
 # --- as metadata ----------------------------------------------------------------------------------------------------
 
 IDS = pa.schema([("id", pa.int32()), ("day", pa.date32())])

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Metadata, Protocol
-from airflow_txlog.engine.table.schema.features import check_readable, check_writable, protocol_for
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.wire import encode_commit
+from airflow_txlog.engine.table.schema.features import (
+    check_files_writable,
+    check_readable,
+    check_writable,
+    protocol_for,
+)
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from tests.helpers.rows import append
 
 FIELD = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
 
@@ -57,8 +68,6 @@ LEGACY = Protocol(min_reader_version=2, min_writer_version=6)
         "catalogOwned-preview",
         "coordinatedCommits",
         "geospatial",
-        "variantShredding",
-        "variantShredding-preview",
     ],
 )
 def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> None:
@@ -77,7 +86,6 @@ def test_a_reader_feature_that_we_do_not_know_is_refused_by_name(name: str) -> N
         "collations-preview",
         "coordinatedCommits-preview",
         "icebergCompatV3",
-        "materializePartitionColumns",
     ],
 )
 def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name: str) -> None:
@@ -85,6 +93,52 @@ def test_a_writer_feature_that_we_do_not_know_is_readable_and_not_writable(name:
     with pytest.raises(errors.UnsupportedFeature, match=name) as caught:
         writable(features(name), metadata())
     assert caught.value.needed_to == "write"
+
+
+MATERIALIZED = features("materializePartitionColumns")
+IDS = parse_schema(metadata().schema_string)
+
+
+def test_partition_columns_in_files_bind_only_who_writes_files_of_partitions(tmp_path: Path) -> None:
+    writable(MATERIALIZED, metadata())
+    check_files_writable(MATERIALIZED, IDS, [], "t")
+    with pytest.raises(errors.UnsupportedFeature, match="materializePartitionColumns"):
+        check_files_writable(MATERIALIZED, IDS, ["id"], "t")
+    asked = {"delta.feature.materializePartitionColumns": "supported"}
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    append(Table.create(tmp_path / "plain", schema, properties=asked), [{"id": 1, "p": "a"}])
+    with pytest.raises(errors.UnsupportedFeature, match="materializePartitionColumns"):
+        Table.create(tmp_path / "parted", schema, ["p"], asked)
+
+
+def test_a_partitioned_table_that_wants_the_columns_in_files_is_emptied_restored_and_vacuumed(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    table = Table.create(tmp_path / "t", schema, ["p"])
+    append(table, [{"id": 1, "p": "a"}])
+    assert table.store.put_if_absent(commit_name(2), encode_commit({"operation": "x"}, [MATERIALIZED]))
+    table = Table.open(tmp_path / "t")
+    with pytest.raises(errors.UnsupportedFeature, match="materializePartitionColumns"):
+        append(table, [{"id": 2, "p": "a"}])
+    tx = table.begin()
+    tx.remove(tx.read_whole_table())
+    assert tx.commit("TRUNCATE") == 3
+    assert table.restore(version=1) == 4
+    assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 0
+    assert table.to_arrow().num_rows == 1
+
+
+def test_a_dry_vacuum_needs_no_writable_table_and_spares_the_metadata_of_iceberg(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    changed = {**table.snapshot().properties, "delta.enableIcebergCompatV2": "true"}
+    theirs = msgspec.structs.replace(table.snapshot().metadata, configuration=changed)
+    assert table.store.put_if_absent(commit_name(1), encode_commit({"operation": "x"}, [theirs]))
+    for name in ("metadata/v1.metadata.json", "orphan.parquet"):
+        table.store.put(name, b"x")
+        os.utime(tmp_path / "t" / name, (1, 1))
+    with pytest.raises(errors.UnsupportedFeature, match="icebergCompatV2"):
+        table.vacuum()
+    found = table.vacuum(dry_run=True)
+    assert [path.rpartition("/")[2] for path in found.files] == ["orphan.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -219,12 +273,9 @@ def test_a_column_with_a_rule_asks_for_its_feature(feature: str, marks: dict[str
 
 def test_a_refused_table_stages_nothing(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
-    tx = table.begin()
     changed = {**table.snapshot().properties, "delta.enableIcebergCompatV2": "true"}
-    from msgspec.structs import replace
-
-    tx.set_metadata(replace(table.snapshot().metadata, configuration=changed))
-    tx.commit("SET TBLPROPERTIES")
+    theirs = msgspec.structs.replace(table.snapshot().metadata, configuration=changed)
+    assert table.store.put_if_absent(commit_name(1), encode_commit({"operation": "x"}, [theirs]))
     before = sorted(path for path in (tmp_path / "t").rglob("*"))
     with pytest.raises(errors.UnsupportedFeature, match="icebergCompatV2"):
         table.begin()

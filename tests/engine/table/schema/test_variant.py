@@ -1,8 +1,9 @@
-"""Variant columns are read as their two binaries; nothing is written to a table that has one."""
+"""Variant columns are read as their two binaries; no data file is written to a table that has one."""
 
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from airflow_txlog import errors
 from airflow_txlog.datafiles.parquet.conversion import VARIANT
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from tests.helpers.rows import append
 
@@ -94,13 +96,43 @@ def test_a_file_without_both_binaries_is_corrupt(tmp_path: Path, kind: pa.DataTy
 
 
 @pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
-def test_nothing_is_written_to_a_table_with_a_variant_column(tmp_path: Path, feature: str) -> None:
+def test_no_data_file_is_written_to_a_table_with_a_variant_column(tmp_path: Path, feature: str) -> None:
     table = make(tmp_path / "t", pa.table({"v": column(OBJECT)}), {"v": "variant"}, feature)
+    tx = table.begin()
+    tx.add(path="new.parquet", size=1)
     with pytest.raises(errors.UnsupportedFeature, match="variantType") as caught:
-        table.begin()
+        tx.commit("WRITE")
     assert caught.value.needed_to == "write"
+    assert table.snapshot().version == 0
     with pytest.raises(errors.UnsupportedFeature, match="variantType"):
         Table.create(str(tmp_path / "new"), table.snapshot().delta_schema)
+
+
+@pytest.mark.parametrize("feature", ["variantType", "variantType-preview"])
+def test_what_writes_no_variant_is_done_in_a_table_with_one(tmp_path: Path, feature: str) -> None:
+    rows = pa.table({"id": [1], "v": column(OBJECT)})
+    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"}, feature)
+    # The same file again, as a delete by vectors has it.
+    tx = table.begin()
+    tx.add(table_to_adds(table.snapshot().files(), data_change=False))
+    assert tx.commit("COMPUTE STATS") == 1
+    tx = table.begin()
+    tx.remove(tx.read_whole_table())
+    assert tx.commit("TRUNCATE") == 2
+    assert table.restore(version=0) == 3
+    assert table.to_arrow().to_pylist() == rows.to_pylist()
+    assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 0
+    assert table.checkpoint() == 5
+
+
+@pytest.mark.parametrize("feature", ["variantShredding", "variantShredding-preview"])
+def test_a_table_that_allows_shredding_is_read_where_no_file_is_shredded(tmp_path: Path, feature: str) -> None:
+    rows = pa.table({"id": [1], "v": column(OBJECT)})
+    table = make(tmp_path / "t", rows, {"id": "long", "v": "variant"}, feature)
+    assert table.to_arrow().to_pylist() == rows.to_pylist()
+    plain = make(tmp_path / "u", pa.table({"id": [1]}), {"id": "long"}, feature)
+    append(plain, [{"id": 2}])
+    assert plain.to_arrow().num_rows == 2
 
 
 def test_a_table_that_lists_the_feature_and_has_no_variant_is_written(tmp_path: Path) -> None:

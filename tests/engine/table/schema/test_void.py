@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.schema.features import check_files_writable
+from airflow_txlog.engine.table.schema.features import check_rows_have_place
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import UnsupportedFeature
 
@@ -30,7 +30,7 @@ def struct(**members: DataType) -> StructType:
 def test_what_holds_nothing_but_void_is_refused_by_name(schema: StructType, column: str) -> None:
     """Protocol RFC "Void Type": writers must reject operations that would write new data files in those cases."""
     with pytest.raises(UnsupportedFeature, match=f"column '{column}' holds nothing but void") as caught:
-        check_files_writable(schema, ["P"], "t")
+        check_rows_have_place(schema, ["P"], "t")
     assert caught.value.needed_to == "write"
 
 
@@ -44,4 +44,4 @@ def test_what_holds_nothing_but_void_is_refused_by_name(schema: StructType, colu
     ],
 )
 def test_void_beside_something_else_is_written(schema: StructType) -> None:
-    check_files_writable(schema, ["p"], "t")
+    check_rows_have_place(schema, ["p"], "t")
