@@ -51,8 +51,8 @@ _JOB_SETTINGS = {
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 # A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of the
-# session's zone: an instant in the hour that a clock repeats becomes the one an hour before. Under this setting Spark
-# Connect binds no parameter at all; there `sql.bound` asks back what became of such a value.
+# session's zone, and a negative number behind a minus as a comment. Under this setting Spark Connect binds no parameter
+# at all; there `sql.bound` hands values over in a variable of the session.
 _BOUND_AS_VALUES = {"spark.sql.legacy.parameterSubstitution.constantsOnly": "true"}
 # A Spark Connect server keeps what a query meant under the number that its client gave it, and each client counts from
 # the beginning: of a session that another has used, be it a copy of this very task, it would give that one's rows.

@@ -33,8 +33,8 @@ from airflow_txlog.errors import (
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of, is_denied
 from airflow_txlog.jobs.spark.errors import translate
-from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.jobs.sql.bound import as_bound
+from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
+from airflow_txlog.jobs.sql.bound import Binder
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
 from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
 from airflow_txlog.jobs.sql.query_gate import check_query
@@ -104,6 +104,7 @@ class SqlGate:
     def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
         self._context = context
         self._parameters = dict(context.parameters if parameters is None else parameters)
+        self._binder = Binder(context, self._parameters)
         self.used: set[str] = set()
         """The parameters that some text has used so far."""
         self._shapes: dict[str, str] = {}
@@ -175,11 +176,18 @@ class SqlGate:
                 "Nothing was read.",
                 argument="source",
             ) from error
+        if self._binder.variable is not None and self._binder.variable in frame.schema.json():
+            raise InvalidJobSpec(
+                "The source's SQL has a column without a name that is an expression with a parameter. Spark Connect "
+                'would name it otherwise than a classic Spark does. Write "… AS name". Nothing was read.',
+                argument="source",
+                **LOCAL_ONLY,
+            )
         return frame
 
     def run(self, sql: str) -> DataFrame:
         """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
-        return self._spark.sql(sql, args=as_bound(self._spark, self._parameters))
+        return self._binder.frame(sql, self._parameters)
 
     def check_clocks(self, text: str, columns: Collection[str]) -> None:
         """Refuses a name that the job took for a clock and that is among the columns: its author may mean either."""
@@ -244,14 +252,14 @@ class SqlGate:
         bound = self.parameters_in(text)
         while True:
             try:
-                frame = self._spark.sql(sql, args=as_bound(self._spark, bound))
+                frame = self._binder.frame(sql, bound)
                 check_types(frame, "source")
                 _ = frame.schema
                 self.used |= set(bound)
                 return frame, bound
             except PySparkException as error:
                 name = _unbound_parameter(error)
-                if name is None or name in bound:
+                if name is None or (name in bound and is_classic(self._spark)):
                     raise
                 if name not in self._parameters:
                     raise InvalidPredicate(
@@ -259,6 +267,8 @@ class SqlGate:
                         f"{', '.join(sorted(self._parameters)) or 'none'}. Nothing was read.",
                         predicate=text,
                     ) from error
+                if not is_classic(self._spark):
+                    raise _unplaced(text, name) from error
                 bound[name] = self._parameters[name]
 
     def parameters_in(self, text: str) -> dict[str, Any]:
@@ -377,6 +387,16 @@ def _advice(text: str) -> str:
             instead = f"{parameter} * INTERVAL 1 DAY" if kind == "INTERVAL" else f"CAST({parameter} AS {kind})"
             return f" A parameter is a value and no part of a literal: for {kind} {parameter} write {instead}."
     return ""
+
+
+def _unplaced(text: str, name: str) -> InvalidPredicate:
+    return InvalidPredicate(
+        f"The text {text!r} has the parameter :{name} where Spark Connect cannot be given its value: it may also be a "
+        f"member of the expression before it. Write (:{name}), or run the job with a Spark of its own "
+        '(runner="child"). Nothing was read.',
+        predicate=text,
+        **LOCAL_ONLY,
+    )
 
 
 def _special(text: str) -> UnsupportedPredicate:
