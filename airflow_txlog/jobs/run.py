@@ -101,7 +101,7 @@ def _run(
                 spark = start()
             except Exception as error:
                 raise not_started(error) from error
-        with job_settings(spark, spec.time_zone, spec.spark_conf):
+        with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
             job = begin_job(spec, spark, table, lines.begin(), tried)
             contexts.append(job)
             try:

@@ -165,7 +165,7 @@ class SqlGate:
         statement = f"SELECT * FROM (\n{text}\n)"
         try:
             if "query" not in self._context.spec.unrestricted:
-                check_query(self._spark, statement, self._parameters)
+                check_query(self._spark, statement, self._parameters, self._context.views)
             frame, _ = self._bound(statement, text)
         except PySparkException as error:
             if is_denied(error):
@@ -311,7 +311,7 @@ class SqlGate:
         special = special_date(text, self._parameters) if must_be_deterministic else False
         if not is_classic(self._spark):
             if special is not False:
-                raise _special(text)
+                raise _special(text, **LOCAL_ONLY)
             return
         node: Any = frame._jdf.queryExecution().analyzed()
         while node.nodeName() != "Filter":
@@ -392,12 +392,13 @@ def _advice(text: str) -> str:
 def _unplaced(text: str, name: str) -> InvalidPredicate:
     return InvalidPredicate(
         f"The text {text!r} has the parameter :{name} where Spark Connect cannot be given its value: it may also be a "
-        f"member of the expression before it. Write (:{name}), or run the job with a Spark of its own "
+        f"member of the expression before it.{_advice(text)} Write (:{name}), or run the job with a Spark of its own "
         '(runner="child"). Nothing was read.',
         predicate=text,
         **LOCAL_ONLY,
     )
 
 
-def _special(text: str) -> UnsupportedPredicate:
-    return unsupported(text, "a special date such as 'today'", f"{_DIFFERENT_ANSWERS} Write current_date() or now().")
+def _special(text: str, **facts: Any) -> UnsupportedPredicate:
+    why = f"{_DIFFERENT_ANSWERS} Write current_date() or now()."
+    return unsupported(text, "a special date such as 'today'", why, **facts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
@@ -374,3 +375,36 @@ def test_what_cannot_be_bound_over_connect_is_refused_and_a_name_is_the_same_on_
     assert named.error is None, named.error
     (row,) = Table.open(str(tmp_path / "named")).to_arrow().to_pylist()
     assert json.loads(row["made"]) == {"col1": -1, "a": 7}
+
+
+@pytest.mark.spark
+@pytest.mark.airflow
+@pytest.mark.slow("a Spark Connect server")
+def test_a_query_is_judged_over_connect_before_the_server_has_it(
+    tmp_path: Path, server: Callable[[], ConnectTarget]
+) -> None:
+    (tmp_path / "secret").write_text("the canary of a file\n")
+    pq.write_table(pa.table({"id": pa.array([0, 1, 2], pa.int64())}), tmp_path / "in.parquet")
+    views = {"v": {"format": "parquet", "path": str(tmp_path / "in.parquet")}}
+    harmless = "WITH w AS (SELECT id FROM v WHERE id > 0) SELECT w.id - :x AS id FROM w JOIN v ON w.id = v.id"
+    refused = {
+        "the function reflect()": "SELECT reflect('java.lang.System', 'setProperty', 'a', 'b') AS id, :x AS x FROM v",
+        "the path of a file": f"SELECT value AS id, :x AS x FROM v, text.`{tmp_path}/secret`",
+        "USING": f"SELECT TRANSFORM(id) USING 'touch {tmp_path}/canary' AS (id STRING), :x AS x FROM v",
+    }
+    specs = [
+        job_spec(
+            operation="write",
+            table_uri=str(tmp_path / f"t{number}"),
+            arguments={"source": {"sql": text, "views": views}, "parameters": encode_parameters({"x": -1})},
+        )
+        for number, text in enumerate([harmless, *refused.values()])
+    ]
+    done, *results = run_connected(server(), specs)
+    assert done.error is None, done.error
+    assert sorted(Table.open(str(tmp_path / "t0")).to_arrow().column("id").to_pylist()) == [2, 3]
+    for what, result in zip(refused, results, strict=True):
+        assert result.error is not None, what
+        assert (result.error["type"], result.error["facts"].get("is_local_only")) == ("InvalidJobSpec", True)
+        assert what in result.error["message"], result.error["message"]
+    assert not (tmp_path / "canary").exists()
