@@ -17,6 +17,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import FILES_BY_SQL, job_settings
+from airflow_txlog.jobs.sql.functions import built_into_server, names_of
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.query_gate import _TABLE_FUNCTIONS, QUERY_FUNCTIONS, check_query
 from airflow_txlog.jobs.sql.query_names import Unjudged, check_names
@@ -138,6 +139,13 @@ def test_a_server_that_keeps_files_as_relations_has_no_query_judged(spark: Spark
     assert spark.conf.get(FILES_BY_SQL) == "true"
     with pytest.raises(Unjudged, match=FILES_BY_SQL):
         check_names(spark, "SELECT 1", [], QUERY_FUNCTIONS)
+
+
+def test_all_listed_functions_are_built_into_the_release_that_they_are_listed_of(spark: SparkSession) -> None:
+    listed = QUERY_FUNCTIONS | _TABLE_FUNCTIONS
+    if spark.version.startswith("4.2"):
+        assert listed - names_of(spark, "SHOW SYSTEM FUNCTIONS") == set()
+    assert built_into_server(spark, listed) <= listed
 
 
 # --- both judges ------------------------------------------------------------------------------------------------------

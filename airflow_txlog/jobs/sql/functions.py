@@ -12,7 +12,7 @@ Source: Spark 4.2, FunctionRegistry, AstBuilder, ExprUtils.evalTypeExpr, Literal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,8 @@ KEYWORDS = words(
     """all and any as by case distinct else escape for from in interval is not or some then timestampadd timestampdiff
     try_cast varchar"""
 )
+# The release that has all functions which are listed here and in `query_gate`.
+_LISTED_OF = (4, 2)
 # How a query begins; two of them run a program by USING.
 _QUERIES = words("from select table values with")
 
@@ -179,16 +181,17 @@ def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parame
             raise UnlistedCall(f"a type for {name}() that is not a plain text", "Write the type as SQL writes it.")
 
 
-def check_named(text: str) -> None:
+def check_named(text: str, built_in: Collection[str]) -> None:
     """The same by the names in a text, for a session whose parser is out of reach; it may not give types as text.
 
+    `built_in` are the functions that are built into the server's Spark: a catalog may have one of another listed name.
     Raises UnsupportedPredicate, also for a text that cannot be cut into tokens. A local Spark may accept it.
     """
     try:
         lexed = lex(text)
     except Unreadable as error:
         raise unsupported(text, str(error), "Whether it calls a function cannot be seen.", **LOCAL_ONLY) from error
-    allowed = (FUNCTIONS | KEYWORDS) - set(TYPE_ARGUMENT)
+    allowed = FUNCTIONS - set(TYPE_ARGUMENT)
     for before, token, following in zip([_OPEN, *lexed.tokens], lexed.tokens, lexed.tokens[1:], strict=False):
         name = token.text.lower()
         # Whatever follows: a column of that name is written in backquotes.
@@ -196,9 +199,22 @@ def check_named(text: str) -> None:
             why = "It reads what conflict checks cannot see: join it as a source."
             raise unsupported(text, "a subquery", why, **LOCAL_ONLY)
         is_call = following == _OPEN and token.kind in ("word", "name", "string")
-        # A catalog may have a function of a listed name.
-        if is_call and (name not in allowed or before == _DOT):
+        is_listed = name in KEYWORDS or (name in allowed and name in built_in)
+        # A name with a qualifier may be that of a catalog's function.
+        if is_call and (not is_listed or before == _DOT):
             raise unsupported(text, f"the function {name}()", _WHY, **LOCAL_ONLY)
+
+
+@lru_cache(maxsize=4)
+def built_into_server(spark: SparkSession, listed: frozenset[str]) -> frozenset[str]:
+    """Return which of the listed functions are built into a Spark whose registry is out of reach."""
+    major, minor = spark.version.split(".")[:2]
+    return listed if (int(major), int(minor)) >= _LISTED_OF else listed & names_of(spark, "SHOW SYSTEM FUNCTIONS")
+
+
+def names_of(spark: SparkSession, statement: str) -> frozenset[str]:
+    """The names that a SHOW FUNCTIONS lists, without qualifiers and in small letters."""
+    return frozenset(str(row[0]).rsplit(".", 1)[-1].lower() for row in spark.sql(statement).collect())
 
 
 def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:

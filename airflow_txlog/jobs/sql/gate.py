@@ -36,7 +36,14 @@ from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
-from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
+from airflow_txlog.jobs.sql.functions import (
+    FUNCTIONS,
+    built_into_server,
+    check_analysed,
+    check_named,
+    check_parsed,
+    unsupported,
+)
 from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.lexing import Token, Unreadable, lex
 
@@ -223,7 +230,7 @@ class SqlGate:
             if is_classic(self._spark):
                 check_parsed(self._spark, text, self._parameters)
                 return
-            check_named(text)
+            check_named(text, built_into_server(self._spark, FUNCTIONS))
             _ = self._spark.range(0).select(F.expr(text)).schema
         except PySparkException as error:
             # Columns and parameters are not known to a server's parser; the analysis that follows judges them.

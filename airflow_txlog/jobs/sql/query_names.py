@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_txlog.jobs.spark.session import FILES_BY_SQL
-from airflow_txlog.jobs.sql.functions import KEYWORDS, TYPE_ARGUMENT
+from airflow_txlog.jobs.sql.functions import KEYWORDS, TYPE_ARGUMENT, built_into_server, names_of
 from airflow_txlog.jobs.sql.parsed import words
 from airflow_txlog.lexing import Token, Unreadable, lex
 
@@ -70,12 +70,12 @@ def _check_calls(spark: SparkSession, tokens: Sequence[Token], listed: Collectio
     calls = list(_calls(tokens))
     if not calls:
         return
-    built_in = _names(spark, "SHOW SYSTEM FUNCTIONS")
-    others = _names(spark, "SHOW USER FUNCTIONS")
+    built_in = built_into_server(spark, frozenset(listed))
+    others = names_of(spark, "SHOW USER FUNCTIONS")
     for before, token in calls:
         name = token.text.lower()
         is_keyword = token.kind == "word" and name in _KEYWORDS and name not in others
-        is_listed = name in listed and name in built_in
+        is_listed = name in built_in
         # The alias of a relation, with names of its columns.
         is_alias = before.kind == "word" and before.text.lower() == "as"
         if before == _DOT or not (is_keyword or is_listed or (is_alias and name != "identifier")):
@@ -112,10 +112,6 @@ def _is_table(spark: SparkSession, parts: Sequence[str]) -> bool:
         return bool(spark.catalog.tableExists(".".join("`" + part.replace("`", "``") + "`" for part in parts)))
     except PySparkException:
         return True
-
-
-def _names(spark: SparkSession, statement: str) -> frozenset[str]:
-    return frozenset(str(row[0]).rsplit(".", 1)[-1].lower() for row in spark.sql(statement).collect())
 
 
 def _setting(spark: SparkSession, name: str, default: str) -> str:
