@@ -36,7 +36,18 @@ from typing import Any, TypeVar
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
 from airflow_txlog.locations import is_absolute, local_path, scheme_of
 from airflow_txlog.records import Operation, operation_named, read_operation
-from airflow_txlog.records.refusals import invalid, is_int, is_text, is_text_map, missing, plain, unknown, want
+from airflow_txlog.records.refusals import (
+    invalid,
+    is_int,
+    is_text,
+    is_text_map,
+    missing,
+    plain,
+    unknown,
+    want,
+    want_place,
+    whole,
+)
 from airflow_txlog.restrictions import RESTRICTED, check_restrictions
 
 _Value = TypeVar("_Value")
@@ -65,6 +76,7 @@ class ApplicationTransaction:
 
     def __post_init__(self) -> None:
         want("application.app_id", isinstance(self.app_id, str) and self.app_id != "", "a non-empty text")
+        whole("application.app_id", self.app_id)
         want("application.version", is_int(self.version) and self.version >= 0, "an integer from 0 on")
         for name in ("check_digest", "is_first_try"):
             want(f"application.{name}", isinstance(getattr(self, name), bool), "true or false")
@@ -122,8 +134,11 @@ class JobSpec:
         want("operation", isinstance(self.operation, Operation), "a record of an operation", self.operation)
         named = is_text(self.table_uri) and is_absolute(self.table_uri)
         want("table_uri", named, "an absolute path or a URI", self.table_uri)
+        want_place("table_uri", self.table_uri)
         want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
         want("time_zone", is_text(self.time_zone), "a time zone's name", self.time_zone)
+        for name in ("time_zone", "spark_conf", "annotations", "storage_options", "storage_conn_id"):
+            whole(name, getattr(self, name))
         want("spark_conf", is_text_map(self.spark_conf), "a mapping of text to text", self.spark_conf)
         want("annotations", isinstance(self.annotations, dict), "a mapping", self.annotations)
         plain("annotations", self.annotations)

@@ -103,6 +103,7 @@ _NAMING = ("word", "name")
 _OPENING = Token("symbol", "(")
 
 DOUBLE_QUOTED = "a double-quoted string"
+_LONE = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"[ \t\r\n]+")
 _LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
 _RAW_STRING = re.compile(r"[rR](?:'[^']*'|\"[^\"]*\")")
@@ -122,11 +123,18 @@ _UNKNOWN_TO_SPARK = "@#{}$;"
 _ALIAS_TO_SPARK = ("isnull", "notnull")
 
 
+def has_half_of_a_character(text: str) -> bool:
+    """Whether a text has a lone surrogate, which UTF-8 cannot hold."""
+    return not text.isascii() and _LONE.search(text) is not None
+
+
 def lex(sql: str) -> Lexed:
     """The tokens of `sql`. Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways."""
     # A Spark that substitutes replaces ${name} in the whole text, strings included, before it reads anything.
     if "${" in sql:
         raise Unreadable("variable substitution `${…}`")
+    if has_half_of_a_character(sql):
+        raise Unreadable("half of a character, a lone surrogate")
     return _Lexer(sql).run()
 
 
@@ -142,9 +150,18 @@ def quoted_hint(texts: Iterable[str], name: str) -> str:
     return ""
 
 
+def lex_statement(sql: str) -> Lexed:
+    """The tokens of a whole statement of a session that substitutes no variables: hints are cut like the rest.
+
+    Its stand-in is for no parser. Raises Unreadable as `lex` does.
+    """
+    return _Lexer(sql, has_hints=True).run()
+
+
 class _Lexer:
-    def __init__(self, sql: str) -> None:
+    def __init__(self, sql: str, *, has_hints: bool = False) -> None:
         self.sql = sql
+        self.has_hints = has_hints
         self.position = 0
         self.out = Lexed()
         self.pieces: list[str] = []
@@ -167,6 +184,9 @@ class _Lexer:
         elif sql.startswith("--", at):
             found = _LINE_COMMENT.match(sql, at)
             self._advance(len(sql) if found is None else found.end(), " ")
+        elif self.has_hints and sql.startswith("/*+", at):
+            self.out.tokens.append(Token("symbol", "/*+"))
+            self._advance(at + 3, " ")
         elif sql.startswith("/*", at):
             self._advance(_end_of_block_comment(sql, at), " ")
         elif (found := _RAW_STRING.match(sql, at)) is not None:

@@ -10,6 +10,7 @@ decoded once: `engine/log/paths`.) Nothing here touches a file. Standard library
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 
@@ -54,6 +55,14 @@ def is_absolute(text: str) -> bool:
     `~` and a relative path mean another place in a worker, in its child process and on a cluster.
     """
     return re.match(ABSOLUTE, text) is not None
+
+
+def can_name_a_file(text: str) -> bool:
+    """Whether a text has no NUL, and surrogates only for bytes of a name that are not UTF-8 (PEP 383)."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def local_path(text: str) -> str | None:

@@ -33,7 +33,7 @@ class Seal:
     def sign(self, kind: str, content: bytes) -> str:
         """The signature of some content as a thing of this kind: 64 hexadecimal digits."""
         mac = hmac.new(self._key, digestmod=hashlib.sha256)
-        for part in (*(text.encode() for text in (*self._of, kind)), content):
+        for part in (*(text.encode("utf-8", "surrogateescape") for text in (*self._of, kind)), content):
             mac.update(len(part).to_bytes(8, "big"))
             mac.update(part)
         return mac.hexdigest()

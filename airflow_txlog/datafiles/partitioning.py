@@ -39,8 +39,8 @@ def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
     without asking for a session's zone. Without a zone: `yyyy-MM-dd HH:mm:ss[.f]`, the only form that delta-rs reads.
     Floats as Java writes them, decimals with all digits of their scale, bytes as the UTF-8 text that they are.
 
-    Raises SchemaMismatch for a type that cannot partition a table, for bytes that are not UTF-8 (readers would give
-    other bytes back), and for timestamps finer than microseconds.
+    Raises SchemaMismatch for a type that cannot partition a table, for bytes and texts that are not UTF-8 (readers
+    would give others back), and for timestamps finer than microseconds.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -50,7 +50,14 @@ def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
     to_plain, text_of = _formatter(kind)
     # Values repeat: only the distinct ones are formatted.
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    plain = to_plain(encoded.dictionary).to_pylist()
+    try:
+        plain = to_plain(encoded.dictionary).to_pylist()
+    except UnicodeDecodeError as error:
+        # Its own text quotes the value.
+        raise SchemaMismatch(
+            "A text that is not UTF-8 cannot be a partition value: the log is UTF-8, so no reader would give it back. "
+            "Partition by another column, or put make_valid_utf8(…) or hex(…) around it in the source's query."
+        ) from error
     distinct = [None if value is None else text_of(value) or None for value in plain]
     return [None if index is None else distinct[index] for index in encoded.indices.to_pylist()]
 

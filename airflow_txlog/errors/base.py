@@ -18,6 +18,8 @@ class TxlogError(Exception):
     def __init__(self, message: str, **facts: Any) -> None:
         # Tracebacks, logs and the command line put the class before the message.
         message = message.removeprefix(f"{type(self).__name__}: ")
+        # A file's name may have bytes that are no characters, and a log takes characters alone.
+        message = message.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.message = message
         self.facts: dict[str, Any] = facts

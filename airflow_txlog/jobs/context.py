@@ -206,6 +206,8 @@ class JobContext(LogContext):
     """The most that was read at once without Spark."""
     job_id: str = field(init=False)
     views: list[str] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+    """The session's variables that hold values of parameters; `drop_views` drops them with the views."""
     saved_inputs: SavedInputs = field(default_factory=SavedInputs)
     is_resumed: bool = False
     """Whether it goes on from the saved work of an earlier try, whose inputs and current time are its own then."""
@@ -316,8 +318,13 @@ class JobContext(LogContext):
         return name
 
     def drop_views(self) -> None:
-        """Forget the temporary views of this job."""
-        for name in [] if self.session is None else self.views:
+        """Drop the temporary views of this job, and its variables."""
+        if self.session is not None:
             with contextlib.suppress(Exception):  # the session may be gone
-                self.spark.catalog.dropTempView(name)
+                for variable in self.variables:
+                    self.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {variable}")
+            for name in self.views:
+                with contextlib.suppress(Exception):
+                    self.spark.catalog.dropTempView(name)
+        self.variables.clear()
         self.views.clear()

@@ -121,7 +121,7 @@ def _run(spec: JobSpec, sparks: _Sparks, say: Log, contexts: list[LogContext]) -
                 raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
             say(f"Spark is needed: {needed}")
         spark = sparks.started(steps, say)
-        with job_settings(spark, spec.time_zone, spec.spark_conf):
+        with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
             job = begin_job(spec, spark, table, lines.begin(), tried)
             job.times = steps
             contexts.append(job)

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from airflow_txlog.records.fields import Sees
-from airflow_txlog.records.refusals import invalid, missing, unknown, want
+from airflow_txlog.records.fields import Location, Sees
+from airflow_txlog.records.refusals import invalid, missing, unknown, want, want_place, whole
 
 Change = Callable[[str, Sees], str]
 """Another SQL text for one that stands in a record, by what it may name."""
@@ -77,6 +77,7 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
     if origin is tuple:
         want(place, isinstance(value, list | tuple), expectation(kind), value)
         if get_args(inner)[0] is Any:  # judged as a whole: there may be very many
+            whole(place, value)
             return tuple(copy.deepcopy(value))
         read_items = [read(get_args(inner)[0], item, f"{place}[{index}]", change) for index, item in enumerate(value)]
         want(place, len(read_items) >= _least(meta), expectation(kind), value)
@@ -84,13 +85,20 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
     if origin is dict:
         want(place, isinstance(value, Mapping) and len(value) >= _least(meta), expectation(kind), value)
         want(place, all(isinstance(key, str) for key in value), "a mapping with text keys", value)
+        # A key becomes part of the place of its value.
+        whole(place, list(value))
         key_kind, item_kind = get_args(inner)
         return {
             read(key_kind, key, f"{place}.{key}"): read(item_kind, item, f"{place}.{key}", change)
             for key, item in value.items()
         }
     if inner is Any:
+        whole(place, value)
         return copy.deepcopy(value)
+    if kind is Location:
+        want_place(place, value)
+    else:
+        whole(place, value)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:

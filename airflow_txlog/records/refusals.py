@@ -6,10 +6,12 @@ Invariant: a message shows the type of what was found and never its value, which
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.lexing import has_half_of_a_character
+from airflow_txlog.locations import can_name_a_file
 
 
 def is_int(value: Any) -> bool:
@@ -39,6 +41,33 @@ def plain(name: str, value: Any) -> None:
     else:
         finite = not isinstance(value, float) or math.isfinite(value)
         want(name, finite and (value is None or isinstance(value, bool | int | float | str)), "JSON-plain", value)
+
+
+def whole(name: str, value: Any) -> None:
+    """Refuse a text, however deep in the value, with a lone surrogate: half of a character, which UTF-8 cannot hold.
+
+    Such a text comes from `json.loads` of an escape such as "\\ud83d" without the other half, or of text that was cut.
+    """
+    is_whole = not any(map(has_half_of_a_character, _texts(value)))
+    want(name, is_whole, "text of whole characters, without a lone surrogate (half of a character)", value)
+
+
+def want_place(name: str, value: Any) -> None:
+    """Refuse a text that can name no file."""
+    can = not isinstance(value, str) or can_name_a_file(value)
+    want(name, can, "a place without NUL or half of a character in it", value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from value
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def want(name: str, condition: bool, expected: str, found: Any = None) -> None:

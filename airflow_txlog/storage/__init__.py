@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.locations import LOCAL, local_path, scheme_of
+from airflow_txlog.locations import LOCAL, can_name_a_file, local_path, scheme_of
 from airflow_txlog.storage.access import PLAIN, Access
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.local import LocalStore
@@ -94,6 +94,12 @@ def open_store(uri: str | os.PathLike[str] | Store, access: Access) -> Store:
     text = os.fspath(uri)
     if not text:
         raise UnsupportedStore(f"UnsupportedStore: an empty URI names no table. Supported: {_SUPPORTED}.", uri=text)
+    if not can_name_a_file(text):
+        raise UnsupportedStore(
+            f"UnsupportedStore: {text!r} names no table: a place has neither NUL nor half of a character in it. "
+            f"Supported: {_SUPPORTED}. Nothing was read or written.",
+            uri=ascii(text),
+        )
     if "::" in text:
         raise _refused(text, text.split("::", 1)[0], "is a wrapper around another file system")
     scheme = scheme_of(text)

@@ -6,14 +6,38 @@ PySpark is in Connect mode for as long as the process lives.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
 
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.child_process import job_environment
+
+
+@contextlib.contextmanager
+def connect_server(folder: Path) -> Iterator[Callable[[], ConnectTarget]]:
+    """A server that is started for this context, as what gives a new session of it each time.
+
+    `folder` is where the server has its own.
+    """
+    from airflow_txlog.runners.warm.server import lease_session, stop_all
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TXLOG_WARM_FOLDER", str(folder))
+        lease = lease_session({"spark.driver.memory": "1g"}, print)
+        lease.end(is_well=True)
+        try:
+            url = f"sc://localhost:{lease.server.port}/;token={lease.server.token}"
+            yield lambda: ConnectTarget(url=url, session_id=str(uuid.uuid4()))
+        finally:
+            stop_all()
 
 
 def run_connected(target: ConnectTarget, specs: Sequence[JobSpec]) -> list[JobResult]:

@@ -100,6 +100,21 @@ REACHES_OUT = [
     "id --\\",
     "id); SELECT (1",
 ]
+# Of a query in a text, where names alone decide: how it may begin, and what may follow that.
+QUERIES = [
+    "(SELECT -max(id) FROM t)",
+    "(SELECT(1))",
+    "(SELECT .5)",
+    "((SELECT 1))",
+    "( /* a comment */ select+1)",
+    "id IN (SELECT -id FROM t)",
+    "EXISTS (TABLE t)",
+    "(VALUES (1))",
+    "(WITH a AS (SELECT 1) SELECT * FROM a)",
+    "(FROM t SELECT id)",
+    "(MAP id USING 'cat' FROM t)",
+    "(REDUCE id USING 'cat' FROM t)",
+]
 ORDINARY = """
     id + 1; -id % 7; id DIV 2; id & 3 | 4 ^ 1; ~id; id << 2; abs(id); round(x, 2); ceil(x); power(id, 2); x / 2.5
     try_divide(id, 0); id BETWEEN 1 AND 5; id NOT IN (1, 2, 3); id <=> NULL; id IS DISTINCT FROM 3; flag IS NOT TRUE
@@ -250,15 +265,23 @@ def test_a_function_or_variable_of_the_session_does_not_take_the_place_of_sparks
         judge.value("concat(name, 'x')", relation)
 
 
+def test_a_listed_function_that_the_server_does_not_have_may_be_a_catalogs() -> None:
+    functions.check_named("upper(name)", {"upper"})
+    with pytest.raises(UnsupportedPredicate) as caught:
+        functions.check_named("vector_norm(a)", {"upper"})
+    assert caught.value.construct == "the function vector_norm()"
+
+
 def test_where_the_plan_is_out_of_reach_the_names_in_the_text_decide() -> None:
     typed = ("from_json", "from_csv", "variant_get", "${", "parse_json(name):")
     for text in ORDINARY_TEXTS:
         if not any(each in text for each in typed):
-            functions.check_named(text)
+            functions.check_named(text, functions.FUNCTIONS)
     # A star is refused by the gate; a name without parentheses gives away no more than the session's user.
-    for text in [*RUNS_CODE, *(each for each in REACHES_OUT if re.match(r"\w+\((?!\*)", each))]:
+    hidden = [each for each in REACHES_OUT if re.match(r"[\w.]+\((?!\*)", each) or "SELECT" in each]
+    for text in [*RUNS_CODE, *hidden, *QUERIES]:
         with pytest.raises(UnsupportedPredicate):
-            functions.check_named(text)
+            functions.check_named(text, functions.FUNCTIONS)
 
 
 # --- where a text comes from ---------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def _files(store: Store) -> list[Path]:
     folder = Path(tempfile.gettempdir(), f"airflow-txlog-turns-{os.geteuid()}")
     if make_own_folder(folder) is not None:
         return []
-    table = int.from_bytes(hashlib.sha256(store.root.encode()).digest()[:4], "big") % _TABLES
+    table = int.from_bytes(hashlib.sha256(store.root.encode(errors="surrogateescape")).digest()[:4], "big") % _TABLES
     return [folder / f"{table}.{place}" for place in range(_PLACES)]
 
 

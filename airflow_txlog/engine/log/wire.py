@@ -122,13 +122,20 @@ def encode_commit(info: dict[str, Any] | None, actions: Iterable[Action]) -> byt
     """The bytes of a commit file: commitInfo first, then the actions in the order given, each line ended by "\\n".
 
     commitInfo stands first because tables with in-commit timestamps demand it and history readers look there.
-    Raises InvalidCommit where there is neither.
+    Raises InvalidCommit where there is neither, and for a text that is not Unicode.
     """
     lines: list[dict[str, Any]] = [] if info is None else [{"commitInfo": info}]
     lines.extend({_KEYS[type(action)]: action} for action in actions)
     if not lines:
         raise InvalidCommit("InvalidCommit: a commit holds at least one action; none was given.")
-    return _encoder.encode_lines(lines)
+    try:
+        return _encoder.encode_lines(lines)
+    except UnicodeEncodeError as error:
+        # Its own text quotes the text.
+        raise InvalidCommit(
+            "InvalidCommit: a text of the commit (a property, a tag, a comment or the id of a transaction) has half of "
+            "a character in it, a lone surrogate, which UTF-8 cannot hold. Nothing was committed."
+        ) from error
 
 
 def _decode_lines(data: bytes, path: str) -> list[_Line]:

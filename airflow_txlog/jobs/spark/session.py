@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
@@ -51,13 +51,15 @@ _JOB_SETTINGS = {
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 # A parameter is bound as a value. Spark 4.1 and later would else write it into the text, a timestamp as a time of the
-# session's zone: an instant in the hour that a clock repeats becomes the one an hour before. Under this setting Spark
-# Connect binds no parameter at all; there `sql.bound` asks back what became of such a value.
+# session's zone, and a negative number behind a minus as a comment. Under this setting Spark Connect binds no parameter
+# at all; there `sql.bound` hands values over in a variable of the session.
 _BOUND_AS_VALUES = {"spark.sql.legacy.parameterSubstitution.constantsOnly": "true"}
 # A Spark Connect server keeps what a query meant under the number that its client gave it, and each client counts from
 # the beginning: of a session that another has used, be it a copy of this very task, it would give that one's rows.
 _PLANNED_ANEW = {"spark.connect.session.planCache.enabled": "false"}
 
+FILES_BY_SQL = "spark.sql.runSQLOnFiles"
+"""The setting under which a relation may be a file, by its format and its path."""
 
 OUR_SETTINGS = "spark.txlog."
 """What settings begin with that this package reads, and Spark does not."""
@@ -134,10 +136,13 @@ def check_meaning(conf: Mapping[str, str], time_zone: str) -> None:
 
 
 @contextlib.contextmanager
-def job_settings(spark: SparkSession, time_zone: str, conf: Mapping[str, str] | None = None) -> Iterator[None]:
+def job_settings(
+    spark: SparkSession, time_zone: str, conf: Mapping[str, str] | None = None, unrestricted: Collection[str] = ()
+) -> Iterator[None]:
     """The settings that a job's SQL is evaluated under; what the session had is put back at the end.
 
-    `conf` are the job's own, for a session on a Spark Connect server: any other was made with them. Raises
+    `conf` are the job's own, for a session on a Spark Connect server: any other was made with them. A query reads files
+    by their paths only where it is `unrestricted`. Raises
     InvalidJobSpec (argument `spark_conf.<name>`) for one that the server would ignore.
     """
     silence_query_errors()
@@ -149,6 +154,8 @@ def job_settings(spark: SparkSession, time_zone: str, conf: Mapping[str, str] | 
         _check_static(spark, own)
         wanted = {**{name: value for name, value in own.items() if spark.conf.isModifiable(name)}, **wanted}
         wanted |= _PLANNED_ANEW
+    if "query" not in unrestricted:
+        wanted |= {FILES_BY_SQL: "false"}
     with session_settings(spark, wanted):
         yield
 

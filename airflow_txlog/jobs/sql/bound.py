@@ -1,44 +1,116 @@
-"""The values of parameters as Spark is to bind them, so that each arrives as the value that was given.
+"""The values of parameters as Spark gets them: each is the value that was given, and none is part of a text.
 
 Classic PySpark hands dates and timestamps over as `java.sql` types, which go through the zone and the calendars of the
 driver's machine: an instant before 1900 moves by the offsets of old clocks, one before 1582 by days, and a day that the
-zone left out becomes the next one. `java.time` has them as they are. Over Spark Connect the server writes values into
-the text: a timestamp as a time of the session's zone, a date of before 1582 by another calendar. The invariant: a value
-that Spark would read as another one is refused.
+zone left out becomes the next one. `java.time` has them as they are.
+
+Over Spark Connect, Spark 4.1 and later write the values of `args` into the text: `7-:x` with a negative value becomes a
+comment, which hides the rest of the line. The setting that forbids this in a classic session makes a Connect session
+bind nothing. So nothing is handed over as `args` there. The values cross as typed literals of the protocol and fill one
+variable of the session, and a marker in the text becomes a reference to its member. The invariant: a text that goes to
+Spark depends on the names and types of the parameters alone. Source: soundness A22; Spark 4.2, SparkConnectPlanner.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+import decimal
+import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.spark.session import is_classic
+from airflow_txlog.jobs.sql.parsed import words
+from airflow_txlog.lexing import Token, Unreadable, lex_statement
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_SAFE_SINCE = dt.date(1900, 1, 1)
 
-
-def as_bound(spark: SparkSession, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `SparkSession.sql` takes as `args`; None for no value.
-
-    Raises InvalidJobSpec (argument `parameters.<name>`) for a value that Spark Connect would read as another one.
+# After one of these an operand begins, so that `:name` is a parameter. Elsewhere it may be a member of what precedes it
+# (`payload:name`): Spark's parser alone decides that.
+_BEFORE_AN_OPERAND = words(
     """
-    if is_classic(spark):
-        return {name: _in_java(spark, value) for name, value in values.items()} or None
-    bound = {name: _with_type(value) for name, value in values.items()}
-    _check_arrived(spark, values, bound)
-    return bound or None
+    and all between both by case distinct div else escape for from having ilike in is leading like limit not offset on
+    or placing qualify regexp rlike select some then trailing values when where
+    """
+)
+_AFTER_AN_OPERAND = (")", "]", ".", ":", "::")
 
 
-# --- classic --------------------------------------------------------------------------------------------------------
+class Binder:
+    """Binds the parameters of one job's texts; `parameters` are all that a text may name, with their values."""
+
+    def __init__(self, context: JobContext, parameters: Mapping[str, Any]) -> None:
+        self._context = context
+        self._parameters = parameters
+        self.variable: str | None = None
+        """The session's variable that holds the values, once a text over Spark Connect has named one."""
+        self._references: dict[str, str] = {}
+
+    def frame(self, sql: str, names: Mapping[str, Any]) -> DataFrame:
+        """Return the frame of a statement with these of the parameters bound.
+
+        Raises what Spark raises: over Spark Connect UNBOUND_SQL_PARAMETER for a marker that `with_references` leaves.
+        """
+        spark = self._context.spark
+        if is_classic(spark):
+            return spark.sql(sql, args={name: _in_java(spark, value) for name, value in names.items()} or None)
+        if names and self.variable is None:
+            self._declare()
+        return spark.sql(with_references(sql, {name: self._references[name] for name in names}))
+
+    def _declare(self) -> None:
+        """Declare the session's variable, and fill it, without a value in a text."""
+        from pyspark.sql import functions as F  # noqa: PLC0415 - what of it is Connect's is decided when it is imported
+
+        spark = self._context.spark
+        # The name cannot be guessed, so that no column and no other variable has it.
+        variable = f"txlog_{secrets.token_hex(8)}"
+        members = {name: f"p{number}" for number, name in enumerate(self._parameters)}
+        values = [_literal(self._parameters[name]).alias(member) for name, member in members.items()]
+        row = spark.sql("SELECT 1").select(F.struct(*values).alias("v"))
+        types = {field.name: field.dataType.simpleString() for field in row.schema[0].dataType}  # type: ignore[attr-defined]
+        view = self._context.view_name()
+        row.createOrReplaceTempView(view)
+        self._context.variables.append(variable)
+        spark.sql(f"DECLARE VARIABLE {variable} STRUCT<{', '.join(f'{name}: {kind}' for name, kind in types.items())}>")
+        spark.sql(f"SET VARIABLE {variable} = (SELECT v FROM {view})")
+        # A cast to its own type: a bare name would give its name to the member of a struct.
+        self._references = {name: f"(CAST({variable}.{at} AS {types[at]}))" for name, at in members.items()}
+        self.variable = variable
+
+
+def with_references(sql: str, references: Mapping[str, str]) -> str:
+    """Return the statement with `references` in the place of the parameters of these names.
+
+    A marker stays where it may be a member of what precedes it, and each does in a statement that cannot be cut into
+    tokens.
+    """
+    try:
+        lexed = lex_statement(sql)
+    except Unreadable:
+        return sql
+    pieces: list[str] = []
+    before, done = Token("symbol", "("), 0
+    for token, (start, end) in zip(lexed.tokens, lexed.spans, strict=True):
+        if token.kind == "parameter" and token.text in references and _begins_an_operand(before):
+            pieces += [sql[done:start], references[token.text]]
+            done = end
+        before = token
+    return "".join([*pieces, sql[done:]])
+
+
+def _begins_an_operand(before: Token) -> bool:
+    if before.kind == "symbol":
+        return before.text not in _AFTER_AN_OPERAND
+    return before.kind == "word" and before.text.lower() in _BEFORE_AN_OPERAND
 
 
 def _in_java(spark: SparkSession, value: Any) -> Any:
+    """The value as a classic session binds it unchanged."""
     if isinstance(value, list):
         return [_in_java(spark, each) for each in value]
     if not isinstance(value, dt.date):
@@ -54,70 +126,20 @@ def _in_java(spark: SparkSession, value: Any) -> Any:
     return java.java.time.Instant.ofEpochSecond(microseconds // 1_000_000, microseconds % 1_000_000 * 1000)
 
 
-# --- Spark Connect --------------------------------------------------------------------------------------------------
-
-
-def _with_type(value: Any) -> Any:
-    """A time without a zone as TIMESTAMP_NTZ, as which classic Spark binds it; any other value as it is."""
-    from pyspark.sql import functions as F  # noqa: PLC0415 - what of it is Connect's is decided when it is imported
+def _literal(value: Any) -> Column:
+    """The value as a typed literal of the Connect protocol, of the type that a classic session gives it."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
     from pyspark.sql.connect.column import Column  # noqa: PLC0415
     from pyspark.sql.connect.expressions import LiteralExpression  # noqa: PLC0415
-    from pyspark.sql.types import TimestampNTZType  # noqa: PLC0415
+    from pyspark.sql.types import DecimalType, TimestampNTZType, TimestampType  # noqa: PLC0415
 
-    if isinstance(value, list) and any(_is_wall(each) for each in value):
-        return F.array(*(F.lit(_with_type(each)) for each in value))
-    return Column(LiteralExpression(value, TimestampNTZType())) if _is_wall(value) else value
-
-
-def _is_wall(value: Any) -> bool:
-    return isinstance(value, dt.datetime) and value.tzinfo is None
-
-
-def _check_arrived(spark: SparkSession, values: Mapping[str, Any], bound: Mapping[str, Any]) -> None:
-    """Asks Spark what became of those values that a text may not hold: one small query, where there are any."""
-    asked = [name for name, value in values.items() if any(_may_differ(each) for each in _each(value))]
-    if not asked:
-        return
-    columns = ", ".join(
-        f"transform({_list(values[name], name)}, v -> {_number_of(next(iter(_each(values[name]))))})" for name in asked
-    )
-    row = spark.sql(f"SELECT {columns}", args={name: bound[name] for name in asked}).collect()[0]
-    for name, found in zip(asked, row, strict=True):
-        if [_number(value) for value in _each(values[name])] != list(found):
-            raise InvalidJobSpec(
-                f"parameters.{name}: Spark Connect would read it as another time than the one that was given, as it "
-                "writes values into the text: clocks of the session's time zone show this time twice, or it is from "
-                'before 1582. Take time_zone="UTC", or run the job with a Spark of its own (runner="child"). Nothing '
-                "was read.",
-                argument=f"parameters.{name}",
-                **LOCAL_ONLY,
-            )
-
-
-def _each(value: Any) -> Iterable[Any]:
-    return [each for each in value if each is not None] if isinstance(value, list) else [value]
-
-
-def _list(value: Any, name: str) -> str:
-    return f":{name}" if isinstance(value, list) else f"array(:{name})"
-
-
-def _may_differ(value: Any) -> bool:
-    """A date before 1900, and any instant."""
-    if not isinstance(value, dt.datetime):
-        return isinstance(value, dt.date) and value < _SAFE_SINCE
-    return value.tzinfo is not None or value.date() < _SAFE_SINCE
-
-
-def _number_of(value: Any) -> str:
-    if not isinstance(value, dt.datetime):
-        return "unix_date(v)"
-    if value.tzinfo is not None:
-        return "unix_micros(v)"
-    return "timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', v)"
-
-
-def _number(value: dt.date) -> int:
-    if not isinstance(value, dt.datetime):
-        return (value - _EPOCH.date()).days
-    return (value.replace(tzinfo=value.tzinfo or dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)
+    if isinstance(value, list):
+        return F.array(*(_literal(each) for each in value))
+    if isinstance(value, dt.datetime):
+        return Column(LiteralExpression(value, TimestampNTZType() if value.tzinfo is None else TimestampType()))
+    if isinstance(value, decimal.Decimal):
+        _, digits, exponent = value.as_tuple()
+        scale = max(0, -int(exponent))
+        precision = max(len(digits) + max(0, int(exponent)), scale)
+        return Column(LiteralExpression(value, DecimalType(precision, scale)))
+    return F.lit(value)

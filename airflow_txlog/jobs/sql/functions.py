@@ -13,12 +13,13 @@ Source: Spark 4.2, FunctionRegistry, AstBuilder, ExprUtils.evalTypeExpr, Literal
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
+from airflow_txlog.jobs.spark.session import LOCAL_ONLY
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
 from airflow_txlog.lexing import Token, Unreadable, lex
 from airflow_txlog.records.keywords import KEYWORDS
@@ -78,10 +79,10 @@ FUNCTIONS = words(
 )
 # The place of the argument that is a type. Spark takes it as DDL, or else as JSON, where a user-defined type names a
 # class that Spark then instantiates.
-_TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
+TYPE_ARGUMENT = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
 _GIVES_A_TYPE = ("schema_of_csv", "schema_of_json", "schema_of_xml")
 
-_OPEN = Token("symbol", "(")
+_OPEN, _DOT = Token("symbol", "("), Token("symbol", ".")
 
 # What Spark's parser makes of names, literals and operators, besides calls.
 _PARSED = words(
@@ -116,10 +117,14 @@ _FOREIGN = words(
 # What stands below a filter of ours: the relation, and nothing that a SQL function of the session would put between.
 _RELATIONS = ("SubqueryAlias", "Join")
 # Words before an opening parenthesis that call nothing; type names with a length among them.
-_KEYWORDS = words(
+CALLS_NOTHING = words(
     """all and any as by case distinct else escape for from in interval is not or some then timestampadd timestampdiff
     try_cast varchar"""
 )
+# The release that has all functions which are listed here and in `query_gate`.
+_LISTED_OF = (4, 2)
+# How a query begins; two of them run a program by USING.
+_QUERIES = words("from select table values with")
 
 _WHY = (
     "It may call only functions of Spark that compute a value from values of one row, as docs/operators.md lists them. "
@@ -175,23 +180,44 @@ def check_calls(spark: SparkSession, found: Tree, listed: frozenset[str], parame
         bare = name.removeprefix("system.").removeprefix("builtin.")
         if bare not in listed or bare not in known:
             raise UnlistedCall(f"the function {name}()", _WHY)
-        if bare in _TYPE_ARGUMENT and not _has_plain_type(spark, call, _TYPE_ARGUMENT[bare], parameters):
+        if bare in TYPE_ARGUMENT and not _has_plain_type(spark, call, TYPE_ARGUMENT[bare], parameters):
             raise UnlistedCall(f"a type for {name}() that is not a plain text", "Write the type as SQL writes it.")
 
 
-def check_named(text: str) -> None:
+def check_named(text: str, built_in: Collection[str]) -> None:
     """The same by the names in a text, for a session whose parser is out of reach; it may not give types as text.
 
-    Raises UnsupportedPredicate, also for a text that cannot be cut into tokens.
+    `built_in` are the functions that are built into the server's Spark: a catalog may have one of another listed name.
+    Raises UnsupportedPredicate, also for a text that cannot be cut into tokens. A local Spark may accept it.
     """
     try:
         lexed = lex(text)
     except Unreadable as error:
-        raise unsupported(text, str(error), "Whether it calls a function cannot be seen.") from error
-    allowed = (FUNCTIONS | _KEYWORDS) - set(_TYPE_ARGUMENT)
-    for token, following in itertools.pairwise(lexed.tokens):
-        if following == _OPEN and token.kind in ("word", "name", "string") and token.text.lower() not in allowed:
-            raise unsupported(text, f"the function {token.text.lower()}()", _WHY)
+        raise unsupported(text, str(error), "Whether it calls a function cannot be seen.", **LOCAL_ONLY) from error
+    allowed = FUNCTIONS - set(TYPE_ARGUMENT)
+    for before, token, following in zip([_OPEN, *lexed.tokens], lexed.tokens, lexed.tokens[1:], strict=False):
+        name = token.text.lower()
+        # Whatever follows: a column of that name is written in backquotes.
+        if token.kind == "word" and (name == "using" or (before == _OPEN and name in _QUERIES)):
+            why = "It reads what conflict checks cannot see: join it as a source."
+            raise unsupported(text, "a subquery", why, **LOCAL_ONLY)
+        is_call = following == _OPEN and token.kind in ("word", "name", "string")
+        is_listed = name in CALLS_NOTHING or (name in allowed and name in built_in)
+        # A name with a qualifier may be that of a catalog's function.
+        if is_call and (not is_listed or before == _DOT):
+            raise unsupported(text, f"the function {name}()", _WHY, **LOCAL_ONLY)
+
+
+@lru_cache(maxsize=4)
+def built_into_server(spark: SparkSession, listed: frozenset[str]) -> frozenset[str]:
+    """Return which of the listed functions are built into a Spark whose registry is out of reach."""
+    major, minor = spark.version.split(".")[:2]
+    return listed if (int(major), int(minor)) >= _LISTED_OF else listed & names_of(spark, "SHOW SYSTEM FUNCTIONS")
+
+
+def names_of(spark: SparkSession, statement: str) -> frozenset[str]:
+    """The names that a SHOW FUNCTIONS lists, without qualifiers and in small letters."""
+    return frozenset(str(row[0]).rsplit(".", 1)[-1].lower() for row in spark.sql(statement).collect())
 
 
 def check_listed(text: str) -> None:
@@ -204,7 +230,7 @@ def check_listed(text: str) -> None:
     for token, following in itertools.pairwise(tokens):
         name = token.text.lower()
         is_call = following == _OPEN and token.kind in ("word", "name")
-        if is_call and name not in FUNCTIONS | _KEYWORDS | KEYWORDS:
+        if is_call and name not in FUNCTIONS | CALLS_NOTHING | KEYWORDS:
             raise unsupported(text, f"the function {name}()", f"{_WHY}{did_you_mean(name, FUNCTIONS)}")
 
 
@@ -226,12 +252,13 @@ def check_analysed(spark: SparkSession, filtered: Any, text: str) -> None:
         raise unsupported(text, f"the expression {short(foreign[0])}", _WHY)
 
 
-def unsupported(text: str, construct: str, why: str) -> UnsupportedPredicate:
+def unsupported(text: str, construct: str, why: str, **facts: Any) -> UnsupportedPredicate:
     """The error for valid SQL that may not stand in a text."""
     return UnsupportedPredicate(
         f"The text {text!r} holds {construct}, which may not stand here. {why} Nothing was read.",
         predicate=text,
         construct=construct,
+        **facts,
     )
 
 

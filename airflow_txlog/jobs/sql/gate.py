@@ -34,10 +34,17 @@ from airflow_txlog.errors import (
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of, is_denied
 from airflow_txlog.jobs.spark.errors import translate
-from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.jobs.sql.bound import as_bound
+from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
+from airflow_txlog.jobs.sql.bound import Binder
 from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
-from airflow_txlog.jobs.sql.functions import check_analysed, check_named, check_parsed, unsupported
+from airflow_txlog.jobs.sql.functions import (
+    FUNCTIONS,
+    built_into_server,
+    check_analysed,
+    check_named,
+    check_parsed,
+    unsupported,
+)
 from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.jobs.sql.unknown_names import aliases_of
 from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
@@ -107,6 +114,7 @@ class SqlGate:
     def __init__(self, context: JobContext, parameters: Mapping[str, Any] | None = None) -> None:
         self._context = context
         self._parameters = dict(context.parameters if parameters is None else parameters)
+        self._binder = Binder(context, self._parameters)
         self.used: set[str] = set()
         """The parameters that some text has used so far."""
         self._shapes: dict[str, str] = {}
@@ -167,7 +175,7 @@ class SqlGate:
         statement = f"SELECT * FROM (\n{text}\n)"
         try:
             if "query" not in self._context.spec.unrestricted:
-                check_query(self._spark, statement, self._parameters)
+                check_query(self._spark, statement, self._parameters, self._context.views)
             frame, _ = self._bound(statement, text)
         except PySparkException as error:
             if is_denied(error):
@@ -178,11 +186,18 @@ class SqlGate:
                 "Nothing was read.",
                 argument="source",
             ) from error
+        if self._binder.variable is not None and self._binder.variable in frame.schema.json():
+            raise InvalidJobSpec(
+                "The source's SQL has a column without a name that is an expression with a parameter. Spark Connect "
+                'would name it otherwise than a classic Spark does. Write "… AS name". Nothing was read.',
+                argument="source",
+                **LOCAL_ONLY,
+            )
         return frame
 
     def run(self, sql: str) -> DataFrame:
         """The frame of a statement of ours that holds texts which were accepted here, parameters bound."""
-        return self._spark.sql(sql, args=as_bound(self._spark, self._parameters))
+        return self._binder.frame(sql, self._parameters)
 
     def check_clocks(self, text: str, columns: Collection[str]) -> None:
         """Refuses a name that the job took for a clock and that is among the columns: its author may mean either."""
@@ -215,7 +230,7 @@ class SqlGate:
             if is_classic(self._spark):
                 check_parsed(self._spark, text, self._parameters)
                 return
-            check_named(text)
+            check_named(text, built_into_server(self._spark, FUNCTIONS))
             _ = self._spark.range(0).select(F.expr(text)).schema
         except PySparkException as error:
             # Columns and parameters are not known to a server's parser; the analysis that follows judges them.
@@ -237,17 +252,19 @@ class SqlGate:
         bound = self.parameters_in(text)
         while True:
             try:
-                frame = self._spark.sql(sql, args=as_bound(self._spark, bound))
+                frame = self._binder.frame(sql, bound)
                 check_types(frame, "source")
                 _ = frame.schema
                 self.used |= set(bound)
                 return frame, bound
             except PySparkException as error:
                 name = _unbound_parameter(error)
-                if name is None or name in bound:
+                if name is None or (name in bound and is_classic(self._spark)):
                     raise
                 if name not in self._parameters:
                     raise missing_value(text, name, self._parameters) from error
+                if not is_classic(self._spark):
+                    raise _unplaced(text, name) from error
                 bound[name] = self._parameters[name]
 
     def parameters_in(self, text: str) -> dict[str, Any]:
@@ -292,7 +309,7 @@ class SqlGate:
         special = special_date(text, self._parameters) if must_be_deterministic else False
         if not is_classic(self._spark):
             if special is not False:
-                raise _special(text)
+                raise _special(text, **LOCAL_ONLY)
             return
         node: Any = frame._jdf.queryExecution().analyzed()
         while node.nodeName() != "Filter":
@@ -399,5 +416,16 @@ def _advice(text: str) -> str:
     return ""
 
 
-def _special(text: str) -> UnsupportedPredicate:
-    return unsupported(text, "a special date such as 'today'", f"{_DIFFERENT_ANSWERS} Write current_date() or now().")
+def _unplaced(text: str, name: str) -> InvalidPredicate:
+    return InvalidPredicate(
+        f"The text {text!r} has the parameter :{name} where Spark Connect cannot be given its value: it may also be a "
+        f"member of the expression before it.{_advice(text)} Write (:{name}), or run the job with a Spark of its own "
+        '(runner="child"). Nothing was read.',
+        predicate=text,
+        **LOCAL_ONLY,
+    )
+
+
+def _special(text: str, **facts: Any) -> UnsupportedPredicate:
+    why = f"{_DIFFERENT_ANSWERS} Write current_date() or now()."
+    return unsupported(text, "a special date such as 'today'", why, **facts)

@@ -5,18 +5,20 @@ call any static method of Java (`reflect`), read any file (`text.`/etc/passwd``)
 option or a function's argument gives; some of it as soon as the query is analysed. So the tree that Spark's parser made
 is judged before anything is analysed, and as a whole: the nodes of every subquery, CTE, hint and named window. The
 invariant: a relation, a function or a kind of node that is not listed here is refused, also one of a newer Spark.
+Over Spark Connect, whose server has the parser, `query_names` judges instead.
 Source: Spark 4.2, AstBuilder, FunctionRegistry, ResolveSQLOnFile, CallMethodViaReflection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.functions import FUNCTIONS, UnlistedCall, check_calls
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, parser_of, short, words
+from airflow_txlog.jobs.sql.query_names import Unjudged, check_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,14 +81,21 @@ _NODES = words(
 _BUILT_IN = ("", "builtin.", "system.builtin.")
 
 
-def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any]) -> None:
+def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any], views: Collection[str]) -> None:
     """Judges a whole statement as Spark will analyse it. Reads and runs nothing.
 
-    Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
+    `views` are those of the source. Raises InvalidJobSpec for what is not listed, and Spark's own ParseException.
     """
     if not is_classic(spark):
-        why = "Its server has the parser, so what it does cannot be seen here"
-        raise _refused("a query on Spark Connect", why, **LOCAL_ONLY)
+        try:
+            check_names(spark, sql, views, QUERY_FUNCTIONS | _TABLE_FUNCTIONS)
+        except Unjudged as unjudged:
+            why = (
+                "Over Spark Connect the names in a query must show that it reads its views alone; a Spark of its own "
+                '(runner="child") has the parser, and judges more'
+            )
+            raise _refused(str(unjudged), why, **LOCAL_ONLY) from None
+        return
     found = Tree(spark, parser_of(spark).parsePlan(sql))
     for name in sorted(set(found.classes)):
         if not (name.startswith(EXPRESSIONS) or (name.startswith(CATALYST) and short(name) in _NODES)):

@@ -54,7 +54,9 @@ class WarmRunner:
         except TxlogError as error:
             if not error.facts.get("is_local_only"):
                 raise
-            log("Spark Connect cannot run this job, so that it gets a Spark of its own")
+            log(
+                f"Spark Connect cannot run this job, so it gets a Spark of its own, which takes longer: {error.message}"
+            )
             return self._in_child(ChildProcessRunner(), spec, lines.begin())
 
     def kill(self) -> None:

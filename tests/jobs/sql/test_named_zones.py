@@ -12,10 +12,13 @@ import pytest
 
 from airflow_txlog.datafiles.text import timestamp_text
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
-from airflow_txlog.jobs.sql.bound import as_bound
+from airflow_txlog.jobs.sql.bound import Binder
+from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import committed, ids, run
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,8 +106,8 @@ def test_a3_a_bound_date_or_instant_does_not_go_through_the_zone_of_the_machine(
         zones.setDefault(zones.getTimeZone("Pacific/Apia"))  # where no clock showed 2011-12-30
         try:
             values = {"d": days[0], "m": moments[0], "days": days, "moments": moments}
-            bound = as_bound(spark, values)
-            told = tuple(spark.sql(query, args=bound).collect()[0])
+            context = begin_job(job_spec(operation="truncate", table_uri="/t"), spark, Table.at("/t", PLAIN), print)
+            told = tuple(Binder(context, values).frame(query, values).collect()[0])
         finally:
             zones.setDefault(before)
     exact = (moments[1] - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)

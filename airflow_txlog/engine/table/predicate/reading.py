@@ -28,7 +28,7 @@ from airflow_txlog.engine.table.predicate.tree import (
 )
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
-from airflow_txlog.lexing import Lexed, Unreadable, lex, quoted_hint
+from airflow_txlog.lexing import Lexed, Unreadable, has_half_of_a_character, lex, quoted_hint
 
 
 def read_predicate(
@@ -54,6 +54,7 @@ def read_predicate(
     window or generator function, or a call of Java code.
     """
     bound = dict(parameters or {})
+    _check_whole(sql, bound)
     try:
         lexed = lex(sql)
     except Unreadable as problem:
@@ -97,6 +98,7 @@ def target_conjuncts(
     Parameters may be unused, as the merge's clauses share them. Raises as `read_predicate` does.
     """
     bound = dict(parameters or {})
+    _check_whole(on_sql, bound)
     try:
         lexed = lex(on_sql)
     except Unreadable as problem:
@@ -146,6 +148,17 @@ def _check_none_missing(sql: str, used: Iterable[str], bound: Mapping[str, objec
             raise InvalidPredicate(
                 f"The predicate {sql!r} needs a value for its parameter :{name}, and none was given. "
                 f"Given: {', '.join(sorted(bound)) or 'none'}. Nothing was read.",
+                predicate=sql,
+            )
+
+
+def _check_whole(sql: str, bound: Mapping[str, object]) -> None:
+    for name, value in bound.items():
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and has_half_of_a_character(text) for text in texts):
+            raise InvalidPredicate(
+                f"The parameter :{name} of the predicate {sql!r} has half of a character in it, a lone surrogate, "
+                "so no row can hold it. Nothing was read.",
                 predicate=sql,
             )
 

@@ -24,7 +24,16 @@ from airflow_txlog.datafiles.tasks.source_rows import whole
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
-from airflow_txlog.engine.table.predicate.tree import FALSE, Column, Comparison, Membership, Node, Operator, all_of
+from airflow_txlog.engine.table.predicate.tree import (
+    FALSE,
+    Column,
+    Comparison,
+    Membership,
+    Node,
+    Operator,
+    Unknown,
+    all_of,
+)
 from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
@@ -274,7 +283,10 @@ def _tree(values: pa.Array, field: StructField) -> Node:
     column = Column(field.name, field.type)
     if isinstance(field.type, Primitive) and field.type in _BY_NUMBER:
         values = values.cast(_BY_NUMBER[field.type])
-    plain = values.to_pylist()
+    try:
+        plain = values.to_pylist()
+    except UnicodeDecodeError:
+        return Unknown("a key that is not UTF-8")
     # Lists of floats are not compared as single floats are, where zeros are concerned.
     is_float = field.type in (Primitive.FLOAT, Primitive.DOUBLE)
     if field.type in _UNBOUNDED or (len(plain) <= MOST_KEYS and not is_float):

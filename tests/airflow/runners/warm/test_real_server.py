@@ -549,7 +549,7 @@ def test_a_server_that_hangs_is_replaced_before_anything_has_begun(
 @pytest.mark.long(LONG)
 def test_a_job_that_connect_cannot_run_gets_a_spark_of_its_own(tmp_path: Path, server: Callable[[], Server]) -> None:
     lines: list[str] = []
-    source = {"sql": "SELECT 1L AS id"}
+    source = {"sql": "SELECT from_json('{\"id\": 1}', 'id BIGINT').id AS id"}
     spec = job_spec(
         operation="write",
         table_uri=str(tmp_path / "t"),
@@ -557,9 +557,11 @@ def test_a_job_that_connect_cannot_run_gets_a_spark_of_its_own(tmp_path: Path, s
         spark_conf={"spark.driver.memory": "1g"},
     )
     assert WarmRunner().run(spec, log=lines.append).status == "committed"
-    assert [line for line in lines if "gets a Spark of its own" in line]
+    (line,) = [line for line in lines if "gets a Spark of its own" in line]
+    assert "the function from_json()" in line, "the reason"
+    assert 'unrestricted=["query"]' in line, "what to do"
     assert lines.count(f"write {spec.table_uri}") == 1, lines
-    with pytest.raises(InvalidJobSpec, match="a query on Spark Connect"):
+    with pytest.raises(InvalidJobSpec, match=r"the function from_json\(\)"):
         runner_of("connect", server).run(spec, log=print)
 
 
