@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from airflow_txlog.engine.table.changes.following import LogFollower
     from airflow_txlog.hooks.unprocessed import UnprocessedVersions
 
+_NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
+
 
 class TxlogHook(BaseHook):
     """Delta tables of one connection, or of none.
@@ -197,6 +199,11 @@ class TxlogHook(BaseHook):
 
         Raises InvalidJobSpec for any other: a relative path, or one below `~`, is another place in each process.
         """
+        if not isinstance(table, str):
+            raise InvalidJobSpec(
+                f"table_uri must be a text: {_NAME_A_TABLE}; found {type(table).__name__}. Nothing was read.",
+                argument="table_uri",
+            )
         if is_absolute(table):
             return table
         base = self.base_uri
@@ -205,7 +212,7 @@ class TxlogHook(BaseHook):
         return f"{base.rstrip('/')}/{table}"
 
     def _no_place(self, table: str, base: str | None) -> str:
-        ask = 'Write an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
+        ask = f"Write {_NAME_A_TABLE}"
         if table.startswith("~"):
             return f"Table {table!r}: ~ is the home of whichever user runs the task. {ask}."
         if base is not None:

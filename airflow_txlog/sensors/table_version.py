@@ -17,6 +17,7 @@ from airflow_txlog.errors import InvalidInput, from_dict
 from airflow_txlog.hooks.waiting import ask_table, condition_of
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import has_template
+from airflow_txlog.operators.arguments.templates import TemplatedOperator
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _CONDITION = (
 )
 
 
-class TableVersionSensor(BaseSensorOperator):
+class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     """Wait for a version of a Delta table that satisfies all that is given.
 
     At most one of `version`, `newer_than` and `since` is given. Only versions that added or removed rows count, unless
