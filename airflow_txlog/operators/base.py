@@ -208,6 +208,12 @@ class TxlogOperator(RenderedOperator):
         from airflow_txlog.operators.identity import job_identity
 
         application = spec.application
+        if application is None and "ti" not in context:
+            raise InvalidJobSpec(
+                f"execute() was called without a task instance, by which the job of a {type(runner).__name__} is found "
+                "again. Take another runner, or run the DAG by dag.test(). Nothing was started.",
+                argument="runner",
+            )
         if application is None:
             spec = spec.replace(saved_work_key=saved_work_key(job_identity(context)))
         elif not application.check_digest and application.version > 1:
@@ -239,10 +245,15 @@ class TxlogOperator(RenderedOperator):
             raise
 
     def job_spec(self, context: Mapping[str, Any]) -> JobSpec:
-        """The validated description of the job. Reads the connection, and for a data-changing job the table."""
+        """The validated description of the job. Reads the connection, and for a data-changing job the table.
+
+        Without a task instance (`execute({})` in a test of the author's) the work has no identity but a given key.
+        """
         from airflow_txlog.hooks.work_key import saved_work_key
         from airflow_txlog.operators.identity import annotations_of
 
+        if "ti" not in context:
+            self._check_rendered()
         hook = self.hook
         table_uri = hook.table_uri(self.table_uri)
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
@@ -259,6 +270,17 @@ class TxlogOperator(RenderedOperator):
             self.log.info("application transaction %s, version %s", application.app_id, application.version)
         key = None if application is None else saved_work_key(application)
         return spec.replace(application=application, saved_work_key=key)
+
+    def _check_rendered(self) -> None:
+        """Raise InvalidJobSpec for a template that is not rendered: `execute` was called without Airflow."""
+        name = next((name for name in self.template_fields if has_template(getattr(self, name))), None)
+        if name is not None:
+            raise InvalidJobSpec(
+                f"{name} holds a template that is not rendered: execute() was called without a task instance, and only "
+                "Airflow renders before it. Call render_template_fields(context) first, or run the DAG by dag.test(). "
+                "Nothing was read.",
+                argument=name,
+            )
 
     def _spec(self, table_uri: str) -> JobSpec:
         operation = read_operation(self.operation, self.job_arguments())
@@ -333,6 +355,11 @@ class ExactlyOnceOperator(TxlogOperator):
         from airflow_txlog.application import recorded_version, recorded_work
         from airflow_txlog.operators.identity import application_transaction
 
+        if "ti" not in context and self.idempotency_key is None:
+            self.log.warning(
+                "execute() was called without a task instance, which identifies the work: it is done each time"
+            )
+            return None
         table = self.hook.table(table_uri)
         return application_transaction(
             context,

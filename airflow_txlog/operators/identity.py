@@ -133,7 +133,8 @@ def _key_first_tried_ms(context: Mapping[str, Any], key: str, clock: Clock) -> i
     kept = None if store is None else store.get(KEY_STATE_KEY)
     if isinstance(kept, dict) and kept.get("key") == key:
         return int(kept["first_tried_ms"])
-    started_ms = _epoch_ms(_run_started(context)) if context["ti"].try_number > 1 else None
+    is_retry = "ti" in context and context["ti"].try_number > 1
+    started_ms = _epoch_ms(_run_started(context)) if is_retry else None
     first_tried_ms = clock.now_ms() if started_ms is None else started_ms
     if store is not None:
         store.set(KEY_STATE_KEY, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
@@ -235,7 +236,12 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def annotations_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost."""
+    """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost.
+
+    Nothing without a task instance.
+    """
+    if "ti" not in context:
+        return {}
     ti = context["ti"]
     return {
         "dag_id": ti.dag_id,
