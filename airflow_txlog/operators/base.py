@@ -1,7 +1,7 @@
 """What all operators share: a spec from the arguments, a runner, an identity, and an answer that people can read.
 
 A subclass names its operation and gives the job's arguments from its own rendered fields. Invariant: constructing an
-operator reads no connection, no configuration and no file, so that a DAG parses anywhere.
+operator reads no connection and no file, so that a DAG parses anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
-from airflow_txlog.links.pages import CommitLink, TableLink
+from airflow_txlog.links.pages import links_of
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
@@ -40,7 +40,7 @@ except ImportError:
     from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_txlog.contract import ApplicationTransaction
@@ -86,7 +86,6 @@ class TxlogOperator(RenderedOperator):
     operation: ClassVar[type[Operation]]
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
-    operator_extra_links = (CommitLink(), TableLink())
 
     def __init__(
         self,
@@ -121,11 +120,17 @@ class TxlogOperator(RenderedOperator):
         self._running: Runner | None = None
         # What this try did, for what Airflow asks when it has ended: links, lineage.
         self.last_result: JobResult | None = None
+        self.has_begun = False
         self._spec_of_work: JobSpec | None = None
         self._durable_runner: DurableRunner | None = None
         # After super().__init__, which has applied the author's argument or default_args.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy()
+
+    @property
+    def operator_extra_links(self) -> Collection[BaseOperatorLink]:  # type: ignore[override]
+        """The links to the pages of the commit and of the table, as far as there are such pages."""
+        return links_of(self)
 
     @property
     def hook(self) -> TxlogHook:
@@ -179,6 +184,7 @@ class TxlogOperator(RenderedOperator):
         return self._execute(context, lambda runner, spec, *, log: runner.resume(spec, log=log))
 
     def _execute(self, context: Context, run: Callable[..., JobResult]) -> dict[str, Any]:
+        self.has_begun = True
         try:
             spec = self._spec_of_work = self.job_spec(context)
             self._running = self._make_runner()
