@@ -235,10 +235,10 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def annotations_of(context: Mapping[str, Any]) -> dict[str, Any]:
+def annotations_of(context: Mapping[str, Any], *, is_sensitive: bool = False) -> dict[str, Any]:
     """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost.
 
-    Nothing without a task instance.
+    Nothing without a task instance. The label of a mapped task may hold a value, so a sensitive one gives none.
     """
     if "ti" not in context:
         return {}
@@ -248,6 +248,7 @@ def annotations_of(context: Mapping[str, Any]) -> dict[str, Any]:
         "task_id": ti.task_id,
         "run_id": ti.run_id,
         "map_index": ti.map_index,
+        "map_label": None if is_sensitive else getattr(ti, "rendered_map_index", None),
         "try_number": ti.try_number,
         "max_tries": ti.max_tries,
         "run_started": _iso(_run_started(context)),

@@ -401,3 +401,15 @@ def test_the_first_try_of_an_authors_key_is_known_to_its_retries_and_over_a_clea
     assert first_tried(ti.retried().cleared()) == first
     if store is not None:
         assert first_tried(ti, key="another") == clock.now_ms()
+
+
+def test_a_commit_has_the_label_of_a_mapped_task_unless_its_values_are_personal() -> None:
+    from airflow_txlog.operators.identity import annotations_of
+
+    class Labelled(Try):
+        rendered_map_index = "mary@home.example"
+
+    context = {"ti": Labelled(map_index=3)}
+    assert annotations_of(context)["map_label"] == "mary@home.example"
+    assert annotations_of(context, is_sensitive=True)["map_label"] is None
+    assert annotations_of({"ti": Try()})["map_label"] is None

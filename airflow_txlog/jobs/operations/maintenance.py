@@ -38,6 +38,7 @@ def vacuum(context: LogContext) -> JobResult:
             mode=described.mode,
             inventory=described.inventory,
             parallelism=described.parallelism,
+            tags=context.spec.commit_tags(),
         )
         after = before if done.dry_run else table.snapshot().version
     metrics = {"numFilesToDelete": len(done.files), "sizeOfDataToDelete": done.size_bytes}
