@@ -118,7 +118,7 @@ class JobSpec:
     def __post_init__(self) -> None:
         want("operation", isinstance(self.operation, Operation), "a record of an operation", self.operation)
         named = is_text(self.table_uri) and is_absolute(self.table_uri)
-        want("table_uri", named, "an absolute path or a URI", self.table_uri)
+        want("table_uri", named, "an absolute path or a URI", self.table_uri, is_shown=True)
         want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
         want("time_zone", is_text(self.time_zone), "a time zone's name", self.time_zone)
         want("spark_conf", is_text_map(self.spark_conf), "a mapping of text to text", self.spark_conf)
@@ -140,8 +140,9 @@ class JobSpec:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
             operation = self.operation
             want("application", operation.changes_rows, f"null: {operation.name} carries no transaction")
-        named = isinstance(self.unrestricted, list | tuple) and all(item in RESTRICTED for item in self.unrestricted)
-        want("unrestricted", named, f"a list of some of {list(RESTRICTED)}", self.unrestricted)
+        want("unrestricted", isinstance(self.unrestricted, list | tuple), "a list", self.unrestricted)
+        for item in self.unrestricted:
+            want("unrestricted", item in RESTRICTED, f"a list of some of {list(RESTRICTED)}", item, is_shown=True)
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))
         object.__setattr__(self, "storage_options", copy.deepcopy(self.storage_options))

@@ -23,6 +23,7 @@ from airflow_txlog.operators.arguments.texts import check_key, check_texts, chec
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.records import Operation, read_operation
+from airflow_txlog.restrictions import unrestricted_names
 from airflow_txlog.runners import (
     DurableRunner,
     Runner,
@@ -111,7 +112,7 @@ class TxlogOperator(RenderedOperator):
         self.spark_conn_id = spark_conn_id
         self.runner = runner
         self.spark_conf = spark_conf
-        self.unrestricted = (unrestricted,) if isinstance(unrestricted, str) else tuple(unrestricted)
+        self.unrestricted = unrestricted_names(unrestricted)
         self.time_zone = time_zone
         self.conflict_deadline_s = conflict_deadline_s
         self.deferrable = deferrable
@@ -295,7 +296,7 @@ class TxlogOperator(RenderedOperator):
             operation=operation,
             table_uri=table_uri,
             spark_conf=text_map("spark_conf", self.spark_conf),
-            unrestricted=tuple(self.unrestricted),
+            unrestricted=self.unrestricted,
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
         )

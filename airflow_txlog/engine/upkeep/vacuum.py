@@ -206,8 +206,8 @@ def _check(table: str, request: VacuumRequest, required_ms: int) -> None:
         raise RetentionTooShort(
             f"RetentionTooShort: vacuum of {table} was asked to keep {asked_ms / HOUR_MS:g} hours of removed files, "
             f"and the table's delta.deletedFileRetentionDuration is {required_ms / HOUR_MS:g} hours: readers and time "
-            "travel may still need them. Ask for more, change the property, or switch the check off. "
-            "Nothing was deleted.",
+            "travel may still need them. Ask for more, change the property, or give check_retention=False "
+            "(--no-check-retention on the command line). Nothing was deleted.",
             table=table,
             asked_ms=asked_ms,
             required_ms=required_ms,
