@@ -223,7 +223,8 @@ class JobResult:
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
       `rewritten`, `added`, `removed`, and `deletion_vectors` (files that got one). `steps`: `[{"name", "seconds"}]`
       in order. `attempts`: how often it was planned.
-    - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `lineage` in it has
+    - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `arguments_changed` in it
+      is true where the work was done already, from other arguments than the spec's. `lineage` in it has
       `columns` (the type of each of the table's columns, by name), `views` (the columns of each view of the source, by
       its name in the query, "" for a source that is none), `sizes` (of the same views: `rows`, `bytes` of the files and
       their number `files`, each where it is known exactly) and `versions` (of tables that the source reads at their
