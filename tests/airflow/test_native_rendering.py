@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
@@ -264,6 +265,21 @@ def test_an_expression_of_a_number_binds_the_number_and_a_text_of_digits_the_tex
     task.parameters = {"number": "{{ v }}", "text": "{{ v | string }}", "written": "7", "sum": "{{ v + 1 }}"}
     rendered(task, 7)
     assert task.job_arguments()["parameters"] == {"number": 7, "text": "7", "written": "7", "sum": 8}
+
+
+def test_json_that_a_filter_makes_is_a_plain_text() -> None:
+    task = native_task("delete", "the DAG")
+    task.parameters = {"json": "{{ v | tojson }}"}
+    rendered(task, ["a"])
+    value = task.job_arguments()["parameters"]["json"]
+    assert (type(value), value) == (str, '["a"]')
+
+
+def test_a_name_that_is_not_defined_fails_the_sensor_by_that_name() -> None:
+    task = native_task("sensor", "the DAG")
+    task.version = "{{ not_there }}"
+    with pytest.raises(jinja2.UndefinedError, match="not_there"):
+        rendered(task, None)
 
 
 def test_the_moment_of_a_run_is_a_time_to_restore_to() -> None:

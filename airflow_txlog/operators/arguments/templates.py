@@ -68,6 +68,8 @@ class TemplatedOperator(BaseOperator):
         template = env.get_template(text) if is_file else env.from_string(text)
         try:
             parts = list(template.root_render_func(template.new_context(dict(context))))
+            # A text of another class, as `tojson` gives, becomes a plain one; an undefined name raises, where it may.
+            is_object = len(parts) == 1 and not isinstance(parts[0], str | jinja2.Undefined)
+            return parts[0] if is_object else "".join(map(str, parts))
         except Exception:
             env.handle_exception()
-        return parts[0] if len(parts) == 1 else "".join(map(str, parts))
