@@ -274,10 +274,10 @@ def _moment(args: Namespace) -> int | str | None:
 
 
 def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
-    """`--where` with its `--param`, each of which is read as the column that it stands beside takes it.
+    """`--where` with its `--param`, each read as the column that it is compared with takes it.
 
-    A VALUE is JSON, or else text. Where that is a number and the column is text, the text is meant. Says on standard
-    error what of the predicate rules out no file.
+    A VALUE is JSON, or else text. Where the column cannot be compared with that JSON, the text is meant. A comparison
+    that rules out no file is named on standard error.
     """
     if args.where is None:
         if args.params:
@@ -294,7 +294,7 @@ def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
 
     predicate, unknown = read(values)
     for name, text in texts.items():
-        if unknown and isinstance(values[name], bool | int | float):
+        if unknown and not isinstance(values[name], str):
             as_text, left = read({**values, name: text})
             if len(left) < len(unknown):
                 predicate, unknown, values = as_text, left, {**values, name: text}

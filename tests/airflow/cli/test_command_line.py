@@ -258,6 +258,7 @@ def test_files_are_chosen_by_a_predicate_and_its_parameters(txlog: Any, folder: 
     [
         # The text of a column of texts, though it is JSON too.
         ("code = :v", "7", 1), ("code = :v", "007", 1), ("code = :v", "true", 1), ("code IN (:v)", "1e3", 1),
+        ("code = :v", "99999999999999999999", 0), ("code = :v", "[1]", 0),
         ("code = :v", '"7"', 1), ("code = :v", "null", 0),
         # Beside a number, a date or a boolean, that.
         ("n = :v", "7", 1), ("n >= :v", "7", 2), ("flag = :v", "true", 4), ("price < :v", "7.5", 3),
