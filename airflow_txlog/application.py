@@ -112,6 +112,7 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
         at_or_before=snapshot.version if commit is None else None,
         read_version=info.get("readVersion"),
         metrics=_metrics(info),
+        details={"arguments_changed": True} if _has_other_arguments(spec, info) else {},
     )
 
 
@@ -178,6 +179,16 @@ def _commit_of(store: Store, head: int, wanted: ApplicationTransaction, most: in
             if numbers[0] == wanted.version:
                 return reached
     return reached if head < most else None
+
+
+def _has_other_arguments(spec: JobSpec, info: Mapping[str, Any]) -> bool:
+    """Whether the commit of this work was made from other arguments; False where that cannot be known.
+
+    Digests alone are compared. Without the key of this work, that of another try cannot be made again.
+    """
+    recorded = (info.get("tags") or {}).get(DIGEST_TAG)
+    known = (spec.digest(), spec.digest(with_key=False))
+    return recorded is not None and spec.saved_work_key is not None and recorded not in known
 
 
 def _check_digest(

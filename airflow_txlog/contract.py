@@ -133,7 +133,7 @@ class JobSpec:
     def __post_init__(self) -> None:
         want("operation", isinstance(self.operation, Operation), "a record of an operation", self.operation)
         named = is_text(self.table_uri) and is_absolute(self.table_uri)
-        want("table_uri", named, "an absolute path or a URI", self.table_uri)
+        want("table_uri", named, "an absolute path or a URI", self.table_uri, is_shown=True)
         want_place("table_uri", self.table_uri)
         want("result_uri", self.result_uri is None or is_text(self.result_uri), "a text or null", self.result_uri)
         want("time_zone", is_text(self.time_zone), "a time zone's name", self.time_zone)
@@ -158,8 +158,9 @@ class JobSpec:
             want("application", isinstance(self.application, ApplicationTransaction), "an application transaction")
             operation = self.operation
             want("application", operation.changes_rows, f"null: {operation.name} carries no transaction")
-        named = isinstance(self.unrestricted, list | tuple) and all(item in RESTRICTED for item in self.unrestricted)
-        want("unrestricted", named, f"a list of some of {list(RESTRICTED)}", self.unrestricted)
+        want("unrestricted", isinstance(self.unrestricted, list | tuple), "a list", self.unrestricted)
+        for item in self.unrestricted:
+            want("unrestricted", item in RESTRICTED, f"a list of some of {list(RESTRICTED)}", item, is_shown=True)
         # The copies detach the spec from its caller's dicts, so that it stays what was validated.
         object.__setattr__(self, "spark_conf", dict(self.spark_conf))
         object.__setattr__(self, "storage_options", copy.deepcopy(self.storage_options))
@@ -240,7 +241,8 @@ class JobResult:
     - `metrics`: the operation metrics of the commit, integers. `files`: counts named `considered`, `pruned`,
       `rewritten`, `added`, `removed`, and `deletion_vectors` (files that got one). `steps`: `[{"name", "seconds"}]`
       in order. `attempts`: how often it was planned.
-    - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `lineage` in it has
+    - `details`: what an operation reports beyond counts, such as the first files of a vacuum. `arguments_changed` in it
+      is true where the work was done already, from other arguments than the spec's. `lineage` in it has
       `columns` (the type of each of the table's columns, by name), `views` (the columns of each view of the source, by
       its name in the query, "" for a source that is none), `sizes` (of the same views: `rows`, `bytes` of the files and
       their number `files`, each where it is known exactly) and `versions` (of tables that the source reads at their

@@ -24,6 +24,7 @@ ABSOLUTE = r"\A(?:/|[A-Za-z][A-Za-z0-9+.\-]*:/)"
 
 # A scheme counts only where a slash follows: a file name may hold a colon.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?=/)")
+_SHOWN_CHARACTERS = 300
 _AUTHORITY = re.compile(r"//([^/]*)")
 # Hadoop's names for one store differ in the client, not in the object.
 _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "wasbs", "wasb", "az"), "abfss")}
@@ -88,6 +89,14 @@ def store_kind(text: str) -> str:
 def is_inside(path: str) -> bool:
     """Whether a canonical path is relative to its table's root, by its letters."""
     return _SCHEME.match(path) is None and not path.startswith("/")
+
+
+def shown(text: str) -> str:
+    """A location in a message: without a user, a password or a signature that its author has put into it."""
+    place, question, _ = text.partition("?")
+    head, at, rest = place.rpartition("@")
+    place = f"***@{rest}" if at and ":" in head else place
+    return f"{place[:_SHOWN_CHARACTERS]}{'?***' if question else ''}"
 
 
 def readable(root: str, path: str) -> str:

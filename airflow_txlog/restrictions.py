@@ -19,6 +19,12 @@ from airflow_txlog.records import FileView, Operation
 RESTRICTED = ("options", "query", "spark_conf")
 """What `unrestricted` may name: the options of file sources, the SQL of a source, the Spark settings."""
 
+
+def unrestricted_names(given: str | Collection[str]) -> tuple[str, ...]:
+    """What an author lets load code: a list of names of `RESTRICTED`, or one of them."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 _PLAIN = re.compile(r"true|false|-?\d+(\.\d+)?(e-?\d+)?\s*([kmgtp]i?b?|b|us|ms|s|m|min|h|d)?", re.IGNORECASE)
 _TUNES = re.compile(
     r"""spark\.(

@@ -198,3 +198,30 @@ def test_an_operation_is_its_record_its_job_and_its_operator(stamp_is_known: typ
     assert "-> version 1; 3 rows stamped; " in summary_lines(result, 0.0)[0]
     with pytest.raises(InvalidJobSpec, match=r"arguments\.text is missing; stamp needs it"):
         job_spec(operation="stamp", table_uri="/t")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("in/users", "'in/users'"),
+        ("s3:bucket/users", "'s3:bucket/users'"),
+        ("key:canary@bucket/users", "'***@bucket/users'"),
+        ("bucket/users?sig=canary", "'bucket/users?***'"),
+        (7, "7"),
+    ],
+)
+def test_a_place_that_is_no_absolute_one_is_named_without_its_credentials(given: object, named: str) -> None:
+    merge = {"on": "t.a = s.a", "clauses": [{"when": "matched", "then": "delete"}]}
+    for source in ({"table": given}, {**FILES, "path": given}, {**FILES, "path": ["/in/a", given]}):
+        with pytest.raises(InvalidJobSpec, match="absolute path or a URI") as caught:
+            job_spec(operation="merge", table_uri="/t", arguments={**merge, "source": source})
+        assert f"found {named}." in str(caught.value)
+        assert "canary" not in str(caught.value)
+    with pytest.raises(InvalidJobSpec, match=r"table_uri must be an absolute path or a URI") as caught:
+        job_spec(operation="truncate", table_uri=given)
+    assert f"found {named}." in str(caught.value)
+
+
+def test_a_restriction_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InvalidJobSpec, match=r"unrestricted must be a list of some of .*; found 'querry'\."):
+        job_spec(operation="truncate", table_uri="/t", unrestricted=("query", "querry"))

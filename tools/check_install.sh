@@ -37,40 +37,18 @@ done
 grep -o airflow-provider-txlog "$work/log"
 
 mkdir "$work/dags"
-sed -n '/^```python$/,/^```$/{/^```/!p}' README.md | sed "s#\"/lake/users\"#\"$work/users\"#" >"$work/dags/readme.py"
+sed -n '/^```python$/,/^```$/{/^```/!p}' README.md | sed "s#\"/tmp/lake/users\"#\"$work/users\"#" >"$work/dags/readme.py"
 # Not in the clone, whose package would be imported in place of the installed one.
 cd "$work"
-python - <<'PYTHON'
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-pq.write_table(pa.table({"user_id": ["41", "42", "43"]}), "in.parquet")
-PYTHON
-cat >dags/load.py <<PYTHON
-from airflow.sdk import DAG
-from airflow_txlog.operators import DeltaUpdateOperator, DeltaWriteOperator, files
-
-with DAG(dag_id="load"):
-    load = DeltaWriteOperator(task_id="load", table_uri="$work/users", source=files("$work/in.parquet"))
-    # The one that starts a Spark, by a text that Spark alone evaluates.
-    load >> DeltaUpdateOperator(
-        task_id="mark",
-        table_uri="$work/users",
-        set={"user_id": "concat(user_id, '!')"},
-        predicate="length(user_id) = 2 AND user_id LIKE '%3'",
-    )
-PYTHON
 airflow db migrate >log 2>&1 || { tail -n 50 log; exit 1; }
 started=$SECONDS
-for dag in load gdpr; do
-    airflow dags test "$dag" >log 2>&1 || { tail -n 50 log; exit 1; }
-done
+airflow dags test gdpr >log 2>&1 || { tail -n 50 log; exit 1; }
 echo "ran the README's DAG in $((SECONDS - started)) s"
 airflow txlog history "$work/users" 2>/dev/null
 python - <<'PYTHON'
 from airflow_txlog.engine import Table
 
 rows = sorted(Table.open("users").to_arrow()["user_id"].to_pylist())
-assert rows == ["41", "43!"], rows
+assert rows == ["41"], rows
 PYTHON
 echo "check_install: OK"

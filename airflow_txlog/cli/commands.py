@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_txlog.engine import Snapshot
+    from airflow_txlog.engine.table.predicate import Predicate
 
 
 class UsageError(Exception):
@@ -66,14 +67,19 @@ def run(name: str, args: Namespace) -> None:
 
 
 def history(table: Table, args: Namespace) -> Answer:
-    """`{"table", "commits": [commitInfo + version, timestamp (ms)]}`, with `--check` also `findings`."""
-    commits = table.history(args.limit)
-    document: dict[str, Any] = {"table": table.uri, "commits": commits}
+    """`{"table", "commits": [commitInfo + version, timestamp (ms)], "truncated"}`, with `--check` also `findings`."""
+    # One more than is shown, to know whether there are more.
+    found = table.history(None if args.limit is None else args.limit + 1)
+    commits = found[: args.limit]
+    truncated = len(found) > len(commits)
+    document: dict[str, Any] = {"table": table.uri, "commits": commits, "truncated": truncated}
     if args.check:
         document["findings"] = [finding.to_dict() for finding in table.check()]
 
     def show() -> None:
         printing.print_rows(_COMMIT_COLUMNS, [_commit_row(commit) for commit in commits])
+        if truncated:
+            print(f"\nthe newest {len(commits)} commits are shown, and the log holds older ones (--limit)")
         if args.check:
             _show_findings(document["findings"])
 
@@ -85,7 +91,7 @@ def files(table: Table, args: Namespace) -> Answer:
     from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 
     snapshot = _snapshot(table, args)
-    found = snapshot.files(args.where, parameters=_parameters(args.params) if args.params else None)
+    found = snapshot.files(_predicate(snapshot, args))
     columns = snapshot.partition_columns
     names = dict(zip(partition_keys(snapshot.delta_schema, columns), columns, strict=True))
     rows = [_file(row, names) for row in found.slice(0, args.limit).to_pylist()]
@@ -126,12 +132,17 @@ def files(table: Table, args: Namespace) -> Answer:
 
 def snapshot(table: Table, args: Namespace) -> Answer:
     """One version: numbers, schema (the protocol's JSON), partitioning, properties, protocol."""
+    from airflow_txlog.engine.table.snapshot.files import live_row_counts
+
     found = _snapshot(table, args)
+    counts = live_row_counts(found.files(columns=["stats", "deletion_vector"]))
+    unknown = counts.count(None)
     protocol, schema = found.protocol, found.metadata.schema_string
     document = {
         "table": table.uri,
         "version": found.version,
         "timestamp": found.timestamp_ms,
+        "num_rows": None if unknown else sum(count or 0 for count in counts),
         "num_files": found.num_files,
         "size_bytes": found.size_bytes,
         "num_tombstones": found.state.tombstones.num_rows,
@@ -152,6 +163,8 @@ def snapshot(table: Table, args: Namespace) -> Answer:
 
     def show() -> None:
         facts: dict[str, object] = {name: value for name, value in document.items() if value is not None}
+        if unknown:
+            facts["num_rows"] = f"not known: {unknown} of {len(counts)} files have no statistics of it"
         facts["timestamp"] = f"{printing.moment(found.timestamp_ms)} ({found.timestamp_ms})"
         facts["size"] = size_text(facts.pop("size_bytes"))  # type: ignore[arg-type]
         facts["partition_columns"] = ", ".join(found.partition_columns)
@@ -167,7 +180,7 @@ def vacuum(table: Table, args: Namespace) -> Answer:
     if not args.dry_run:
         _confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
     hours = args.orphan_retention_hours
-    more = {} if hours is None else {"orphan_retention": timedelta(hours=hours)}
+    more: dict[str, Any] = {} if hours is None else {"orphan_retention": timedelta(hours=hours)}
     result = table.vacuum(
         args.retention_hours,
         dry_run=args.dry_run,
@@ -261,17 +274,48 @@ def _moment(args: Namespace) -> int | str | None:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
-def _parameters(given: list[str]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for item in given:
-        name, equals, text = item.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--param is NAME=VALUE, not {item!r}.")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found
+def _predicate(snapshot: Snapshot, args: Namespace) -> Predicate | None:
+    """`--where` with its `--param`, each read as the column that it is compared with takes it.
+
+    A VALUE is JSON, or else text. Where the column cannot be compared with that JSON, the text is meant. A comparison
+    that rules out no file is named on standard error.
+    """
+    if args.where is None:
+        if args.params:
+            raise UsageError("--param gives a value to --where, which is missing.")
+        return None
+    texts = dict(map(_named, args.params))
+    values = {name: _json_or_text(text) for name, text in texts.items()}
+
+    def read(bound: Mapping[str, object]) -> tuple[Predicate, list[str]]:
+        from airflow_txlog.engine.table.predicate.tree import Unknown, leaves
+
+        predicate = snapshot.read_predicate(args.where, parameters=bound or None)
+        return predicate, [leaf.reason for leaf in leaves(predicate.tree) if isinstance(leaf, Unknown)]
+
+    predicate, unknown = read(values)
+    for name, text in texts.items():
+        if unknown and not isinstance(values[name], str):
+            as_text, left = read({**values, name: text})
+            if len(left) < len(unknown):
+                predicate, unknown, values = as_text, left, {**values, name: text}
+    for reason in dict.fromkeys(unknown):
+        printing.say(f"--where rules out no file by {reason}.")
+    return predicate
+
+
+def _named(given: str) -> tuple[str, str]:
+    name, equals, text = given.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--param is NAME=VALUE, not {given!r}.")
+    return name, text
+
+
+def _json_or_text(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -304,7 +348,7 @@ def _logs_to_stderr() -> None:
 # --- what people see ------------------------------------------------------------------------------------------------
 
 
-_TASK = ("dag_id", "task_id", "run_id", "map_index", "try_number")
+_TASK = ("dag_id", "task_id", "run_id", "map_index", "map_label", "try_number")
 # Version, time and try are never cut. Of ids the end stays, as most begin alike.
 _COMMIT_COLUMNS = (
     ShownColumn(name="version", right=True),
@@ -322,7 +366,7 @@ _COMMIT_COLUMNS = (
 def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
     """The cells of `_COMMIT_COLUMNS`; those of a task are empty where no task of Airflow made the commit."""
     task = {name: _tags(commit).get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in _TASK}
-    index = task["map_index"]
+    index = task["map_label"] or task["map_index"]
     return (
         commit["version"],
         printing.moment(commit["timestamp"]),

@@ -57,7 +57,8 @@ _PREDICATE = (
         default=[],
         dest="params",
         metavar="NAME=VALUE",
-        help="A parameter :NAME of the predicate; VALUE is JSON, or else text. May be given several times",
+        help="A parameter :NAME of the predicate; VALUE is JSON, or else text, which it always is beside a column of "
+        "texts. May be given several times",
     ),
 )
 _VACUUM = (

@@ -375,6 +375,7 @@ class Table:
         parallelism: int = PARALLELISM,
         include_foreign: bool = False,
         on_progress: OnProgress | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> VacuumResult:
         """Delete the files under the table that no version inside the retention needs; `dry_run` only names them.
 
@@ -384,8 +385,8 @@ class Table:
 
         `mode` "lite" lists nothing: it deletes what the log removed since the last vacuum. `inventory` (a table, or a
         Parquet or CSV file, of path, modificationTime, size, isDir) proposes files in place of a listing; each is
-        looked up before it goes. `parallelism` deletes run at once; `on_progress` hears of them now and then.
-        `include_foreign`: in a table that was created beside files of others, those may go too.
+        looked up before it goes. `parallelism` deletes run at once; `on_progress` hears of them now and then. Both
+        commits carry `tags`. `include_foreign`: in a table that was created beside files of others, those may go too.
 
         Raises FolderNotEmpty for such a table without it, RetentionTooShort where `retention` is below the table's and
         `check_retention` is on, InvalidInput for what cannot be meant, CannotVacuumLite where the log lacks commits
@@ -410,13 +411,10 @@ class Table:
             ),
             clock=self._clock,
             on_progress=on_progress,
-            on_start=lambda parameters, metrics: self._record("VACUUM START", parameters, metrics),
-            on_end=lambda parameters, metrics: self._record("VACUUM END", parameters, metrics),
+            # Commits without a file: they only record in the history what was done.
+            on_start=lambda parameters, metrics: self.begin().commit("VACUUM START", parameters, metrics, tags=tags),
+            on_end=lambda parameters, metrics: self.begin().commit("VACUUM END", parameters, metrics, tags=tags),
         )
-
-    def _record(self, operation: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-        """A commit without a file: it only records in the history what was done."""
-        self.begin().commit(operation, parameters, metrics)
 
 
 def _milliseconds(duration: timedelta | float) -> int:

@@ -22,15 +22,17 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.work_key import saved_work_key
-from airflow_txlog.locations import is_absolute
+from airflow_txlog.locations import is_absolute, shown
 from airflow_txlog.records import operation_named, read_operation
-from airflow_txlog.restrictions import only_tunes
+from airflow_txlog.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
 
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot, Table
     from airflow_txlog.engine.table.changes.following import LogFollower
     from airflow_txlog.hooks.unprocessed import UnprocessedVersions
+
+_NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
 
 
 class TxlogHook(BaseHook):
@@ -197,6 +199,11 @@ class TxlogHook(BaseHook):
 
         Raises InvalidJobSpec for any other: a relative path, or one below `~`, is another place in each process.
         """
+        if not isinstance(table, str):
+            raise InvalidJobSpec(
+                f"table_uri must be a text: {_NAME_A_TABLE}; found {type(table).__name__}. Nothing was read.",
+                argument="table_uri",
+            )
         if is_absolute(table):
             return table
         base = self.base_uri
@@ -205,14 +212,15 @@ class TxlogHook(BaseHook):
         return f"{base.rstrip('/')}/{table}"
 
     def _no_place(self, table: str, base: str | None) -> str:
-        ask = 'Write an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
+        ask, named = f"Write {_NAME_A_TABLE}", repr(shown(table))
         if table.startswith("~"):
-            return f"Table {table!r}: ~ is the home of whichever user runs the task. {ask}."
+            return f"Table {named}: ~ is the home of whichever user runs the task. {ask}."
         if base is not None:
-            return f"Connection {self.txlog_conn_id}: the base {base!r} is no absolute path and no URI. {ask} there."
+            found = f"the base {shown(base)!r} is no absolute path and no URI"
+            return f"Connection {self.txlog_conn_id}: {found}. {ask} there."
         why = "txlog_conn_id is not given" if self.txlog_conn_id is None else f"{self.txlog_conn_id} has no base folder"
         return (
-            f"Table {table!r} is a relative path, which would count from the worker's current directory. {ask}, or a "
+            f"Table {named} is a relative path, which would count from the worker's current directory. {ask}, or a "
             f"name under the base folder of a connection ({why})."
         )
 
@@ -283,7 +291,7 @@ class TxlogHook(BaseHook):
         idempotency_key: str,
         runner: str | Runner = "child",
         spark_conf: Mapping[str, str] | None = None,
-        unrestricted: Collection[str] = (),
+        unrestricted: str | Collection[str] = (),
         time_zone: str = "UTC",
     ) -> JobResult:
         """Run one job that changes rows from Python code, exactly once per key.
@@ -301,7 +309,7 @@ class TxlogHook(BaseHook):
             table_uri=self.table_uri(table),
             application=application,
             spark_conf=dict(spark_conf or {}),
-            unrestricted=tuple(unrestricted),
+            unrestricted=unrestricted_names(unrestricted),
             time_zone=time_zone,
             strict_writers=self.strict_writers,
             saved_work_key=saved_work_key(application),

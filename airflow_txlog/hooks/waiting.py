@@ -64,7 +64,8 @@ def condition_of(
 def version_number(name: str, value: Any) -> int:
     """A version from a number or its text. Raises InvalidInput."""
     try:
-        if isinstance(value, bool):
+        # `int` would make version 7 of 7.5, and version 1 of True.
+        if isinstance(value, bool) or not isinstance(value, int | str):
             raise TypeError
         return int(value)
     except (TypeError, ValueError) as e:
@@ -109,10 +110,12 @@ def _partition(value: Any) -> dict[str, str | None] | None:
         return None
     if not isinstance(value, Mapping) or not value:
         raise InvalidInput('partition must be a mapping of partition columns to values, such as {"day": "{{ ds }}"}.')
-    return {str(name): None if item is None else _value_text(item) for name, item in value.items()}
+    return {str(name): None if item is None else _value_text(name, item) for name, item in value.items()}
 
 
-def _value_text(value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
+    if isinstance(value, Mapping | list | tuple | set | bytes | bytearray):
+        raise InvalidInput(f"partition.{name} must be one value of the column; found {type(value).__name__}.")
     # As the log writes it: a boolean in lower case, a date in ISO 8601.
     return json.dumps(value) if isinstance(value, bool) else str(value)
 

@@ -1,16 +1,18 @@
 """Links from a task to pages of your own, a catalog or a browser of tables: to its commit, and to its table.
 
-Airflow asks for them in the task's process, when the try has ended, and keeps the text. Where no page is configured, or
-the try committed nothing, there is no link. The invariant: a link is made of the configured text, the table's URI and
-the version, and of nothing else.
+Airflow takes the names of a task's links from its DAG, and asks for the links in the task's process, when the try has
+ended. It shows a heading for every name, and keeps an XCom for every link, even an empty one. So a task has only those
+links that may lead somewhere. The invariant: a link is made of the configured text, the table's URI and the version,
+and of nothing else.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import BaseOperatorLink
+from airflow.providers.common.compat.sdk import BaseOperatorLink, conf
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
@@ -21,6 +23,7 @@ class CommitLink(BaseOperatorLink):
     """`history_url` of the connection's extra, else of `[txlog]`, with `{table}` and `{version}` filled in."""
 
     name = "Commit"
+    option = "history_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The link, or an empty text: then Airflow shows none."""
@@ -34,11 +37,38 @@ class TableLink(BaseOperatorLink):
     """`table_url` of the connection's extra, else of `[txlog]`, with `{table}` filled in; also where all was done."""
 
     name = "Table"
+    option = "table_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The link, or an empty text: then Airflow shows none."""
         result, hook = getattr(operator, "last_result", None), getattr(operator, "hook", None)
         return "" if result is None or hook is None else page_url(hook.table_url, result.table_uri)
+
+
+_LINKS = (CommitLink(), TableLink())
+
+
+def links_of(task: Any) -> list[BaseOperatorLink]:
+    """The links of a task or a mapped operator; once the task has run, only those that lead somewhere.
+
+    Before that, a link counts where its page is configured, or where the task has a connection, which may name it and
+    is not read while a DAG is parsed.
+    """
+    if getattr(task, "has_begun", False):
+        return [link for link in _LINKS if link.get_link(task, ti_key=None)]  # type: ignore[arg-type]
+    if _may_have_connection(task):
+        return list(_LINKS)
+    return [link for link in _LINKS if conf.get("txlog", link.option, fallback="")]
+
+
+def _may_have_connection(task: Any) -> bool:
+    if not hasattr(task, "partial_kwargs"):
+        return task.txlog_conn_id is not None
+    expanded = getattr(getattr(task, "expand_input", None), "value", None)
+    if not isinstance(expanded, Mapping):
+        return True  # what `expand_kwargs` takes from another task is not known yet
+    defaults = [getattr(each, "default_args", None) or {} for each in (task.get_dag(), task.task_group)]
+    return any("txlog_conn_id" in given for given in (task.partial_kwargs, expanded, *defaults))
 
 
 def page_url(template: str | None, table_uri: str, version: int | None = None) -> str:

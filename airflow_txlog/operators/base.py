@@ -1,7 +1,7 @@
 """What all operators share: a spec from the arguments, a runner, an identity, and an answer that people can read.
 
 A subclass names its operation and gives the job's arguments from its own rendered fields. Invariant: constructing an
-operator reads no connection, no configuration and no file, so that a DAG parses anywhere.
+operator reads no connection and no file, so that a DAG parses anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
-from airflow_txlog.links.pages import CommitLink, TableLink
+from airflow_txlog.links.pages import links_of
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.operators.arguments.given import column_list, has_template, parameter_map, path_text, text_map
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
@@ -23,6 +23,7 @@ from airflow_txlog.operators.arguments.texts import check_key, check_texts, chec
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.records import Operation, read_operation
+from airflow_txlog.restrictions import unrestricted_names
 from airflow_txlog.runners import (
     DurableRunner,
     Runner,
@@ -40,7 +41,7 @@ except ImportError:
     from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_txlog.contract import ApplicationTransaction
@@ -86,7 +87,6 @@ class TxlogOperator(RenderedOperator):
     operation: ClassVar[type[Operation]]
     template_fields: Sequence[str] = ("table_uri", "spark_conf")
     ui_color = "#e4f2f7"
-    operator_extra_links = (CommitLink(), TableLink())
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class TxlogOperator(RenderedOperator):
         self.spark_conn_id = spark_conn_id
         self.runner = runner
         self.spark_conf = spark_conf
-        self.unrestricted = (unrestricted,) if isinstance(unrestricted, str) else tuple(unrestricted)
+        self.unrestricted = unrestricted_names(unrestricted)
         self.time_zone = time_zone
         self.conflict_deadline_s = conflict_deadline_s
         self.deferrable = deferrable
@@ -121,11 +121,17 @@ class TxlogOperator(RenderedOperator):
         self._running: Runner | None = None
         # What this try did, for what Airflow asks when it has ended: links, lineage.
         self.last_result: JobResult | None = None
+        self.has_begun = False
         self._spec_of_work: JobSpec | None = None
         self._durable_runner: DurableRunner | None = None
         # After super().__init__, which has applied the author's argument or default_args.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy()
+
+    @property
+    def operator_extra_links(self) -> Collection[BaseOperatorLink]:  # type: ignore[override]
+        """The links to the pages of the commit and of the table, as far as there are such pages."""
+        return links_of(self)
 
     @property
     def hook(self) -> TxlogHook:
@@ -179,6 +185,7 @@ class TxlogOperator(RenderedOperator):
         return self._execute(context, lambda runner, spec, *, log: runner.resume(spec, log=log))
 
     def _execute(self, context: Context, run: Callable[..., JobResult]) -> dict[str, Any]:
+        self.has_begun = True
         try:
             spec = self._spec_of_work = self.job_spec(context)
             self._running = self._make_runner()
@@ -208,6 +215,12 @@ class TxlogOperator(RenderedOperator):
         from airflow_txlog.operators.identity import job_identity
 
         application = spec.application
+        if application is None and "ti" not in context:
+            raise InvalidJobSpec(
+                f"execute() was called without a task instance, by which the job of a {type(runner).__name__} is found "
+                "again. Take another runner, or run the DAG by dag.test(). Nothing was started.",
+                argument="runner",
+            )
         if application is None:
             spec = spec.replace(saved_work_key=saved_work_key(job_identity(context)))
         elif not application.check_digest and application.version > 1:
@@ -239,15 +252,20 @@ class TxlogOperator(RenderedOperator):
             raise
 
     def job_spec(self, context: Mapping[str, Any]) -> JobSpec:
-        """The validated description of the job. Reads the connection, and for a data-changing job the table."""
+        """The validated description of the job. Reads the connection, and for a data-changing job the table.
+
+        Without a task instance (`execute({})` in a test of the author's) the work has no identity but a given key.
+        """
         from airflow_txlog.hooks.work_key import saved_work_key
         from airflow_txlog.operators.identity import annotations_of
 
+        if "ti" not in context:
+            self._check_rendered()
         hook = self.hook
         table_uri = hook.table_uri(self.table_uri)
         # Validated once without the transaction: a wrong argument must not cost a number, nor wait for the table.
         spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context),
+            annotations=annotations_of(context, is_sensitive=self.sensitive),
             strict_writers=hook.strict_writers,
             storage_options=hook.storage_options,
             storage_conn_id=hook.storage_conn_id,
@@ -260,6 +278,17 @@ class TxlogOperator(RenderedOperator):
         key = None if application is None else saved_work_key(application)
         return spec.replace(application=application, saved_work_key=key)
 
+    def _check_rendered(self) -> None:
+        """Raise InvalidJobSpec for a template that is not rendered: `execute` was called without Airflow."""
+        name = next((name for name in self.template_fields if has_template(getattr(self, name))), None)
+        if name is not None:
+            raise InvalidJobSpec(
+                f"{name} holds a template that is not rendered: execute() was called without a task instance, and only "
+                "Airflow renders before it. Call render_template_fields(context) first, or run the DAG by dag.test(). "
+                "Nothing was read.",
+                argument=name,
+            )
+
     def _spec(self, table_uri: str) -> JobSpec:
         operation = read_operation(self.operation, self.job_arguments())
         check_texts(operation)
@@ -267,7 +296,7 @@ class TxlogOperator(RenderedOperator):
             operation=operation,
             table_uri=table_uri,
             spark_conf=text_map("spark_conf", self.spark_conf),
-            unrestricted=tuple(self.unrestricted),
+            unrestricted=self.unrestricted,
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
         )
@@ -333,6 +362,11 @@ class ExactlyOnceOperator(TxlogOperator):
         from airflow_txlog.application import recorded_version, recorded_work
         from airflow_txlog.operators.identity import application_transaction
 
+        if "ti" not in context and self.idempotency_key is None:
+            self.log.warning(
+                "execute() was called without a task instance, which identifies the work: it is done each time"
+            )
+            return None
         table = self.hook.table(table_uri)
         return application_transaction(
             context,

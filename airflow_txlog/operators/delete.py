@@ -92,13 +92,19 @@ class DeltaDeleteOperator(DataChangingOperator):
 
 
 def _described(column: str | None, keys: Any, source_column: str | None) -> dict[str, Any]:
+    for name, value in (("key_column", column), ("source_column", source_column)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidJobSpec(
+                f"{name} must be the name of a column; found {type(value).__name__}. Nothing was read.", argument=name
+            )
     keys = revealed(keys)
     if isinstance(keys, Mapping):
         return {"column": column, "source": source_of(keys, "keys"), "source_column": source_column}
     if isinstance(keys, str) or not isinstance(keys, Sequence):
         raise InvalidJobSpec(
-            f"keys must be a list of values or a source; found {type(keys).__name__}. A template that renders to a "
-            "list needs render_template_as_native_obj=True, or an XComArg. Nothing was read.",
+            f"keys must be a list of values or a source; found {type(keys).__name__}. A template gives a list where it "
+            'is one expression, such as "{{ params.ids }}", and render_template_as_native_obj=True; so does another '
+            "task's output. Nothing was read.",
             argument="keys",
         )
     return {"column": column, "values": encode_parameter(keys, "keys")}

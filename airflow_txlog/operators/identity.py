@@ -143,7 +143,8 @@ def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock) -> tupl
     kept = None if store is None else store.get(KEY_STATE_KEY)
     if isinstance(kept, dict) and kept.get("key") == key:
         return int(kept["first_tried_ms"]), False
-    started_ms = _epoch_ms(_run_started(context)) if context["ti"].try_number > 1 else None
+    is_retry = "ti" in context and context["ti"].try_number > 1
+    started_ms = _epoch_ms(_run_started(context)) if is_retry else None
     first_tried_ms = clock.now_ms() if started_ms is None else started_ms
     if store is not None:
         store.set(KEY_STATE_KEY, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
@@ -156,6 +157,8 @@ def _is_first_try(context: Mapping[str, Any]) -> bool:
 
     A clear sets `max_tries` to the tries so far and `retries` again.
     """
+    if "ti" not in context:
+        return False
     ti, retries = context["ti"], getattr(context.get("task"), "retries", None)
     is_first_after_clear = isinstance(retries, int) and ti.try_number == ti.max_tries - retries + 1
     return ti.try_number <= 1 or is_first_after_clear
@@ -255,14 +258,20 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def annotations_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost."""
+def annotations_of(context: Mapping[str, Any], *, is_sensitive: bool = False) -> dict[str, Any]:
+    """The task instance and its try, for the commit's tags: people read them, and a try whose number was lost.
+
+    Nothing without a task instance. The label of a mapped task may hold a value, so a sensitive one gives none.
+    """
+    if "ti" not in context:
+        return {}
     ti = context["ti"]
     return {
         "dag_id": ti.dag_id,
         "task_id": ti.task_id,
         "run_id": ti.run_id,
         "map_index": ti.map_index,
+        "map_label": None if is_sensitive else getattr(ti, "rendered_map_index", None),
         "try_number": ti.try_number,
         "max_tries": ti.max_tries,
         "run_started": _iso(_run_started(context)),

@@ -48,7 +48,7 @@ def report(
     For tasks that are none of our operators, but belong to what is shown.
     """
     path = os.environ.get(PROGRESS_FILE)
-    if not path:
+    if not path or "ti" not in context:
         return
     line: dict[str, Any] = {
         "task_id": context["ti"].task_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,8 +14,8 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
     """Make the content and the metadata of an earlier version the latest again, by a new commit, without Spark.
 
     :param version: the version to go back to, as a number or, from a template, its text. (templated)
-    :param timestamp: or the moment: ISO-8601, in UTC where it names no zone; the last version committed at or before
-        it. Exactly one of the two. (templated)
+    :param timestamp: or the moment: a datetime or ISO-8601, in UTC where it names no zone; the last version committed
+        at or before it. Exactly one of the two. (templated)
     :param ignore_missing: leave out files that a vacuum has deleted, and lose their rows; otherwise FilesMissing.
 
     Any commit that lands while it runs is a ConcurrentWrite, which is not retried: the next try would undo unseen what
@@ -29,7 +30,7 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
         self,
         *,
         version: int | str | None = None,
-        timestamp: str | None = None,
+        timestamp: dt.datetime | str | None = None,
         ignore_missing: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -44,4 +45,7 @@ class DeltaRestoreOperator(ExactlyOnceOperator):
         version = self.version
         if isinstance(version, str) and version.strip().isdecimal():
             version = int(version)
-        return {"version": version, "timestamp": self.timestamp, "ignore_missing": self.ignore_missing}
+        # A template in a DAG of native objects, such as `{{ logical_date }}`, gives the moment itself.
+        at = self.timestamp
+        timestamp = at.isoformat() if isinstance(at, dt.datetime) else at
+        return {"version": version, "timestamp": timestamp, "ignore_missing": self.ignore_missing}

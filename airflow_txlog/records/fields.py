@@ -36,7 +36,11 @@ _TEXT = "a non-empty text"
 Text = Annotated[str, Meta(pattern=r"\S", description=_TEXT)]
 Location = Annotated[
     str,
-    Meta(pattern=ABSOLUTE, description="an absolute path or a URI, since a relative one depends on the worker"),
+    Meta(
+        pattern=ABSOLUTE,
+        description="an absolute path or a URI, since a relative one depends on the worker",
+        extra={"is_shown": True},
+    ),
 ]
 Version = Annotated[int, Meta(ge=0, description="a version from 0 on")]
 ColumnNames = Annotated[tuple[Text, ...], Meta(description="a list of column names")]

@@ -59,15 +59,15 @@ def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any
     Raises InvalidJobSpec, which calls the value `place`.
     """
     inner, meta = _parts_of(kind)
+    extra = (None if meta is None else meta.extra) or {}
     if isinstance(inner, type) and issubclass(inner, Part):
         return _part(inner, value, place, change)
     members = _members(inner)
     if len(members) > 1:
         found = next((member for member in members if _fits(member, value)), None)
-        want(place, found is not None, expectation(kind), value)
+        want(place, found is not None, expectation(kind), value, is_shown="is_shown" in extra)
         return read(found, value, place, change)
     result = _single(inner, kind, value, place, change)
-    extra = (None if meta is None else meta.extra) or {}
     want(place, extra.get("holds", _always)(result), expectation(kind), value)
     return change(result, extra["sees"]) if change is not None and "sees" in extra else result
 
@@ -103,7 +103,9 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         # Its message may show the value.
-        raise invalid(place, expectation(kind), value) from None
+        meta = _parts_of(kind)[1]
+        is_shown = meta is not None and "is_shown" in (meta.extra or {})
+        raise invalid(place, expectation(kind), value, is_shown=is_shown) from None
 
 
 def _part(cls: type[Part], value: Any, place: str, change: Change | None) -> Part:

@@ -1,6 +1,7 @@
 """The refusals of a job's description: each names what is wrong, and what it should have been.
 
-Invariant: a message shows the type of what was found and never its value, which may be personal. Standard library only.
+Invariant: a message shows the type of what was found and never its value, which may be personal. The place of a table
+or of a source is shown, without credentials. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.lexing import has_half_of_a_character
-from airflow_txlog.locations import can_name_a_file
+from airflow_txlog.locations import can_name_a_file, shown
 
 
 def is_int(value: Any) -> bool:
@@ -70,10 +71,10 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def want(name: str, condition: bool, expected: str, found: Any = None) -> None:
+def want(name: str, condition: bool, expected: str, found: Any = None, *, is_shown: bool = False) -> None:
     """Raises InvalidJobSpec about `name` unless the condition holds."""
     if not condition:
-        raise invalid(name, expected, found)
+        raise invalid(name, expected, found, is_shown=is_shown)
 
 
 def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
@@ -86,9 +87,13 @@ def missing(name: str, needed_by: str) -> InvalidJobSpec:
     return InvalidJobSpec(f"Job description: {name} is missing; {needed_by} needs it.", argument=name)
 
 
-def invalid(name: str, expected: str, found: Any) -> InvalidJobSpec:
-    """The error that says what `name` should have been."""
+def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> InvalidJobSpec:
+    """The error that says what `name` should have been. `is_shown`: a text is no value
+    of a row, but the name of a place or of a choice.
+    """
     # Only the type of what was found is shown: values of a spec may be personal (soundness C8).
     is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
-    shown = repr(found) if found is None or is_small else type(found).__name__
-    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {shown}.", argument=name)
+    text = repr(found) if found is None or is_small else type(found).__name__
+    if is_shown and isinstance(found, str):
+        text = repr(shown(found))
+    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {text}.", argument=name)

@@ -20,7 +20,10 @@ FORMATS: frozenset[str] = frozenset(get_args(FileFormat))
 
 Paths = Annotated[
     Location | Annotated[tuple[Location, ...], Meta(min_length=1)],
-    Meta(description="an absolute path or a URI, or a list of them, since a relative path depends on the worker"),
+    Meta(
+        description="an absolute path or a URI, or a list of them, since a relative path depends on the worker",
+        extra={"is_shown": True},
+    ),
 ]
 
 

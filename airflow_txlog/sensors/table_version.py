@@ -15,8 +15,9 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, BaseSensor
 
 from airflow_txlog.errors import InvalidInput, from_dict
 from airflow_txlog.hooks.waiting import ask_table, condition_of
-from airflow_txlog.locations import is_absolute
+from airflow_txlog.locations import is_absolute, shown
 from airflow_txlog.operators.arguments.given import has_template
+from airflow_txlog.operators.arguments.templates import TemplatedOperator
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _CONDITION = (
 )
 
 
-class TableVersionSensor(BaseSensorOperator):
+class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     """Wait for a version of a Delta table that satisfies all that is given.
 
     At most one of `version`, `newer_than` and `since` is given. Only versions that added or removed rows count, unless
@@ -111,7 +112,7 @@ class TableVersionSensor(BaseSensorOperator):
         if txlog_conn_id is None and is_literal and not is_absolute(table_uri):
             raise InvalidInput(
                 f"table_uri must be an absolute path or a URI, or with a txlog_conn_id a name under its base; found "
-                f"{table_uri!r}."
+                f"{shown(table_uri)!r}."
             )
         self._given = [name for name, value in given.items() if value is not None]
         condition_of(**{name: _STANDS_FOR[name] if has_template(value) else value for name, value in given.items()})

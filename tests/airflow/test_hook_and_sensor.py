@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import storage
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.operators import identity
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import Access
@@ -46,6 +45,32 @@ def grow(table: Table) -> int:
     return tx.commit("WRITE", {}, {})
 
 
+@pytest.mark.parametrize("unrestricted", ["query", ["query"], ("query", "options")])
+def test_the_hook_takes_one_name_of_what_is_unrestricted_as_the_operators_do(
+    tmp_path: Path, unrestricted: str | list[str]
+) -> None:
+    taken: list[JobSpec] = []
+
+    class Taker:
+        def run(self, spec: JobSpec, *, log: Any) -> JobResult:
+            taken.append(spec)
+            return JobResult(status="nothing_to_do", operation="write", table_uri=spec.table_uri)
+
+        def kill(self) -> None: ...
+
+    source = {"sql": "SELECT 1 AS id"}
+    TxlogHook().run(
+        "write",
+        str(tmp_path / "t"),
+        {"source": source},
+        idempotency_key="a",
+        runner=Taker(),
+        unrestricted=unrestricted,
+    )
+    assert "query" in taken[0].unrestricted
+    assert taken[0].operation.name == "write"
+
+
 def test_a_relative_name_is_joined_to_the_base_of_the_connection(lake: Path) -> None:
     hook = TxlogHook("lake")
     assert hook.table_uri("users") == f"{lake}/users"
@@ -69,7 +94,6 @@ def test_tables_and_jobs_are_opened_with_the_storage_options_of_the_connection(
     access = Access(storage_options={"profile": "lake"}, allow_absolute_paths=True, single_writer=True)
     assert TxlogHook("opened").table("t").store.access == access
     operator = CheckpointOperator(task_id="x", table_uri="t", txlog_conn_id="opened")
-    monkeypatch.setattr(identity, "annotations_of", lambda context: {})
     spec = operator.job_spec({})
     assert Access.of(spec) == access
     assert Access.of(JobSpec.from_json(spec.to_json())) == access

@@ -22,6 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
 from airflow_txlog.records import Delete
 from airflow_txlog.storage import PLAIN
+from airflow_txlog.wording import summary_lines
 from tests.conftest import ManualClock
 from tests.helpers.specs import job_spec
 
@@ -128,6 +129,36 @@ def test_a_retry_after_the_commit_finds_it_done_and_says_where(table: Table, spe
     found = done(spec, second)
     assert found is not None
     assert (found.status, found.version, found.metrics) == ("already_done", version, {"numDeletedRows": 3})
+
+
+KEY = "5ec2e7" + 58 * "0"
+
+
+@pytest.mark.parametrize(
+    ("first_key", "second_key", "other", "is_known"),
+    [
+        (KEY, KEY, "id = 2", True),
+        (KEY, KEY, None, False),
+        # Without the key of a try, its digest cannot be compared, and without any key there is none.
+        (KEY, None, "id = 2", False),
+        (None, KEY, "id = 2", False),
+        (None, None, "id = 2", False),
+    ],
+)
+def test_a_retry_with_edited_arguments_is_told_that_nothing_was_done_by_them(
+    table: Table, spec: JobSpec, first_key: str | None, second_key: str | None, other: str | None, is_known: bool
+) -> None:
+    ti, store = Try(), StateStore()
+    version = commit(table, spec.replace(saved_work_key=first_key), identity(table, ti, store))
+    edited = spec if other is None else spec.replace(operation=Delete(predicate=other))
+    found = done(edited.replace(saved_work_key=second_key), identity(table, ti.retried(), store))
+    assert found is not None
+    assert (found.status, found.version) == ("already_done", version)
+    lines = [line for line in summary_lines(found, 1.0) if "have changed since" in line]
+    assert len(lines) == is_known
+    if is_known:
+        assert f"since version {version}, which did this work" in lines[0]
+        assert "id = 2" not in str(found.to_json()), "no argument is in a result"
 
 
 def test_a10_clearing_b_does_not_repeat_a(table: Table, spec: JobSpec) -> None:
@@ -426,3 +457,15 @@ def test_the_first_try_of_an_authors_key_is_known_to_its_retries_and_over_a_clea
     assert first_tried(ti.retried().cleared()) == first
     if store is not None:
         assert first_tried(ti, key="another") == clock.now_ms()
+
+
+def test_a_commit_has_the_label_of_a_mapped_task_unless_its_values_are_personal() -> None:
+    from airflow_txlog.operators.identity import annotations_of
+
+    class Labelled(Try):
+        rendered_map_index = "mary@home.example"
+
+    context = {"ti": Labelled(map_index=3)}
+    assert annotations_of(context)["map_label"] == "mary@home.example"
+    assert annotations_of(context, is_sensitive=True)["map_label"] is None
+    assert annotations_of({"ti": Try()})["map_label"] is None

@@ -60,25 +60,49 @@ def test_a_task_that_committed_links_to_its_commit_and_one_that_did_not_has_no_l
             ti.task_id: ti.xcom_pull(task_ids=ti.task_id, key=f"_link_{kind}") for ti in dag_run.get_task_instances()
         }
 
-    assert links("CommitLink") == {"empty": page_url(page, table.uri, 2), "empty_again": ""}
-    assert links("TableLink") == dict.fromkeys(("empty", "empty_again"), page_url(page, table.uri))
+    # A link that leads nowhere is no XCom either.
+    link = {name: page_url(page, table.uri, version) or None for name, version in (("commit", 2), ("table", None))}
+    assert links("CommitLink") == {"empty": link["commit"], "empty_again": None}
+    assert links("TableLink") == dict.fromkeys(("empty", "empty_again"), link["table"])
 
 
-def test_what_airflow_keeps_of_a_task_can_be_read_and_has_its_link() -> None:
+def kept_tasks() -> dict[str, dict[str, Any]]:
+    """What Airflow keeps of a DAG's tasks."""
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
 
+    shared: dict[str, Any] = {"table_uri": "/lake/{{ ds }}"}
     with DAG(dag_id="kept", schedule=None) as dag:
-        DeltaTruncateOperator(
-            task_id="empty", table_uri="/lake/{{ ds }}", spark_conf={"spark.sql.shuffle.partitions": 2}
-        )
-    ((task,),) = (DagSerialization.to_dict(dag)["dag"]["tasks"],)
-    kept = task["__var"]
-    assert kept["_operator_extra_links"] == {"Commit": "_link_CommitLink", "Table": "_link_TableLink"}
-    assert kept["table_uri"] == "/lake/{{ ds }}"
-    assert kept["spark_conf"] == {"spark.sql.shuffle.partitions": 2}
-    assert kept["template_fields_renderers"] == {"spark_conf": "json"}
+        DeltaTruncateOperator(task_id="empty", **shared, spark_conf={"spark.sql.shuffle.partitions": 2})
+        DeltaTruncateOperator(task_id="connected", **shared, txlog_conn_id="lake")
+        DeltaTruncateOperator.partial(task_id="mapped").expand(table_uri=["/lake/a"])
+        DeltaTruncateOperator.partial(task_id="mapped_connected", txlog_conn_id="lake").expand(table_uri=["/lake/a"])
+        DeltaTruncateOperator.partial(task_id="mapped_over_connections", **shared).expand(txlog_conn_id=["lake"])
+    with DAG(dag_id="by_default", schedule=None, default_args={"txlog_conn_id": "lake"}) as by_default:
+        DeltaTruncateOperator.partial(task_id="mapped_by_default").expand(table_uri=["/lake/a"])
+    tasks = [task["__var"] for each in (dag, by_default) for task in DagSerialization.to_dict(each)["dag"]["tasks"]]
+    return {task["task_id"]: task for task in tasks}
+
+
+def test_what_airflow_keeps_of_a_task_can_be_read_and_has_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TXLOG__HISTORY_URL", PAGE)
+    monkeypatch.setenv("AIRFLOW__TXLOG__TABLE_URL", PAGE)
+    kept = kept_tasks()
+    links = {"Commit": "_link_CommitLink", "Table": "_link_TableLink"}
+    assert {name: task["_operator_extra_links"] for name, task in kept.items()} == dict.fromkeys(kept, links)
+    assert kept["empty"]["table_uri"] == "/lake/{{ ds }}"
+    assert kept["empty"]["spark_conf"] == {"spark.sql.shuffle.partitions": 2}
+    assert kept["empty"]["template_fields_renderers"] == {"spark_conf": "json"}
     assert "object at 0x" not in json.dumps(kept)
+
+
+def test_a_task_without_a_page_has_no_links_so_that_airflow_shows_no_heading(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {name: sorted(task.get("_operator_extra_links", ())) for name, task in kept_tasks().items()}
+    both = ["Commit", "Table"]
+    # A connection may have pages, and is not read while the DAG is parsed.
+    assert named == {"empty": [], "mapped": []} | {name: both for name in named if name not in ("empty", "mapped")}
+    monkeypatch.setenv("AIRFLOW__TXLOG__TABLE_URL", PAGE)
+    assert sorted(kept_tasks()["empty"]["_operator_extra_links"]) == ["Table"]
 
 
 def test_a_connection_whose_base_opens_is_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.jobs.spark import sizing
-from airflow_txlog.operators import CheckpointOperator, identity
+from airflow_txlog.operators import CheckpointOperator
 
 pytestmark = pytest.mark.airflow
 
@@ -23,7 +23,6 @@ GIB = 1024**3
 def configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TXLOG__CORES", "2")
     monkeypatch.setenv("AIRFLOW__TXLOG__HEAP", "3g")
-    monkeypatch.setattr(identity, "annotations_of", lambda context: {})
 
 
 def conf_of(**arguments: Any) -> dict[str, str]:
@@ -48,8 +47,7 @@ def test_the_connection_goes_before_the_configuration_and_the_operator_before_bo
     assert conf_of(txlog_conn_id="sized", spark_conf=own) == {"spark.master": "local[4]", "spark.driver.memory": "4g"}
 
 
-def test_without_a_configuration_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "annotations_of", lambda context: {})
+def test_without_a_configuration_nothing_is_set() -> None:
     assert conf_of() == {}
 
 

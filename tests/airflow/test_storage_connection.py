@@ -17,7 +17,6 @@ from airflow_txlog.credentials import AWS, AZURE, GOOGLE, Credentials, KeptCrede
 from airflow_txlog.errors import CredentialsUnavailable, InvalidJobSpec
 from airflow_txlog.hooks import storage_connection
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.operators import identity
 from airflow_txlog.operators.checkpoint import CheckpointOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import Access, StoreReference
@@ -268,7 +267,6 @@ def test_operators_the_sensor_and_the_hook_take_it_over_that_of_the_connection(
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}_AWS", json.dumps(held))
     extra = {"storage_conn_id": "default_aws", "storage_options": {"endpoint_url": "http://e"}}
     monkeypatch.setenv("AIRFLOW_CONN_ON_S3", json.dumps({"conn_type": "txlog", "host": "s3://b/f", "extra": extra}))
-    monkeypatch.setattr(identity, "annotations_of", lambda context: {})
 
     def access(name: str) -> Access:
         return Access(storage_options={"endpoint_url": "http://e", "region": name}, storage_conn_id=f"{name}_aws")

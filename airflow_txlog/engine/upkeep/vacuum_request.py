@@ -101,8 +101,8 @@ def check_request(table: str, request: VacuumRequest, state: VacuumState) -> Non
         raise RetentionTooShort(
             f"RetentionTooShort: vacuum of {table} was asked to keep {asked_ms / HOUR_MS:g} hours of removed files, "
             f"and the table's delta.deletedFileRetentionDuration is {required_ms / HOUR_MS:g} hours: readers and time "
-            "travel may still need them. Ask for more, change the property, or switch the check off: "
-            "check_retention=False (on the command line --no-check-retention). Nothing was deleted.",
+            "travel may still need them. Ask for more, change the property, or give check_retention=False "
+            "(--no-check-retention on the command line). Nothing was deleted.",
             table=table,
             asked_ms=asked_ms,
             required_ms=required_ms,

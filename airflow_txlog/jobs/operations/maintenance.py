@@ -39,6 +39,7 @@ def vacuum(context: LogContext) -> JobResult:
             inventory=described.inventory,
             include_foreign=described.include_foreign,
             parallelism=described.parallelism,
+            tags=context.spec.commit_tags(),
         )
         after = before if done.dry_run else table.snapshot().version
     metrics = {"numFilesToDelete": len(done.files), "sizeOfDataToDelete": done.size_bytes}

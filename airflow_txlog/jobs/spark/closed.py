@@ -1,10 +1,10 @@
 """The ports of a Spark whose driver and executors are one process: no other process can connect to them.
 
-Spark listens for executors even if it has none. Whoever connects could read blocks, with the values that a query
-binds, or have an object deserialized. A secret (`spark.authenticate`) refuses both, but an open port still answers some
-requests first. So the ports speak TLS with an empty key store: no connection is ever made, and a Spark in one process
-makes none. The invariant: every JVM that this package starts for a Spark of this machine has these settings, and no job
-changes them. Source: Spark 4.2, TransportContext, SSLFactory.
+Spark listens for executors even if it has none. A process that connects could read blocks, with the values that a
+query binds, or have an object deserialized. A secret (`spark.authenticate`) refuses both, but an open port still
+answers some requests first. So the ports speak TLS with an empty key store: no connection is ever made, and a Spark in
+one process makes none. The invariant: every JVM that this package starts for a Spark of this machine has these
+settings, and no job changes them. Source: Spark 4.2, TransportContext, SSLFactory.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from urllib.parse import ParseResult, quote, unquote, urlparse
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidJobSpec, SparkUnavailable, TxlogError
-from airflow_txlog.jobs.spark.installation import check_one_version
+from airflow_txlog.jobs.spark.installation import check_one_version, no_client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,8 @@ class ConnectTarget:
 def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session that the environment names, in which nothing runs. A job's settings are `session.job_settings`.
 
-    Raises SparkUnavailable where the server does not answer, or refuses the token; nothing has begun then.
+    Raises SparkUnavailable where the server does not answer, or refuses the token, and JobError where PySpark lacks a
+    package for it; nothing has begun then.
     """
     check_one_version()
     target = ConnectTarget.of_environment()
@@ -84,6 +85,8 @@ def connect_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession
         spark = _within(float(os.environ.get(OPEN_S) or _OPEN_S), lambda: _opened(url, target))
     except TxlogError:
         raise
+    except ImportError as error:
+        raise no_client(error) from error
     except Exception as error:
         raise _unavailable(place, error) from error
     _open.append(spark)

@@ -10,6 +10,7 @@ import errno
 import os
 import pwd
 from importlib import metadata
+from importlib.util import find_spec
 
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.storage.local_files import stat_linked
@@ -17,6 +18,7 @@ from airflow_txlog.storage.local_files import stat_linked
 # Spark keeps its own temporary files there too, unless it is given another folder.
 DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, or spark.local.dir)."
 INSTALL = "pip install 'airflow-provider-txlog[spark]'"
+INSTALL_CLIENT = "pip install 'airflow-provider-txlog[connect]'"
 
 # What a local Spark starts with unless the job's own settings say otherwise.
 LOCAL_DEFAULTS = {
@@ -65,6 +67,22 @@ def check_has_jvm_side() -> None:
             f"'pyspark=={_version('pyspark-client')}'. Nothing was read.",
             cause_type="PySparkVersions",
         )
+
+
+def check_has_client() -> None:
+    """Raise JobError where PySpark's client of Spark Connect lacks a package, before a Spark starts for it."""
+    absent = next((name for name in ("pyspark", "grpc", "grpc_status") if find_spec(name) is None), None)
+    if absent is not None:
+        raise no_client(ModuleNotFoundError(f"No module named {absent!r}"))
+
+
+def no_client(error: ImportError) -> JobError:
+    """The error of a job whose client of Spark Connect cannot be imported."""
+    return JobError(
+        f"PySpark's client of Spark Connect cannot be imported ({type(error).__name__}: {error}). The runners warm and "
+        f"connect need it where tasks run: {INSTALL_CLIENT}. Nothing was read.",
+        cause_type=type(error).__name__,
+    )
 
 
 def not_started(error: Exception) -> TxlogError:

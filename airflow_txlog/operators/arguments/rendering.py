@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseOperator, mask_secret
+from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import is_sql_file, null_refusal
 from airflow_txlog.operators.arguments.personal import hidden, texts_of
+from airflow_txlog.operators.arguments.templates import TemplatedOperator
 from airflow_txlog.policies.retry import raise_for_airflow
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _SHOWN_AS = {
 }
 
 
-class RenderedOperator(BaseOperator):
+class RenderedOperator(TemplatedOperator):
     """An operator whose templates become null only where a parameter may be null.
 
     Where it is `sensitive`, what Airflow keeps of its rendered parameters and keys has none of their values.
@@ -99,7 +100,7 @@ class RenderedOperator(BaseOperator):
     def _with_nulls(
         self, content: Any, context: Context, jinja_env: jinja2.Environment | None, seen_oids: set[int] | None
     ) -> Any:
-        if not isinstance(content, str):
+        if not isinstance(content, str) or (seen_oids is not None and id(content) in seen_oids):
             value = super().render_template(content, context, jinja_env, seen_oids)
             if value is None and hasattr(content, "resolve"):
                 return self._null_of(content, "is another task's output, which is None", is_all_null=True)
@@ -114,7 +115,7 @@ class RenderedOperator(BaseOperator):
             # An undefined name raises when it becomes a text, without a word on the argument.
             return "" if is_undefined else value
 
-        rendered = super().render_template(content, context, env.overlay(finalize=look), seen_oids)
+        rendered = self.render_text(content, context, env, look)
         if not is_null:
             return rendered
         found = f"has the template {content!r}, which renders to None"

@@ -54,7 +54,13 @@ def check_time_zone(name: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidJobSpec for an idempotency key with nothing in it."""
+    """Raise InvalidJobSpec for an idempotency key that is no text, or one with nothing in it."""
+    if not isinstance(key, str):
+        raise InvalidJobSpec(
+            f"idempotency_key must be a text; found {type(key).__name__}. In a template, | string makes one of it. "
+            "Nothing was read.",
+            argument="idempotency_key",
+        )
     if not key.strip():
         raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
 

@@ -30,6 +30,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark.installation import (
     JVM_OPTIONS,
     LOCAL_DEFAULTS,
+    check_has_client,
     check_has_jvm_side,
     check_one_version,
     start_advice,
@@ -109,6 +110,7 @@ def lease_session(spark_conf: Mapping[str, str], log: Log, check: Callable[[], N
     """
     check_one_version()
     check_has_jvm_side()
+    check_has_client()
     if not os.path.isdir("/proc/self"):
         raise JobError('runner="warm" needs /proc, as Linux has it. Take runner="child". Nothing was started.')
     static = {name: value for name, value in spark_conf.items() if not is_of_session(name)}

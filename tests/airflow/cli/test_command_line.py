@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import os
@@ -13,11 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
 from tests.helpers import s3
 from tests.helpers.paths import ROOT
-from tests.helpers.rows import append, sorted_rows
+from tests.helpers.rows import append, sorted_rows, stage
 from tests.helpers.vectors import mask
 
 pytestmark = pytest.mark.airflow
@@ -133,9 +135,37 @@ def test_history_is_a_table_for_people(txlog: Any, folder: Path) -> None:
     assert said.code == 0
     lines = said.out.splitlines()
     assert lines[0].split()[-1] == "parameters"
-    assert len(lines) == 4
+    assert len(lines) == 6, "with a last line that says that there are more"
     assert "predicate=[\"day = '1'\"]" in lines[2], "nothing of the log is taken for markup"
     assert "Z " in lines[2]
+
+
+def test_history_says_where_older_commits_are_not_shown(txlog: Any, folder: Path) -> None:
+    some, every = txlog("history", folder, "--limit", 2), txlog("history", folder, "--limit", 4)
+    assert some.out.splitlines()[-1] == "the newest 2 commits are shown, and the log holds older ones (--limit)"
+    assert "are shown" not in every.out
+    documents = [txlog("history", folder, "--limit", limit, "--json").document for limit in (2, 4)]
+    assert [(len(each["commits"]), each["truncated"]) for each in documents] == [(2, True), (4, False)]
+    for _ in range(17):
+        append(Table.open(str(folder)), [{"day": "4", "id": 4}])
+    assert "the newest 20 commits are shown" in txlog("history", folder).out
+
+
+def test_a_vacuum_by_a_task_is_shown_with_its_dag_and_task(txlog: Any, folder: Path) -> None:
+    from airflow_txlog.operators import VacuumOperator
+
+    context = {"ti": Instance()}
+    VacuumOperator(task_id="sweep", table_uri=str(folder), runner="in_process").execute(context)  # type: ignore[arg-type]
+    lines = [line.split() for line in txlog("history", folder, "--limit", 2).out.splitlines()[2:4]]
+    assert [line[3:5] for line in lines] == [["VACUUM", "END"], ["VACUUM", "START"]]
+    assert [line[5:9] for line in lines] == [["upkeep", "sweep[eu]", "manual__1", "1"]] * 2
+
+
+class Instance:
+    """A task instance of a mapped task, as far as a commit names it."""
+
+    dag_id, task_id, run_id, map_index, try_number, max_tries = "upkeep", "sweep", "manual__1", 2, 1, 0
+    rendered_map_index = "eu"
 
 
 def test_history_shows_what_other_engines_write(txlog: Any, folder: Path) -> None:
@@ -221,6 +251,51 @@ def test_files_are_chosen_by_a_predicate_and_its_parameters(txlog: Any, folder: 
     people = txlog("files", folder, "--limit", 1).out
     assert "2 files, " in people
     assert "of which 1 are shown" in people
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "num_files"),
+    [
+        # The text of a column of texts, though it is JSON too.
+        ("code = :v", "7", 1), ("code = :v", "007", 1), ("code = :v", "true", 1), ("code IN (:v)", "1e3", 1),
+        ("code = :v", "99999999999999999999", 0), ("code = :v", "[1]", 0),
+        ("code = :v", '"7"', 1), ("code = :v", "null", 0),
+        # Beside a number, a date or a boolean, that.
+        ("n = :v", "7", 1), ("n >= :v", "7", 2), ("flag = :v", "true", 4), ("price < :v", "7.5", 3),
+        ("day = :v", "2024-01-07", 1),
+        # Both at once.
+        ("code = :v OR n = :v", "7", 1),
+    ],
+)  # fmt: skip
+def test_a_parameter_is_read_as_the_column_beside_it_takes_it(
+    txlog: Any, tmp_path: Path, where: str, value: str, num_files: int
+) -> None:
+    schema = {"code": pa.string(), "n": pa.int64(), "flag": pa.bool_(), "price": pa.float64(), "day": pa.date32()}
+    table = Table.create(str(tmp_path / "t"), pa.schema(list(schema.items())), ["code"])
+    for code, n, flag in (("7", 7, True), ("007", 8, False), ("true", 1, False), ("1e3", 2, True)):
+        append(table, [{"code": code, "n": n, "flag": flag, "price": float(n), "day": dt.date(2024, 1, n)}])
+    said = txlog("files", tmp_path / "t", "--where", where, "--param", f"v={value}", "--json")
+    assert (said.document["num_files"], said.err) == (num_files, "")
+
+
+def test_a_comparison_that_rules_out_no_file_is_named(txlog: Any, folder: Path) -> None:
+    said = txlog("files", folder, "--where", "id = :v", "--param", "v=monday")
+    assert "--where rules out no file by a long column beside a constant of type string." in said.err
+    assert "2 files, " in said.out
+
+
+def test_a_snapshot_counts_its_rows(txlog: Any, folder: Path, tmp_path: Path) -> None:
+    assert txlog("snapshot", folder, "--json").document["num_rows"] == 2
+    assert txlog("snapshot", folder, "--version", 2, "--json").document["num_rows"] == 3
+    masked = Table.create(str(tmp_path / "m"), SCHEMA, ["day"], {"delta.enableDeletionVectors": "true"})
+    append(masked, [{"day": "1", "id": 1}, {"day": "1", "id": 2}, {"day": "1", "id": 3}])
+    mask(masked, {0: [0, 2]})
+    assert txlog("snapshot", tmp_path / "m", "--json").document["num_rows"] == 1
+    tx = masked.begin()
+    tx.add([replace(add, stats=None) for add in stage(masked, pa.Table.from_pylist([{"day": "2", "id": 4}], SCHEMA))])
+    tx.commit("WRITE")
+    assert txlog("snapshot", tmp_path / "m", "--json").document["num_rows"] is None
+    assert "not known: 1 of 2 files have no statistics of it" in txlog("snapshot", tmp_path / "m").out
 
 
 def test_a_snapshot_tells_one_version(txlog: Any, folder: Path) -> None:
@@ -316,6 +391,7 @@ def test_an_error_is_a_document_too(txlog: Any, folder: Path) -> None:
         ["restore", "t"],
         ["restore", "t", "--version", "1", "--timestamp", "2026-01-01"],
         ["files", "t", "--param", "nothing", "--where", "id = :nothing"],
+        ["files", "t", "--param", "n=1"],
         ["snapshot", "t", "--version", "one"],
         ["vacuum", "t", "--mode", "light"],
     ],

@@ -22,7 +22,7 @@ from tests.helpers.paths import ROOT
 pytestmark = pytest.mark.airflow
 
 DAG = "forget_people_who_asked_for_it_in_every_table"
-MAPPED = "forget_those_who_asked_too_late_for_that[0]"
+MAPPED = "forget_those_who_asked_too_late_for_that[batch 0]"
 BY_DELTA_SPARK = ROOT / "tests/interop/reference/vectors_by_merge/table"
 
 

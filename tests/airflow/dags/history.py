@@ -31,7 +31,10 @@ DEFAULTS = {
 with DAG("forget_people_who_asked_for_it_in_every_table", schedule=None, default_args=DEFAULTS):
     load = DeltaWriteOperator(task_id="load_people", source=files(f"{TABLE}.in"))
     today = DeleteOnTheSecondTry(task_id="forget_those_who_asked_today", keys=[1], key_column="id")
-    late = DeltaDeleteOperator.partial(task_id="forget_those_who_asked_too_late_for_that", key_column="id").expand(
-        keys=[[2, 3]]
-    )
+    late = DeltaDeleteOperator.partial(
+        task_id="forget_those_who_asked_too_late_for_that",
+        key_column="id",
+        map_index_template="batch {{ ti.map_index }}",
+        sensitive=False,
+    ).expand(keys=[[2, 3]])
     load >> today >> late

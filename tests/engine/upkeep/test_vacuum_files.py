@@ -252,7 +252,7 @@ def test_a_retention_below_the_tables_is_refused_unless_the_check_is_off() -> No
     with pytest.raises(RetentionTooShort) as caught:
         table.vacuum(1)
     assert (caught.value.asked_ms, caught.value.required_ms) == (HOUR_MS, WEEK * HOUR_MS)
-    assert "check_retention=False (on the command line --no-check-retention)" in str(caught.value)
+    assert "check_retention=False (--no-check-retention on the command line)" in str(caught.value)
     assert table.left() == ["a"]
     assert table.said == []
     table.vacuum(1, check=False)

@@ -143,7 +143,7 @@ def test_an_absolute_vector_inside_the_table_stays(tmp_path: Path) -> None:
 def test_too_short_a_retention_leaves_no_trace(tmp_path: Path) -> None:
     table = table_with_a_forgotten_person(tmp_path / "t")
     version = table.snapshot().version
-    with pytest.raises(RetentionTooShort):
+    with pytest.raises(RetentionTooShort, match=r"check_retention=False \(--no-check-retention"):
         table.vacuum(timedelta(hours=1))
     assert table.snapshot().version == version
 

@@ -10,20 +10,29 @@ from pathlib import Path
 import pytest
 
 from airflow_txlog.contract import read_result, write_document
+from airflow_txlog.errors import JobError
+from airflow_txlog.jobs.spark import installation
+from airflow_txlog.jobs.spark.connect import ConnectTarget
 from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
 
 
-def error_beside(folder: Path, tmp_path: Path) -> dict[str, object]:
-    """The error of a job in a child process that finds `folder` before everything installed."""
+def error_beside(folder: Path, tmp_path: Path, target: ConnectTarget | None = None) -> dict[str, object]:
+    """The error of a job in a child process that finds `folder` before everything installed; `target`: over Connect."""
     result_uri = str(tmp_path / "result.json")
     arguments = {"source": {"sql": "SELECT 1 AS id"}}
     spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments=arguments, result_uri=result_uri)
     write_document(str(tmp_path / "spec.json"), spec.to_json())
     # Its standard input stays open: the child ends with it.
     child = subprocess.Popen(
-        [sys.executable, "-m", "airflow_txlog.jobs", str(tmp_path / "spec.json")],
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        [
+            sys.executable,
+            "-m",
+            "airflow_txlog.jobs",
+            str(tmp_path / "spec.json"),
+            *(["--session", "connect"] * bool(target)),
+        ],
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **(target.environment() if target else {})},
         stdin=subprocess.PIPE,
     )
     assert child.wait(timeout=120) == 1
@@ -52,9 +61,6 @@ def test_two_versions_of_one_spark_are_refused_before_it_starts(tmp_path: Path) 
 
 
 def test_a_client_without_a_spark_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_txlog.errors import JobError
-    from airflow_txlog.jobs.spark import installation
-
     monkeypatch.delenv("SPARK_HOME", raising=False)
     found = {"pyspark-client": "4.2.0"}
     monkeypatch.setattr(installation, "_version", found.get)
@@ -71,3 +77,26 @@ def test_a_spark_that_is_not_installed_is_named_with_the_command_that_installs_i
     message = str(error_beside(tmp_path / "site", tmp_path)["message"])
     assert message.startswith("PySpark cannot be imported (ModuleNotFoundError: No module named 'pyspark')")
     assert "pip install 'airflow-provider-txlog[spark]'" in message
+
+
+def test_a_client_that_lacks_a_package_is_named_with_the_extra_that_brings_it(tmp_path: Path) -> None:
+    absent = tmp_path / "site" / "grpc"
+    absent.mkdir(parents=True)
+    (absent / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'grpc'\", name='grpc')\n")
+    # Nothing listens there, and nothing is sent.
+    error = error_beside(tmp_path / "site", tmp_path, ConnectTarget(url="sc://localhost:9", session_id="s"))
+    assert error["type"] == "JobError"
+    assert "pip install 'airflow-provider-txlog[connect]'" in str(error["message"])
+    assert "[spark]" not in str(error["message"])
+
+
+@pytest.mark.parametrize("absent", ["pyspark", "grpc", "grpc_status"])
+def test_no_warm_spark_is_started_for_a_client_that_lacks_a_package(
+    absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_txlog.runners.warm import server
+
+    monkeypatch.setattr(installation, "find_spec", lambda name: None if name == absent else object())
+    monkeypatch.setattr(server, "_started", lambda *given: pytest.fail("a Spark was started"))
+    with pytest.raises(JobError, match=rf"No module named '{absent}'.*airflow-provider-txlog\[connect\]"):
+        server.lease_session({}, lambda line: None)
