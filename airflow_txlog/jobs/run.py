@@ -16,7 +16,7 @@ from airflow_txlog.application import remove_saved_work
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import JobError
+from airflow_txlog.errors import InvalidInput, JobError
 from airflow_txlog.jobs.context import JobContext, Log, LogContext
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.files.places import check_reachable
@@ -27,7 +27,7 @@ from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
-from airflow_txlog.locations import scheme_of
+from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.records import Merge, Upsert
 from airflow_txlog.storage import Access
 from airflow_txlog.wording import LinesOnce
@@ -88,15 +88,20 @@ def _run(
     with _inputs_removed(spec, contexts):
         lines = LinesOnce(say)
         tried: JobContext | None = None
+        unread: InvalidInput | None = None
         if spark is None:
             try:
                 tried = _begin_without(spec, table, is_spark_here, lines.begin())
                 contexts.append(tried)
                 return _run_without(tried)
-            except NeedsSpark as needed:
-                if start is None:
-                    raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
-                say(f"Spark is needed: {needed}")
+            except NeedsSpark as found:
+                needed = found
+            except InvalidInput as error:
+                unread = _unread_by_arrow(error)
+                needed = NeedsSpark(f"Arrow cannot decode a file of the source ({unread.message})")
+            if start is None:
+                raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
+            say(f"Spark is needed: {needed}")
             try:
                 spark = start()
             except Exception as error:
@@ -104,11 +109,48 @@ def _run(
         with job_settings(spark, spec.time_zone, spec.spark_conf):
             job = begin_job(spec, spark, table, lines.begin(), tried)
             contexts.append(job)
-            try:
-                _prepare(job, spark)
-                return _job_of(spec)(job)
-            finally:
-                job.drop_views()
+            if unread is None:
+                try:
+                    return _run_with(job, spark)
+                except InvalidInput as error:
+                    unread = _unread_by_arrow(error)
+                say(f"Spark's own reader is asked: Arrow cannot decode a file of the source ({unread.message})")
+                if job.work_folder is None:
+                    _remove_inputs(contexts)
+                job = begin_job(spec, spark, table, lines.begin())
+                contexts.append(job)
+            job.arrow_error = unread
+            return _run_with(job, spark)
+
+
+def _run_with(job: JobContext, spark: SparkSession) -> JobResult:
+    """The result of a job with its Spark. Raises the error of Arrow where Spark cannot decode the same file either."""
+    try:
+        _prepare(job, spark)
+        if job.arrow_error is not None:
+            # Found out before rows of other files are staged.
+            _check_spark_decodes(spark, job.arrow_error)
+        return _job_of(job.spec)(job)
+    finally:
+        job.drop_views()
+
+
+def _check_spark_decodes(spark: SparkSession, error: InvalidInput) -> None:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
+
+    try:
+        spark.read.parquet(error.facts["unread_by_arrow"]).write.format("noop").mode("overwrite").save()
+    except (PySparkException, Py4JJavaError) as found:
+        raise error from found
+
+
+def _unread_by_arrow(error: InvalidInput) -> InvalidInput:
+    """The error, where it is of a file that Arrow cannot decode and Spark's own reader can be asked for. Raises it."""
+    path = error.facts.get("unread_by_arrow")
+    if path is None or scheme_of(path) != LOCAL:
+        raise error
+    return error
 
 
 @contextlib.contextmanager
