@@ -243,7 +243,8 @@ class JobContext(LogContext):
         if weight_of(sizes) > self.bytes_allowed:
             raise NeedsSpark(
                 f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes (more than on disk where their rows take much) "
-                f"are to be read, and {SMALL_JOB.setting} allows {self.bytes_allowed}, each file counted as {MIB} at least"
+                f"are to be read, and {SMALL_JOB.setting} allows {self.bytes_allowed}, "
+                f"each file counted as {MIB} at least"
             )
         self.bytes_planned = max(self.bytes_planned, sum(sizes))
 
