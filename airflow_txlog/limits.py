@@ -73,10 +73,19 @@ VECTOR = Limit("TXLOG_MAX_VECTOR_BYTES", 64 * MIB)
 """One deletion vector: enough for any choice among 500 million rows of one data file."""
 SMALL_JOB = Limit("TXLOG_SMALL_JOB_BYTES", 256 * MIB)
 """What a job reads at once in its own process, without Spark or beside a local one, where no SQL has a part in it;
-beyond it that is the work of Spark, and nothing is refused."""
+beyond it that is the work of Spark, and nothing is refused. `cost_of` says what a source's file counts."""
 STATISTICS = Limit("TXLOG_KEPT_STATISTICS_BYTES", 256 * MIB)
 """Typed statistics of one open table that are kept between questions, some 32 bytes for a file and a column and twice
 that for texts; what is beyond it is parsed at each question, and nothing is refused."""
+
+
+def cost_of(size_bytes: int, decoded_bytes: int) -> int:
+    """Return what it costs to read a file whose rows take so much memory: its size, or a quarter of theirs if that is
+    more, as an ordinary file is about a quarter of its rows."""
+    return max(size_bytes, decoded_bytes // _DECODED_TIMES)
+
+
+_DECODED_TIMES = 4
 
 
 def weight_of(sizes: Iterable[int]) -> int:

@@ -18,6 +18,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import watched
@@ -209,6 +210,8 @@ class JobContext(LogContext):
     variables: list[str] = field(default_factory=list)
     """The session's variables that hold values of parameters; `drop_views` drops them with the views."""
     saved_inputs: SavedInputs = field(default_factory=SavedInputs)
+    arrow_error: InvalidInput | None = None
+    """Why Arrow could not decode a file of the source: Spark reads the source by its own reader then."""
     is_resumed: bool = False
     """Whether it goes on from the saved work of an earlier try, whose inputs and current time are its own then."""
 
@@ -260,13 +263,14 @@ class JobContext(LogContext):
         return str(self.session.conf.get(name, default))
 
     def check_small(self, sizes: Sequence[int]) -> None:
-        """Raises NeedsSpark where a job that is tried without is to read files of these sizes, and they are many."""
+        """Raises NeedsSpark where a job that is tried without is to read files that cost so much, and that is much."""
         if self.session is not None:
             return
         if weight_of(sizes) > self.bytes_allowed:
             raise NeedsSpark(
-                f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes are to be read, and {SMALL_JOB.setting} allows "
-                f"{self.bytes_allowed}, each file counted as {MIB} at least"
+                f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes (more than on disk where their rows take much) "
+                f"are to be read, and {SMALL_JOB.setting} allows {self.bytes_allowed}, "
+                f"each file counted as {MIB} at least"
             )
         self.bytes_planned = max(self.bytes_planned, sum(sizes))
 

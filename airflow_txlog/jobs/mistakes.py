@@ -273,7 +273,9 @@ class _Checks:
         if isinstance(source, TableView):
             return snapshot_of_view(self.context, source, self.snapshot)[0].delta_schema
         is_parquet = isinstance(source, FileView) and source.format == "parquet" and source.schema is None
-        return columns_by_footer(self.context, source) if is_parquet and isinstance(source, FileView) else None
+        if is_parquet and isinstance(source, FileView):
+            return columns_by_footer(self.context, source, argument)
+        return None
 
     def _look_for(self, source: AnySource, argument: str) -> bool:
         """Look for the files and tables of a source; return False where the job may not need them any more.

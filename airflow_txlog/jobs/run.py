@@ -17,7 +17,7 @@ from airflow_txlog.application import remove_saved_work
 from airflow_txlog.contract import JobResult, JobSpec, write_document
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import JobError
+from airflow_txlog.errors import InvalidInput, JobError
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.files.places import check_reachable
@@ -29,7 +29,7 @@ from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
 from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism, job_settings, reads_this_disk
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
-from airflow_txlog.locations import scheme_of
+from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.records import Merge, Upsert
 from airflow_txlog.storage import Access
 from airflow_txlog.wording import LinesOnce
@@ -107,6 +107,7 @@ def _run(spec: JobSpec, sparks: _Sparks, say: Log, contexts: list[LogContext]) -
         lines = LinesOnce(say)
         tried: JobContext | None = None
         needed: NeedsSpark | None = None
+        unread: InvalidInput | None = None
         if sparks.session is None and not sparks.always_starts:
             try:
                 tried = _begin_without(spec, table, sparks.is_here, lines.begin())
@@ -114,6 +115,9 @@ def _run(spec: JobSpec, sparks: _Sparks, say: Log, contexts: list[LogContext]) -
                 return _run_without(tried)
             except NeedsSpark as error:
                 needed = error
+            except InvalidInput as error:
+                unread = _unread_by_arrow(error)
+                needed = NeedsSpark(f"Arrow cannot decode a file of the source ({unread.message})")
         steps = StepTimes() if tried is None else tried.times
         _check_mistakes(spec, table, sparks, steps)
         if needed is not None:
@@ -125,11 +129,49 @@ def _run(spec: JobSpec, sparks: _Sparks, say: Log, contexts: list[LogContext]) -
             job = begin_job(spec, spark, table, lines.begin(), tried)
             job.times = steps
             contexts.append(job)
-            try:
-                _prepare(job, spark)
-                return _job_of(spec)(job)
-            finally:
-                job.drop_views()
+            if unread is None:
+                try:
+                    return _run_with(job, spark)
+                except InvalidInput as error:
+                    unread = _unread_by_arrow(error)
+                say(f"Spark's own reader is asked: Arrow cannot decode a file of the source ({unread.message})")
+                if job.work_folder is None:
+                    _remove_inputs(contexts)
+                job = begin_job(spec, spark, table, lines.begin())
+                job.times = steps
+                contexts.append(job)
+            job.arrow_error = unread
+            return _run_with(job, spark)
+
+
+def _run_with(job: JobContext, spark: SparkSession) -> JobResult:
+    """The result of a job with its Spark. Raises the error of Arrow where Spark cannot decode the same file either."""
+    try:
+        _prepare(job, spark)
+        if job.arrow_error is not None:
+            # Found out before rows of other files are staged.
+            _check_spark_decodes(spark, job.arrow_error)
+        return _job_of(job.spec)(job)
+    finally:
+        job.drop_views()
+
+
+def _check_spark_decodes(spark: SparkSession, error: InvalidInput) -> None:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
+
+    try:
+        spark.read.parquet(error.facts["unread_by_arrow"]).write.format("noop").mode("overwrite").save()
+    except (PySparkException, Py4JJavaError) as found:
+        raise error from found
+
+
+def _unread_by_arrow(error: InvalidInput) -> InvalidInput:
+    """The error, where it is of a file that Arrow cannot decode and Spark's own reader can be asked for. Raises it."""
+    path = error.facts.get("unread_by_arrow")
+    if path is None or scheme_of(path) != LOCAL:
+        raise error
+    return error
 
 
 def _check_mistakes(spec: JobSpec, table: Table, sparks: _Sparks, steps: StepTimes) -> None:

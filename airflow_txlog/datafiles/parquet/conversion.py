@@ -188,7 +188,13 @@ def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource
     kind = array.type
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
         # Through integers, so that no zone is ever applied: both sides count from the same epoch.
-        return array.cast(pa.timestamp(wanted.unit, tz=kind.tz)).cast(pa.int64()).cast(wanted)
+        try:
+            in_unit = array.cast(pa.timestamp(wanted.unit, tz=kind.tz))
+        except pa.ArrowInvalid as error:
+            if kind.unit != "ns":
+                raise
+            raise ColumnMismatch(column, kind, wanted, _NANOSECONDS) from error
+        return in_unit.cast(pa.int64()).cast(wanted)
     if not source.keeps_values(kind, wanted):
         raise ColumnMismatch(column, kind, wanted, "the types do not match")
     return array.cast(wanted)
@@ -245,6 +251,10 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+_NANOSECONDS = (
+    "a time has nanoseconds, which neither Spark nor a Delta table has. Have the column written in microseconds (of "
+    "pandas: .astype('datetime64[us]'), which cuts the nanoseconds off)"
+)
 ROWS = ValueSource(lambda fields, wanted: fields.find_name(wanted.name), _keeps_values, False)
 FILE = ValueSource(FileFields.find, _is_widened, True)
 

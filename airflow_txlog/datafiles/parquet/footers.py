@@ -35,8 +35,11 @@ _PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYT
 _CODECS, _KNOWN_ENCODINGS = range(8), range(10)
 
 
-def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
-    """`source` is the seekable binary file object that `parquet` was opened on.
+def check_footer(source: Any, parquet: pq.ParquetFile) -> dict[tuple[int, int], int]:
+    """Return how many bytes the texts of a column chunk have, by the numbers of its row group and column.
+
+    A chunk of which the footer does not say it is left out; the number may be any. `source` is the seekable binary file
+    object that `parquet` was opened on.
 
     Raises ValueError, without a value of the file, where a column chunk could not be asked for.
     """
@@ -47,18 +50,22 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> None:
     footer = Compact(source.read(end - start))
     source.seek(0)
     leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    text_bytes: dict[tuple[int, int], int] = {}
     try:
         for number, kind in footer.fields():
             if number == _ROW_GROUPS:
-                for _ in footer.items(kind, _STRUCT):
-                    _check_row_group(footer, leaves)
+                for group, _ in enumerate(footer.items(kind, _STRUCT)):
+                    for column, size_bytes in _check_row_group(footer, leaves):
+                        text_bytes[group, column] = size_bytes
             else:
                 _skip(footer, kind, _OF_FILE.get(number))
     except IndexError as error:
         raise ValueError("its footer ends within a field") from error
+    return text_bytes
 
 
-def _check_row_group(footer: Compact, leaves: list[Any]) -> None:
+def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each column whose texts the footer counts, and how many bytes they have."""
     for number, kind in footer.fields():
         if number != _COLUMNS:
             _skip(footer, kind, _OF_ROW_GROUP.get(number))
@@ -67,24 +74,28 @@ def _check_row_group(footer: Compact, leaves: list[Any]) -> None:
         for count, _ in enumerate(footer.items(kind, _STRUCT), 1):
             if count > len(leaves):
                 break
-            _check_chunk(footer, leaves[count - 1])
+            text_bytes = _check_chunk(footer, leaves[count - 1])
+            if text_bytes is not None:
+                yield count - 1, text_bytes
         if count != len(leaves):
             raise ValueError(f"a row group has {count} or more column chunks, and its schema {len(leaves)} columns")
 
 
-def _check_chunk(footer: Compact, leaf: Any) -> None:
-    has_metadata = False
+def _check_chunk(footer: Compact, leaf: Any) -> int | None:
+    has_metadata, text_bytes = False, None
     for number, kind in footer.fields():
         if number == _META_DATA and kind == _STRUCT:
             has_metadata = True
-            _check_metadata(footer, leaf)
+            text_bytes = _check_metadata(footer, leaf)
         else:
             _skip(footer, kind, _OF_CHUNK.get(number))
     if not has_metadata:
         raise ValueError("a column chunk has no metadata in the footer")
+    return text_bytes
 
 
-def _check_metadata(footer: Compact, leaf: Any) -> None:
+def _check_metadata(footer: Compact, leaf: Any) -> int | None:
+    text_bytes = None
     for number, kind in footer.fields():
         if number in (_TYPE, _CODEC) and kind != _I32:
             raise _of_another_type()
@@ -99,12 +110,14 @@ def _check_metadata(footer: Compact, leaf: Any) -> None:
             if footer.signed() not in _CODECS:
                 raise ValueError("a column chunk has a codec that Parquet does not know")
         elif number == _SIZE_STATISTICS and kind == _STRUCT:
-            _check_size_statistics(footer, leaf)
+            text_bytes = _check_size_statistics(footer, leaf)
         else:
             _skip(footer, kind, _OF_META_DATA.get(number))
+    return text_bytes
 
 
-def _check_size_statistics(footer: Compact, leaf: Any) -> None:
+def _check_size_statistics(footer: Compact, leaf: Any) -> int | None:
+    text_bytes = None
     levels = {2: leaf.max_repetition_level, 3: leaf.max_definition_level}
     for number, kind in footer.fields():
         if number in levels:
@@ -113,8 +126,11 @@ def _check_size_statistics(footer: Compact, leaf: Any) -> None:
                 raise ValueError("a histogram of levels in the footer has another length than its column has levels")
         elif number == 1 and leaf.physical_type != "BYTE_ARRAY":
             raise ValueError("the footer counts bytes of a column that has none")
+        elif number == 1 and kind == _I64:
+            text_bytes = max(0, footer.signed())
         else:
             footer.skip(kind)
+    return text_bytes
 
 
 def _skip(footer: Compact, kind: int, lists: int | _Lists | None) -> None:

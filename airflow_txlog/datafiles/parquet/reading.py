@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.conversion import ShreddedVariant
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.datafiles.parquet.physical import FileFields, has_field_ids, is_found_by_id
 from airflow_txlog.errors import CorruptDataFile, UnsupportedFeature
@@ -59,7 +60,7 @@ class DataFile:
 @contextlib.contextmanager
 def open_data_file(
     file: DataFile, *, dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None
-) -> Iterator[pq.ParquetFile]:
+) -> Iterator[OpenParquet]:
     """The open Parquet file, INT96 read as microseconds. `dictionaries` names columns to be read as dictionaries.
 
     Raises CorruptDataFile when it is missing, is not Parquet, or has another size or row count than `file` says, and
@@ -93,13 +94,14 @@ def open_data_file(
         if file.key is not None:
             options |= _decrypting(file.key)
         with _reading(file):
-            parquet = pq.ParquetFile(source, **options)
+            parquet, text_bytes = OpenParquet(source, **options), {}
             if file.key is None:
                 # An encrypted footer is authenticated: a process that has the key wrote it.
-                check_footer(source, parquet)
+                text_bytes = check_footer(source, parquet)
             names = [] if dictionaries is None else dictionaries(parquet)
             if names:
-                parquet = pq.ParquetFile(source, metadata=parquet.metadata, read_dictionary=names, **options)
+                parquet = OpenParquet(source, metadata=parquet.metadata, read_dictionary=names, **options)
+            parquet.source, parquet.text_bytes = source, text_bytes
         if file.num_records is not None and parquet.metadata.num_rows != file.num_records:
             raise _corrupt(
                 file,
@@ -114,7 +116,7 @@ def open_data_file(
 
 def read_batches(
     file: DataFile,
-    parquet: pq.ParquetFile,
+    parquet: OpenParquet,
     columns: Sequence[str] | None = None,
     *,
     row_groups: Sequence[int] | None = None,
@@ -123,7 +125,8 @@ def read_batches(
     """Batches in file order, each with the position of its first row; a batch never crosses a row group.
 
     `columns`: top-level names without regard to case, None for all; one that the file lacks is left out, so a batch
-    may have rows and no columns. `row_groups`: ascending indexes of those to read, None for all.
+    may have rows and no columns. `row_groups`: ascending indexes of those to read, None for all. A batch has at most
+    `batch_rows`, and fewer where these would take much memory (`decoded_sizes`).
 
     Raises CorruptDataFile, and UnsupportedFeature for encrypted columns and for values in a legacy calendar.
     """
@@ -135,7 +138,8 @@ def read_batches(
     for group in wanted:
         position = starts[group]
         with _reading(file):
-            batches = parquet.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False)
+            at_once = rows_at_once(parquet, group, names, batch_rows)
+            batches = parquet.iter_batches(at_once, row_groups=[group], columns=names, use_threads=False)
         while True:
             with _reading(file):
                 batch = next(batches, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,13 +152,40 @@ def _unreadable(name: str, kind: str, reason: str) -> InvalidInput:
     )
 
 
+@contextlib.contextmanager
+def _reading_rows(name: str) -> Iterator[None]:
+    """As `reading_source` for the rows of Parquet. Arrow is stricter than others, so what it cannot decode another
+    reader may: the error has the file as the fact `unread_by_arrow`."""
+    try:
+        with reading_source(name, "Parquet"):
+            yield
+    except InvalidInput as error:
+        found = error.__cause__
+        if not isinstance(found, CorruptDataFile) or not isinstance(found.__cause__, pa.ArrowException | OSError):
+            raise
+        reason = error.message.partition(". Nothing was committed")[0]
+        raise InvalidInput(
+            f"{reason} (pyarrow {pa.__version__}). Nothing was committed. Other readers may read it: put the file on a "
+            "disk that Spark's workers share, where Spark's own reader is asked, or have it written by another version "
+            "of its writer.",
+            unread_by_arrow=name,
+        ) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParquetSourceTask(ScanTask):
-    """A scan of a source's Parquet files; columns are found by name, and one that a file lacks is null."""
+    """A scan of a source's Parquet files, whose columns are found by name.
+
+    One that a file lacks has its value of `defaults`, or is null. `padded`: to how many characters the texts of a
+    column are padded, as Spark reads a column of the type `char(n)`.
+    """
+
+    defaults: Mapping[str, pa.Scalar] = dataclasses.field(default_factory=dict)
+    padded: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file. Raises InvalidInput, JobError."""
-        with reading_source(planned.file.name, "Parquet"):
+        with _reading_rows(planned.file.name):
             yield from super().rows_of(planned)
 
     def _output(
@@ -176,7 +203,17 @@ class ParquetSourceTask(ScanTask):
                 raise ColumnMismatch(field.name, batch.schema.field(found).type, field.type, "an instant has a zone")
             if found is not None:
                 _check_decimals(field, batch.column(found))
-        return super()._output(planned, batch, numbers, chosen, keep)
+        rows = super()._output(planned, batch, numbers, chosen, keep)
+        for index, name in enumerate(self.schema.names):
+            if name not in self.defaults and name not in self.padded:
+                continue
+            column = rows.column(index)
+            if name in self.defaults and members.find_name(name) is None:
+                column = pa.repeat(self.defaults[name], rows.num_rows)
+            if name in self.padded:
+                column = pc.utf8_rpad(column, width=self.padded[name], padding=" ")
+            rows = rows.set_column(index, rows.schema.field(index), column)
+        return rows
 
 
 def _check_decimals(field: pa.Field, column: pa.Array) -> None:

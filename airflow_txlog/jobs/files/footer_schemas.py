@@ -8,8 +8,9 @@ Source: Spark, ParquetToSparkSchemaConverter and OrcUtils.toCatalystSchema.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
@@ -19,6 +20,7 @@ from airflow_txlog.datafiles.parquet.calendars import calendar_of
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading_source
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
@@ -60,7 +62,15 @@ _SIMPLE_NAMES = {
     Primitive.LONG: "bigint",
 }
 # Of any other, known or to come, Arrow may show plain bytes or a number, and Spark something else or nothing.
-_KNOWN_LOGICAL_TYPES = frozenset({"NONE", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP", "JSON"})
+_KNOWN_LOGICAL_TYPES = frozenset({"NONE", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP", "JSON", "UNKNOWN"})
+# Types that neither Spark nor a Delta table has, and as what to write such a column instead.
+_INSTEAD = {"UUID": "text", "FLOAT16": "float32", "TIME": "text or a whole number", "INTERVAL": "a whole number"}
+_MOST_DIGITS = 38
+# What Spark notes of a column beside its type and goes by when it reads.
+_DEFAULT = "EXISTS_DEFAULT"
+_CHAR = re.compile(r"\s*char\s*\(\s*([0-9]{1,9})\s*\)\s*", re.IGNORECASE)
+# A CHAR inside of another column; a VARCHAR changes no value that is read.
+_CHAR_INSIDE = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
 # A line of the text of a schema: two spaces a level, and behind the name what a group is annotated with.
 _LINE = re.compile(r"( *)(required|optional|repeated) (group )?.*?field_id=-?\d+ (.*)(?: \{|;)")
 
@@ -69,12 +79,35 @@ class NotSpark(Exception):
     """A type that Spark would read in another way than Arrow, or not at all."""
 
 
+class NoColumnType(NotSpark):
+    """A type that no column of Spark's, nor of a Delta table, can have. `instead`: as what to write the column."""
+
+    def __init__(self, path: str, kind: str, instead: str) -> None:
+        super().__init__(f"column {path!r} of the type {kind}")
+        self.instead = instead
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What Spark has noted of columns beside their types, by their names.
+
+    `chars`: the n of a text that is `char(n)`, which Spark pads when it reads it. `defaults`: as SQL, what a column has
+    in a file that lacks it.
+    """
+
+    chars: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
 def parquet_schema(store: Store, path: str, argument: str) -> StructType:
     """The columns of a Parquet file. Raises InvalidJobSpec (`argument`), InvalidInput, UnsupportedFeature."""
     file = DataFile(store=store, path=path)
     with reading_source(file.name, "Parquet"), open_data_file(file) as parquet:
         try:
+            notes_of(parquet)
             return schema_of_footer(parquet)
+        except NoColumnType as error:
+            raise no_column_type(file.name, error, argument) from error
         except NotSpark as error:
             raise _refused(file.name, str(error), argument) from error
 
@@ -91,10 +124,48 @@ def orc_schema(store: Store, path: str, argument: str) -> StructType:
 
 
 def schema_of_footer(parquet: pq.ParquetFile) -> StructType:
-    """The columns of an open Parquet file. Raises NotSpark."""
+    """The columns of an open Parquet file as Spark shows them; nanoseconds as microseconds. Raises NotSpark."""
+    return without_void(columns_of_footer(parquet))
+
+
+def without_void(columns: StructType) -> StructType:
+    """The columns, of which those that hold nothing but null are numbers, as Spark reads them."""
+    return StructType(tuple(replace(field, type=_without_void(field.type)) for field in columns))
+
+
+def _without_void(kind: DataType) -> DataType:
+    if kind is Primitive.VOID:
+        return Primitive.INTEGER
+    if isinstance(kind, StructType):
+        return without_void(kind)
+    if isinstance(kind, ArrayType):
+        return replace(kind, element=_without_void(kind.element))
+    if isinstance(kind, MapType):
+        return replace(kind, key=_without_void(kind.key), value=_without_void(kind.value))
+    return kind
+
+
+def has_nanoseconds(parquet: pq.ParquetFile, column: str) -> bool:
+    """Whether a column, by its own name, holds times that Spark refuses to read."""
+    return _is_in_nanoseconds(parquet.schema_arrow.field(column).type)
+
+
+def _is_in_nanoseconds(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "ns")
+    return any(_is_in_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def columns_of_footer(parquet: pq.ParquetFile) -> StructType:
+    """The columns of an open Parquet file, void where it holds nothing but null for any type. Raises NotSpark."""
     for index in range(parquet.metadata.num_columns):
         leaf = parquet.schema.column(index)
         kind = leaf.logical_type.type
+        if kind in _INSTEAD:
+            raise NoColumnType(leaf.path, kind, _INSTEAD[kind])
+        if kind == "DECIMAL" and leaf.precision > _MOST_DIGITS:
+            digits = f"DECIMAL({leaf.precision},{leaf.scale})"
+            raise NoColumnType(leaf.path, digits, f"a decimal of at most {_MOST_DIGITS} digits")
         if kind not in _KNOWN_LOGICAL_TYPES:
             raise NotSpark(f"column {leaf.path!r} of the type {kind}")
         # Spark reads the longer ones, and Arrow does not; of a small one in bytes of any length, the other way about.
@@ -127,6 +198,27 @@ def has_notes(parquet: pq.ParquetFile) -> bool:
     """Whether Spark has noted more of a column than its type, such as that a text is a CHAR. Raises NotSpark."""
     written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
     return written is not None and any(field.metadata for field in walk_fields(_noted(written)))
+
+
+def notes_of(parquet: pq.ParquetFile) -> Notes:
+    """What Spark goes by of the notes in a file. Raises NotSpark for those that only Spark can follow."""
+    written = (parquet.metadata.metadata or {}).get(_SPARK_SCHEMA)
+    return Notes() if written is None else notes_in({f.name: f.metadata for f in _noted(written)})
+
+
+def notes_in(metadata: Mapping[str, Mapping[str, Any]]) -> Notes:
+    """What Spark goes by of the metadata of columns, by their names. Raises NotSpark, as `notes_of`."""
+    chars, defaults = {}, {}
+    for name, noted in metadata.items():
+        mark = str(noted.get(CHAR_VARCHAR_KEY, ""))
+        found = _CHAR.fullmatch(mark)
+        if found is not None:
+            chars[name] = int(found[1])
+        elif _CHAR_INSIDE.search(mark):
+            raise NotSpark(f"column {name!r} of the type {mark}")
+        if _DEFAULT in noted:
+            defaults[name] = str(noted[_DEFAULT])
+    return Notes(chars, defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +294,8 @@ def _is_held(stated: DataType, held: DataType, *, has_int96: bool) -> bool:
         return is_key_held and _is_held(stated.value, held.value, has_int96=has_int96)
     # INT96 is an instant to Spark; Arrow shows it as a time without a zone.
     is_int96 = has_int96 and stated is Primitive.TIMESTAMP and held is Primitive.TIMESTAMP_NTZ
-    return is_int96 or stated == held
+    # A column of nulls is of no type of its own.
+    return is_int96 or held is Primitive.VOID or stated == held
 
 
 def _noted(text: bytes) -> StructType:
@@ -256,7 +349,9 @@ def _type(field: pa.Field, *, is_orc: bool) -> DataType:
         return DecimalType(20, 0)
     if is_a.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return DecimalType(kind.precision, kind.scale)
-    if is_a.is_timestamp(kind) and kind.unit in ("ms", "us") and not is_orc:
+    if is_a.is_null(kind) and not is_orc:
+        return Primitive.VOID
+    if is_a.is_timestamp(kind) and kind.unit in ("ms", "us", "ns") and not is_orc:
         return Primitive.TIMESTAMP_NTZ if kind.tz is None else Primitive.TIMESTAMP
     if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
         return ArrayType(_inner(kind.value_field, is_orc))
@@ -271,6 +366,15 @@ def _inner(field: pa.Field, is_orc: bool) -> DataType:
     if (field.metadata or {}).get(ORC_TYPE_KEY) == b"timestamp_ntz":
         raise NotSpark(f"{field.name!r} of the type timestamp_ntz inside another column")
     return _type(field, is_orc=is_orc)
+
+
+def no_column_type(name: str, error: NoColumnType, argument: str) -> InvalidJobSpec:
+    """The error for a source's file with a type that nothing reads; `name` is that of the file."""
+    return InvalidJobSpec(
+        f"{argument}: the file {name} has {error}, which neither Spark nor a Delta table has. Have the column written "
+        f"as {error.instead}, or name the columns that you need as schema. Nothing was read.",
+        argument=argument,
+    )
 
 
 def _refused(name: str, what: str, argument: str) -> InvalidJobSpec:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
+import pyarrow as pa
 import pyspark
 from pyspark.sql import Column, DataFrame, DataFrameReader
 from pyspark.sql import functions as F
@@ -21,11 +22,21 @@ from pyspark.sql.types import DataType, NullType, StringType, StructField, Struc
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesTask, OrcSourceTask, ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
+from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.footer_schemas import orc_schema, parquet_schema
 from airflow_txlog.jobs.files.partition_folders import partition_types
 from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
+from airflow_txlog.jobs.files.source_columns import (
+    MAX_FILES,
+    SourceColumns,
+    columns_of_source,
+    first_of,
+    footers_of,
+    in_java,
+    padded_columns,
+)
 from airflow_txlog.jobs.files.source_listing import (
     LOOKUP_OPTIONS,
     WITHOUT_EFFECT,
@@ -91,6 +102,12 @@ def _given(context: JobContext, ddl: str) -> StructType:
     return without_metadata(frame.schema, nullable=True)
 
 
+def _marked(schema: pa.Schema, padded: Mapping[str, int]) -> pa.Schema:
+    """The schema with the marks by which Spark compares padded texts as those of its own."""
+    marks = {name: {CHAR_VARCHAR_KEY: f"char({length})"} for name, length in padded.items()}
+    return pa.schema([each.with_metadata(marks[each.name]) if each.name in marks else each for each in schema])
+
+
 def _as_partition(text: Column, field: StructField) -> Column:
     """The value of a folder, as its column's type."""
     return (F.lit(None) if isinstance(field.dataType, NullType) else text.cast(field.dataType)).alias(field.name)
@@ -123,7 +140,10 @@ class _Read:
 
     def columns(self, given: StructType | None) -> tuple[DataFrame, ScanTask | None]:
         """Rows of Parquet or ORC files; see `read_files`."""
-        columns = self._with_partitions(self._in_footer() if given is None else given, is_given=given is not None)
+        source = self._in_footers() if given is None else None
+        schema = given if source is None else as_spark_schema(source.columns)
+        assert schema is not None
+        columns = self._with_partitions(schema, is_given=given is not None)
         # A partition's value is brought as the folder has it, and becomes its type by Spark's own cast.
         stored = to_arrow_schema(
             StructType(
@@ -131,9 +151,12 @@ class _Read:
             ),
             timezone="UTC",
         )
+        in_file = [field.name for field, folder in columns if folder is None]
+        padded = {} if source is None else padded_columns(self._context, source.padded)
+        padded = {name: length for name, length in padded.items() if name in in_file}
         plan = plan_of(
             self._found.store,
-            stored,
+            _marked(stored, padded),
             [file.path for file in self._files],
             [file.size_bytes for file in self._files],
             {
@@ -141,9 +164,15 @@ class _Read:
                 for field, folder in columns
                 if folder is not None
             },
+            () if source is None else source.costs,
         )
-        kind = ParquetSourceTask if self._view.format == "parquet" else OrcSourceTask
-        task = kind(bins=bins_for(self._context, plan, in_pieces=True), schema=stored)
+        bins = bins_for(self._context, plan, in_pieces=True)
+        task: ScanTask
+        if self._view.format == "parquet":
+            defaults = {} if source is None else {n: v for n, v in source.defaults.items() if n in in_file}
+            task = ParquetSourceTask(bins=bins, schema=plan.schema, padded=padded, defaults=defaults)
+        else:
+            task = OrcSourceTask(bins=bins, schema=plan.schema)
         frame = scan_frame(self._context, plan, task)
         if all(folder is None for _, folder in columns):
             return frame, task
@@ -155,16 +184,28 @@ class _Read:
         )
         return typed, None
 
-    def _in_footer(self) -> StructType:
+    def _in_footers(self) -> SourceColumns:
         if not self._files:
             raise SourceNotFound(
                 f"{self._argument}: the files at {', '.join(self._view.paths)} are empty (yet). Nothing was changed.",
                 argument=self._argument,
             )
+        store, argument = self._found.store, self._argument
         if self._view.format == "orc":
-            return as_spark_schema(orc_schema(self._found.store, self._files[0].path, self._argument))
-        asked = self._found.summary or min(file.path for file in self._files)
-        return as_spark_schema(parquet_schema(self._found.store, asked, self._argument))
+            return SourceColumns(columns=orc_schema(store, self._files[0].path, argument))
+        files = {file.path: file.size_bytes for file in self._files}
+        asked = self._found.summary or min(files, key=in_java)
+        footers = footers_of(store, files if len(files) <= MAX_FILES else {asked: None})
+        source = columns_of_source(store, footers, first_of(store, self._found.summary, footers), argument, self._types)
+        if source.is_odd:
+            # It says by name what is odd.
+            return SourceColumns(columns=parquet_schema(store, asked, argument))
+        if source.apart is not None:
+            raise source.apart
+        if source.lacking is not None:
+            what = f"the default of column {source.lacking!r}, which a file lacks and only Spark can evaluate,"
+            raise refused(argument, what, "Have the column written")
+        return source
 
     def _with_partitions(self, schema: StructType, *, is_given: bool) -> list[tuple[StructField, str | None]]:
         """The columns of the files and those of their folders, in Spark's order; beside these their folders' name."""

@@ -8,13 +8,13 @@ rows are those that Spark would read. Where that is not certain of every file, S
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from airflow_txlog.datafiles.parquet.calendars import calendar_of
+import pyarrow as pa
+
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
@@ -23,8 +23,18 @@ from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, bare_columns, walk_fields
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.footer_schemas import NotSpark, has_notes, schema_of_footer
+from airflow_txlog.jobs.files.footer_schemas import Notes, NotSpark, has_notes, notes_in, without_void
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
+from airflow_txlog.jobs.files.source_columns import (
+    MAX_FILES,
+    SourceColumns,
+    SourceFooter,
+    columns_of_source,
+    first_of,
+    footers_of,
+    in_java,
+    padded_columns,
+)
 from airflow_txlog.jobs.files.source_files import check_no_table
 from airflow_txlog.jobs.files.source_listing import (
     STREAM_LOG,
@@ -48,24 +58,22 @@ from airflow_txlog.storage.local_files import holds_nothing, names_below
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The footer of each file is looked at, on the driver.
-MAX_FILES = 2_000
-_READERS = 8
 # A glob may begin in a folder that holds half a disk. Spark looks for it level by level.
 MAX_NAMES = 20_000
 # What decides a schema for Spark, and holds no row.
 _SUMMARIES = ("_metadata", "_common_metadata")
 # What Hadoop reads of a glob in ways of its own.
 _ODD_IN_GLOB = frozenset("\\{}[]")
-_NOT_CERTAIN = "it is not certain that Arrow reads every file of the source as Spark does"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainFiles:
-    """Files of which each has these columns, in these types; `plan` has them all, with the same columns."""
+    """Files that are read with these columns; `plan` has them all. `padded` and `defaults`: as of ParquetSourceTask."""
 
     columns: StructType
     plan: FilePlan
+    padded: Mapping[str, int]
+    defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
     def scan(self, context: JobContext, *, in_one: bool = False) -> ScanTask:
         """What reads the rows; `in_one` task, all of them. Raises NeedsSpark where that is too much without."""
@@ -73,7 +81,7 @@ class PlainFiles:
             bins = sent_bins(context, self.plan, [list(range(self.plan.num_files))])
         else:
             bins = bins_for(context, self.plan, in_pieces=True)
-        return ParquetSourceTask(bins=bins, schema=self.plan.schema)
+        return ParquetSourceTask(bins=bins, schema=self.plan.schema, padded=self.padded, defaults=self.defaults)
 
 
 def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTask | None:
@@ -83,21 +91,26 @@ def plain_files(context: JobContext, view: FileView, frame: DataFrame) -> ScanTa
     or in a type that Arrow reads in another way, or Spark is behind Connect.
     """
     # A Connect server may be on another machine, where other files have these names.
-    if view.format != "parquet" or not is_classic(context.spark):
+    if view.format != "parquet" or not is_classic(context.spark) or context.arrow_error:
         return None
     from airflow_txlog.jobs.sql.schemas import engine_schema  # noqa: PLC0415 - only with Spark
 
     try:
         check_honoured(context, view, "source")
         columns = engine_schema(frame.schema)
-    except TxlogError:
+        notes = notes_in({each.name: each.metadata for each in frame.schema})
+    except (TxlogError, NotSpark):
         return None
     paths = _paths_on_this_disk(frame)
     if not paths:
         return None
     store = open_store(paths[0].rpartition("/")[0] or "/", replace(context.store.access, allow_absolute_paths=True))
-    plain = _plain(store, {f"{LOCAL}://{path}": None for path in paths}, columns)
-    return None if plain is None else plain.scan(context)
+    files = [f"{LOCAL}://{path}" for path in paths]
+    footers = footers_of(store, dict.fromkeys(files))
+    if _lie_in_columns(files, columns) or not all(_holds(footer, columns, notes) for footer in footers):
+        return None
+    plan = _plan(store, columns, {each.path: each.size_bytes for each in footers}, [each.cost for each in footers])
+    return PlainFiles(columns=columns, plan=plan, padded=padded_columns(context, notes.chars)).scan(context)
 
 
 def size_on_this_disk(context: JobContext, frame: DataFrame) -> dict[str, int]:
@@ -122,35 +135,59 @@ def _paths_on_this_disk(frame: DataFrame) -> list[str]:
     return sorted(unquote(place.path) for place in places)
 
 
-def schema_by_footer(context: JobContext, view: FileView) -> StructType | None:
-    """The columns of a view on this machine's disk, from the footer of the file that Spark would take them from.
+@dataclass(frozen=True, kw_only=True)
+class FilesOnDisk:
+    """The files of a view on this machine's disk, with their columns. `for_spark`: those that Spark's reader is given,
+    None where it finds them out by itself."""
 
-    Spark starts a job to look into it. None where only Spark can say what the columns are.
+    found: SourceFiles
+    source: SourceColumns
+    for_spark: StructType | None
+
+    @property
+    def is_read_here(self) -> bool:
+        """Whether Spark refuses the files, and this package reads them."""
+        return self.source.only_here is not None and self.source.only_spark is None and self.source.apart is None
+
+
+def files_on_disk(context: JobContext, view: FileView, argument: str) -> FilesOnDisk | None:
+    """Return a view's files on this machine's disk, by their footers, which Spark would start a job to look into.
+
+    None where only Spark can say which files or columns there are. Raises InvalidJobSpec (`argument`) for a type that
+    no column can have.
     """
     if view.format != "parquet" or view.schema is not None or not reads_this_disk(context.spark):
         return None
-    return columns_by_footer(context, view)
+    return files_by_footer(context, view, argument)
 
 
-def columns_by_footer(context: JobContext, view: FileView) -> StructType | None:
-    """The columns of a view of Parquet files, from the footer of the file that Spark would take them from.
-
-    None where only Spark can say what the columns are, or where its files are.
-    """
+def files_by_footer(context: JobContext, view: FileView, argument: str) -> FilesOnDisk | None:
+    """Return the Parquet files of a view, by their footers. None and errors are those of `files_on_disk`."""
     try:
-        found = _found(context, view, "source")
-        if any(file.values or not file.size_bytes for file in found.files):
+        found = _found(context, view, argument)
+        held = {file.path: file.size_bytes for file in found.files}
+        if not held or any(file.values or not file.size_bytes for file in found.files):
             return None
-        first = min((file.path for file in found.files), key=_in_java, default=None)
-        if first is None:
-            return None
-        with open_data_file(DataFile(store=found.store, path=first)) as parquet:
-            columns = schema_of_footer(parquet)
+        path = min(held, key=in_java)
+        with open_data_file(DataFile(store=found.store, path=path)) as parquet:
             # Spark may pass over what another writer has noted in its name.
-            is_plain = [field.name for field in columns] == parquet.schema_arrow.names and not has_notes(parquet)
-            return columns if is_plain else None
+            names, is_noted = parquet.schema_arrow.names, has_notes(parquet)
+        footers = footers_of(found.store, held if len(held) <= MAX_FILES else {path: held[path]})
     except (TxlogError, NotSpark, NeedsSpark, OSError):
         return None
+    first = next(footer for footer in footers if footer.path == path)
+    source = columns_of_source(found.store, footers, first, argument)
+    is_given = first.columns is not None and source.apart is None and source.columns.names == names and not is_noted
+    return FilesOnDisk(found=found, source=source, for_spark=source.columns if is_given else None)
+
+
+def columns_by_footer(context: JobContext, view: FileView, argument: str) -> StructType | None:
+    """Return the columns of a view of Parquet files; None if only Spark can say which they are, or where its files are.
+
+    Raises InvalidJobSpec (`argument`) for a type that no column can have.
+    """
+    files = files_by_footer(context, view, argument)
+    return None if files is None else files.for_spark
 
 
 def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
@@ -186,21 +223,25 @@ class SourceHere:
     reads_target: bool = False
 
 
-def source_here(context: JobContext, described: AnySource, argument: str, target: Snapshot) -> SourceHere:
+def source_here(
+    context: JobContext, described: AnySource, argument: str, target: Snapshot, *, reads_all: bool = True
+) -> SourceHere:
     """Return the source as this process reads it: Parquet files, or a Delta table.
 
-    `target` is the version of the job's table that a source reading it sees. Raises NeedsSpark for any other source,
-    and what `plain_source` and `snapshot_of_view` raise.
+    `reads_all`: the caller reads every column. `target` is the version of the job's table that a source reading it
+    sees. Raises NeedsSpark for any other source, and what `plain_source` and `snapshot_of_view` raise.
     """
     context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
-    source = _source_here(context, described, argument, target)
+    source = _source_here(context, described, argument, target, reads_all=reads_all)
     context.lineage |= {"views": {"": source.columns.names}, "sizes": {"": dict(source.size)}}
     return source
 
 
-def _source_here(context: JobContext, described: AnySource, argument: str, target: Snapshot) -> SourceHere:
+def _source_here(
+    context: JobContext, described: AnySource, argument: str, target: Snapshot, *, reads_all: bool
+) -> SourceHere:
     if isinstance(described, FileView):
-        files = plain_source(context, described, argument)
+        files = plain_source(context, described, argument, reads_all=reads_all)
         return SourceHere(scan=files.scan(context), columns=files.columns, size=files.plan.size)
     if not isinstance(described, TableView):
         raise NeedsSpark("the source is a query")
@@ -213,7 +254,7 @@ def _source_here(context: JobContext, described: AnySource, argument: str, targe
     return SourceHere(scan=scan, columns=columns, size=plan.size, reads_target=reads_target)
 
 
-def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFiles:
+def plain_source(context: JobContext, view: FileView, argument: str, *, reads_all: bool = True) -> PlainFiles:
     """The files of a view, without Spark. Raises NeedsSpark where only Spark can read them, or say what they are.
 
     Raises InvalidJobSpec (`argument`) for the files of a Delta table, SourceNotFound where there are none.
@@ -233,14 +274,20 @@ def plain_source(context: JobContext, view: FileView, argument: str) -> PlainFil
     if any(file.values for file in found.files) or len(files) > MAX_FILES or len(files) < len(held):
         raise NeedsSpark("the source has columns that folders name, or very many files, or files that are named twice")
     context.check_small(list(files.values()))
-    try:
-        columns = _columns_of(found.store, found.summary or min(files, key=_in_java))
-    except (TxlogError, NotSpark) as error:
-        raise NeedsSpark(_NOT_CERTAIN) from error
-    plain = _plain(found.store, dict(sorted(files.items())), columns)
-    if plain is None:
-        raise NeedsSpark(_NOT_CERTAIN)
-    return plain
+    store, files = found.store, dict(sorted(files.items()))
+    footers = footers_of(store, files)
+    first = first_of(store, found.summary, footers)
+    source = columns_of_source(store, footers, first, argument)
+    if source.only_spark is not None:
+        raise NeedsSpark(source.only_spark)
+    if source.apart is not None:
+        raise source.apart if reads_all else NeedsSpark("a column of the source is not of one type in all files")
+    if _lie_in_columns(list(files), source.columns):
+        raise NeedsSpark("a folder of the source may name one of its columns, or a column has a collation")
+    plan = _plan(store, source.columns, files, source.costs)
+    context.check_small(plan.reading_costs())
+    padded = padded_columns(context, source.padded)
+    return PlainFiles(columns=source.columns, plan=plan, padded=padded, defaults=source.defaults)
 
 
 def _found(context: JobContext, view: FileView, argument: str) -> SourceFiles:
@@ -273,33 +320,22 @@ def _found(context: JobContext, view: FileView, argument: str) -> SourceFiles:
         raise NeedsSpark("an option of the source is for Spark's own reader, or a folder cannot be listed") from error
 
 
-def _in_java(path: str) -> bytes:
-    """What orders paths as Java orders texts."""
-    return path.encode("utf-16-be")
-
-
 def _reads_other_disks(context: JobContext, view: FileView) -> bool:
     """Whether a path without a scheme may be none of this machine's for the Spark of the job."""
     is_set = "HADOOP_CONF_DIR" in os.environ or any("defaultfs" in name.lower() for name in context.spec.spark_conf)
     return is_set and any(path.startswith("/") for path in view.paths)
 
 
-def _plain(store: Store, files: Mapping[str, int | None], columns: StructType) -> PlainFiles | None:
-    """The files, where each has these columns as Spark reads them and none has one of them from a folder.
+def _plan(store: Store, columns: StructType, files: Mapping[str, int], costs: Sequence[int]) -> FilePlan:
+    return plan_of(store, to_arrow(columns), list(files), list(files.values()), costs=costs)
 
-    `files`: the size of each, as far as it is known.
-    """
+
+def _lie_in_columns(paths: Sequence[str], columns: StructType) -> bool:
+    """Whether only Spark knows the columns' values: those of folders, and texts with a collation; or there are none."""
     names = {field.name.lower() for field in columns}
     if not names or any(field.is_collated for field in walk_fields(columns)):
-        return None
-    if any(_of_folders(path) & names for path in files):
-        return None
-    with ThreadPoolExecutor(_READERS) as pool:
-        sizes = list(pool.map(lambda path: _size_of_plain(store, path, files[path], columns), files))
-    found = [size for size in sizes if size is not None]
-    if len(found) < len(files):
-        return None
-    return PlainFiles(columns=columns, plan=plan_of(store, to_arrow(columns), list(files), found))
+        return True
+    return any(_of_folders(path) & names for path in paths)
 
 
 def _of_folders(path: str) -> set[str]:
@@ -307,26 +343,10 @@ def _of_folders(path: str) -> set[str]:
     return {unquote(part.partition("=")[0]).lower() for part in path.split("/")[:-1] if "=" in part}
 
 
-def _columns_of(store: Store, path: str) -> StructType:
-    with open_data_file(DataFile(store=store, path=path)) as parquet:
-        return schema_of_footer(parquet)
-
-
-def _size_of_plain(store: Store, path: str, size_bytes: int | None, columns: StructType) -> int | None:
-    """The bytes of a file that has each of these columns, by name in any case, in a type that Arrow reads as Spark
-    does; None for another file.
-    """
-    try:
-        if size_bytes is None:
-            info = store.stat(path)
-            if info is None:
-                return None
-            size_bytes = info.size_bytes
-        with open_data_file(DataFile(store=store, path=path, size_bytes=size_bytes)) as parquet:
-            calendar = calendar_of(parquet)
-            found = schema_of_footer(parquet)
-    except (TxlogError, NotSpark):
-        return None
+def _holds(footer: SourceFooter, columns: StructType, notes: Notes) -> bool:
+    """Whether a file has each of these columns, by name in any case, in a type that Arrow reads as Spark does."""
+    if footer.columns is None or footer.why is not None or any(n.lower() not in footer.held for n in notes.defaults):
+        return False
+    found = without_void(footer.columns)
     held = [found.find(field.name) for field in columns]
-    is_plain = all(other is not None and other.type == field.type for field, other in zip(columns, held, strict=True))
-    return size_bytes if is_plain and not calendar.is_legacy else None
+    return all(other is not None and other.type == field.type for field, other in zip(columns, held, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -62,12 +62,13 @@ class FilePlan:
     """Data files of one snapshot and what to do with them: a table of `plans.PLAN_FIELDS` and partition constants.
 
     `schema` is the table's, and `store` its store; `table.column("index")` numbers the files among those that the plan
-    was first made of.
+    was first made of. `costs`: what reading a file costs in bytes, by that number, where it is more than its size.
     """
 
     table: pa.Table
     schema: pa.Schema
     store: Store
+    costs: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def num_files(self) -> int:
@@ -98,6 +99,11 @@ class FilePlan:
     def num_positions(self) -> int:
         """How many rows `positions` name."""
         return sum(unpack(positions).num_rows for positions in self.table.column("positions").to_pylist())
+
+    def reading_costs(self) -> list[int]:
+        """Return what reading each file costs, in bytes: its size, or more where its rows take much more memory."""
+        numbers, sizes = (self.table.column(name).to_pylist() for name in ("index", "size_bytes"))
+        return [max(size or 0, self.costs.get(number, 0)) for number, size in zip(numbers, sizes, strict=True)]
 
     def take(self, rows: Sequence[int]) -> FilePlan:
         """The plan of these rows, in this order."""
@@ -165,15 +171,18 @@ def plan_of(
     paths: Sequence[str],
     sizes: Sequence[int],
     constants: Mapping[str, Sequence[str | None]] | None = None,
+    costs: Sequence[int] = (),
 ) -> FilePlan:
-    """The plan of Parquet files that no log names. `constants`: of columns of text, each file's one value."""
+    """The plan of Parquet files that no log names. `constants`: of columns of text, each file's one value; `costs`: as
+    a plan has them, for every file or for none."""
     columns = {"index": list(range(len(paths))), "path": paths, "size_bytes": sizes}
     arrays = [pa.array(columns.get(field.name, [None] * len(paths)), field.type) for field in PLAN_FIELDS]
     fields = list(PLAN_FIELDS)
     for name, values in (constants or {}).items():
         arrays.append(pa.array(values, pa.string()))
         fields.append(pa.field(CONSTANT_PREFIX + name, pa.string()))
-    return FilePlan(table=pa.table(arrays, schema=pa.schema(fields)), schema=schema, store=store)
+    table = pa.table(arrays, schema=pa.schema(fields))
+    return FilePlan(table=table, schema=schema, store=store, costs=dict(enumerate(costs)))
 
 
 def _directory(snapshot: Snapshot, partition_values: tuple[tuple[str, str | None], ...]) -> str:
@@ -219,7 +228,7 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, pi
     `in_pieces`: a file that is much of the work may be done by several tasks, each taking some of its row groups, and
     at least `piece_bytes` of it. Raises NeedsSpark where that is too much work for a job without Spark.
     """
-    sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
+    sizes = plan.reading_costs()
     context.check_small(sizes)
     if in_pieces:
         parts = parts_of(context.parallelism, sizes, piece_bytes)
@@ -237,7 +246,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
     segments: dict[int, list[int]] = {}
     for row, segment in enumerate(plan.table.column("segment").to_pylist()):
         segments.setdefault(segment, []).append(row)
-    file_sizes = [size or 0 for size in plan.table.column("size_bytes").to_pylist()]
+    file_sizes = plan.reading_costs()
     context.check_small(file_sizes)
     sizes = [sum(file_sizes[row] for row in rows) for rows in segments.values()]
     groups = list(segments.values())
@@ -251,8 +260,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     """The work of each task, given by the plan's rows, sent along or, where it is large, left in the inputs folder."""
     store = StoreReference.of(plan.store)
     # A file in parts stands there once for each.
-    files = plan.table.select(["index", "size_bytes"]).group_by("index").aggregate([("size_bytes", "max")])
-    weight = weight_of(size or 0 for size in files.column("size_bytes_max").to_pylist())
+    weight = weight_of(dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values())
     inline: list[bytes] = []
     encoded = encode_bins(plan.table, packed)
     for data in encoded:

@@ -36,10 +36,10 @@ from airflow_txlog.jobs.files.inputs import (
     with_row_id,
 )
 from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
-from airflow_txlog.jobs.files.plain_files import plain_files, schema_by_footer, size_on_this_disk
+from airflow_txlog.jobs.files.plain_files import files_on_disk, plain_files, size_on_this_disk
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
 from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
-from airflow_txlog.jobs.files.source_listing import find_files, is_listed_here
+from airflow_txlog.jobs.files.source_listing import SourceFiles, find_files, is_listed_here
 from airflow_txlog.jobs.files.stage import collect_records, load, records_of
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
@@ -53,13 +53,15 @@ class Source:
     """The author's source as a frame that was not evaluated yet. `reads_target`: a row of it may be the target's.
 
     `size`: of what it reads, as `JobResult.details` has it; empty where it is not known, and of a query.
-    `scan` gives what reads the same columns and rows without Spark; None where only Spark can.
+    `scan` gives what reads the same columns and rows without Spark; None where only Spark can. `is_read_here`: of
+    files, which this package reads and Spark does not.
     """
 
     frame: DataFrame
     reads_target: bool
     size: Mapping[str, int] = field(default_factory=dict)
     scan: Callable[[], ScanTask | None] = lambda: None
+    is_read_here: bool = False
 
 
 def build_source(
@@ -79,19 +81,18 @@ def build_source(
     context.lineage |= {"views": {}, "sizes": {}, "versions": {}}
     if isinstance(described, QuerySource):
         reads_target = False
-        if any(
-            isinstance(view, FileView) and is_listed_here(view.paths, argument) for view in described.views.values()
-        ):
-            check_no_file_functions(described.sql, argument)
         for name, view in described.views.items():
             source = _view(context, view, f"{argument}.views.{name}", target)
             context.lineage["views"][name] = source.frame.columns
             context.lineage["sizes"][name] = dict(source.size)
             reads_target |= source.reads_target
+            if source.is_read_here:
+                check_no_file_functions(described.sql, argument)
             _register(context, source.frame, name)
         source = Source(frame=gate.query(described.sql), reads_target=reads_target)
     else:
-        source = _view(context, described, argument, target)
+        # Of keys one column is read, and of any other source all of them.
+        source = _view(context, described, argument, target, reads_all=argument == "source")
         context.lineage["views"][""] = source.frame.columns
         context.lineage["sizes"][""] = dict(source.size)
     reads_target = reads_table(context.spark, source.frame, context.root, argument) or source.reads_target
@@ -157,18 +158,25 @@ def frame_of(context: JobContext, source: MaterializedSource, names: Collection[
     return frame.select(*_columns(frame, chosen), frame[ROW_ID_COLUMN])
 
 
-def _view(context: JobContext, view: View, argument: str, target: Snapshot | None) -> Source:
+def _view(
+    context: JobContext, view: View, argument: str, target: Snapshot | None, *, reads_all: bool = False
+) -> Source:
     if isinstance(view, TableView):
         return _table_view(context, view, target)
     try:
         if is_listed_here(view.paths, argument):
-            found = find_files(context, view, argument)
-            check_no_table(found, context.root, argument)
-            frame, scan = read_files(context, view, found, argument)
-            size = {"bytes": sum(file.size_bytes for file in found.files), "files": len(found.files)}
-            return Source(frame=frame, reads_target=False, size=size, scan=lambda: scan)
+            return _read_here(context, view, find_files(context, view, argument), argument)
+        on_disk = files_on_disk(context, view, argument)
+        if on_disk is not None and on_disk.source.apart is not None:
+            if reads_all:
+                raise on_disk.source.apart
+            # A query may do without that column.
+            context.log(f"warning: {on_disk.source.apart.message.removesuffix(' Nothing was read.')}")
+        if on_disk is not None and on_disk.is_read_here:
+            context.log(f"{argument}: this package reads the files, and not Spark: {on_disk.source.only_here}")
+            return _read_here(context, view, on_disk.found, argument)
         reader = context.spark.read.format(view.format).options(**view.options)
-        by_footer = schema_by_footer(context, view)
+        by_footer = None if on_disk is None else on_disk.for_spark
         columns = view.schema if by_footer is None else as_spark_schema(by_footer)
         if columns is not None:
             reader = reader.schema(columns)
@@ -185,6 +193,13 @@ def _view(context: JobContext, view: View, argument: str, target: Snapshot | Non
         ) from error
     size = size_on_this_disk(context, frame)
     return Source(frame=frame, reads_target=False, size=size, scan=partial(plain_files, context, view, frame))
+
+
+def _read_here(context: JobContext, view: FileView, found: SourceFiles, argument: str) -> Source:
+    check_no_table(found, context.root, argument)
+    frame, scan = read_files(context, view, found, argument)
+    size = {"bytes": sum(file.size_bytes for file in found.files), "files": len(found.files)}
+    return Source(frame=frame, reads_target=False, size=size, scan=lambda: scan, is_read_here=True)
 
 
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:

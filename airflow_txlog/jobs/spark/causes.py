@@ -36,7 +36,7 @@ _COUNTS = """actualNum expectedNum arraySize numberOfElements maxRoundedArrayLen
 FACTS = frozenset(f"{_NAMES} {_TYPES} {_COUNTS}".split())
 # Facts that are a value in other conditions.
 _FACTS_OF = {
-    "FAILED_READ_FILE": frozenset({"path"}),
+    "FAILED_READ_FILE": frozenset({"path", "logicalType", "physicalType"}),
     "PATH_NOT_FOUND": frozenset({"path"}),
     "TASK_WRITE_FAILED": frozenset({"path"}),
 }

@@ -72,6 +72,9 @@ def translate(error: Exception, what: str) -> TxlogError:
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
         return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
+    mismatch = _mismatch(causes)
+    if mismatch is not None:
+        return InvalidInput(f"Cannot {what}: {mismatch}. Nothing was committed.")
     lacks = next((cause.lacks for cause in causes if cause.lacks is not None), None)
     if lacks is not None:
         host = next((cause.host for cause in causes if cause.host is not None), None)
@@ -213,6 +216,21 @@ def failure_of(spec: JobSpec, error: Exception) -> TxlogError:
         known = found.facts | {"has_application_transaction": spec.application is not None}
         return type(found)(found.message, **known)
     return found
+
+
+def _mismatch(causes: Sequence[Cause]) -> str | None:
+    """What Spark says of a file that has a column in another type than the source; None where it does not."""
+    found = next((cause.facts for cause in causes if cause.condition == _OTHER_TYPE), None)
+    if found is None:
+        return None
+    return (
+        f"the file {found.get('path')} of the source has column {found.get('column')} as {found.get('physicalType')}, "
+        f"and it is read as {found.get('logicalType')}. Have the files written with one type, leave the column out, or "
+        "read the files of each type by a path of their own"
+    )
+
+
+_OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 
 
 def _what_died(error: Exception, causes: Sequence[Cause]) -> str | None:

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.plain_files import plain_files, plain_source, schema_by_footer
+from airflow_txlog.jobs.files.plain_files import files_on_disk, plain_files, plain_source
 from airflow_txlog.jobs.files.scan import over_bins
 from airflow_txlog.jobs.files.source import build_source
 from airflow_txlog.jobs.run import begin_job, run_job
@@ -55,6 +56,12 @@ def put(path: Path, rows: pa.Table, **options: Any) -> None:
     pq.write_table(rows, path, **options)
 
 
+def given(context: JobContext, view: FileView) -> StructType | None:
+    """The columns that Spark's reader is given."""
+    found = files_on_disk(context, view, "source")
+    return None if found is None else found.for_spark
+
+
 def both(
     context: JobContext, folder: Path | str, schema: str | None = None, **options: str
 ) -> tuple[DataFrame, ScanTask | None]:
@@ -62,7 +69,7 @@ def both(
     view = FileView(format="parquet", path=str(folder), options=options, schema=schema)
     reader = context.spark.read.format("parquet").options(**options)
     frame = (reader if schema is None else reader.schema(schema)).load(str(folder))
-    columns = schema_by_footer(context, view)
+    columns = given(context, view)
     assert columns is None or as_spark_schema(columns) == without_metadata(frame.schema)
     return frame, plain_files(context, view, frame)
 
@@ -226,7 +233,7 @@ def test_an_append_writes_them_without_spark_s_reader(
 
 
 def noted(context: JobContext, view: FileView) -> list[str] | None:
-    columns = schema_by_footer(context, view)
+    columns = given(context, view)
     return None if columns is None else [f"{field.name} {field.type}" for field in columns]
 
 

@@ -195,7 +195,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         Raises NeedsSpark for another source.
         """
         context = self._context
-        source = source_here(context, described.source, "keys.source", target)
+        source = source_here(context, described.source, "keys.source", target, reads_all=False)
         name = key_source_column(described, source.columns.names)
         only = replace(source.scan, schema=pa.schema([source.scan.schema.field(name)]))
         return collected(context, [only], only.output_schema, "read the keys").column(0), source.reads_target

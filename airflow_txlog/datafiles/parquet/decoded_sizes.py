@@ -1,0 +1,133 @@
+"""How much memory the rows of a Parquet file take once they are decoded, by its footer and its dictionaries.
+
+The size of a file bounds nothing: pages compress a thousandfold, a dictionary holds a long text once for a million
+rows, and a null takes no byte. The footer says how large the pages are, how many values there are and, by newer
+writers, how many bytes the texts of a column chunk have. It may lie about these. The longest text of a dictionary,
+which its page shows, bounds them as well. The invariant: what is looked at here is a footer and a dictionary page, and
+no row. Source: parquet.thrift, ColumnMetaData and SizeStatistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from airflow_txlog.datafiles.parquet.dictionary_pages import longest_texts
+from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""What the rows of one batch take by the footer."""
+MOST_BATCH_BYTES = 16 * BATCH_BYTES
+"""What the texts from dictionaries take in one batch at most, also where the footer lies about them."""
+
+# What Arrow holds of a value; of a text its end among the others.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
+_DECIMAL_BYTES = 16
+_DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
+# A text that is kept as what differs from the one before it may be as long as all of its chunk, and few are.
+_ROWS_OF_LONG_TEXTS = 1_024
+# A dictionary whose texts cannot come to more is not looked at.
+_SMALL_BYTES = 4 * 1024 * 1024
+
+
+class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
+    """An open Parquet file, and what pyarrow does not show of it.
+
+    `source` is the seekable binary file object that it was opened on. `text_bytes`: how many bytes the texts of a
+    column chunk have, by the numbers of its row group and column, where the footer says it.
+    """
+
+    source: Any = None
+    text_bytes: Mapping[tuple[int, int], int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A column chunk. `claimed_bytes`: what its values take by the footer; `knows_texts`: it counts their bytes."""
+
+    chunk: Any
+    claimed_bytes: int
+    is_text: bool
+    knows_texts: bool
+
+    @property
+    def has_deltas(self) -> bool:
+        return "DELTA_BYTE_ARRAY" in self.chunk.encodings
+
+    @property
+    def may_repeat_texts(self) -> bool:
+        """Whether it may keep a text once for many values."""
+        # Some writers leave the place of the dictionary out; the encodings show it all the same.
+        has_dictionary = self.chunk.has_dictionary_page or not _DICTIONARIES.isdisjoint(self.chunk.encodings)
+        return self.is_text and bool(has_dictionary)
+
+    @property
+    def most_bytes(self) -> int:
+        """What its texts come to if each is as long as the chunk."""
+        return int(self.chunk.num_values * self.chunk.total_uncompressed_size)
+
+
+def decoded_bytes(parquet: OpenParquet) -> int:
+    """What all rows of the file take in memory by its footer, and by its dictionaries where that counts no texts."""
+    total = 0
+    for group in range(parquet.metadata.num_row_groups):
+        chunks = list(_chunks(parquet, group, None))
+        silent = [each for each in chunks if each.may_repeat_texts and not each.knows_texts]
+        found = _bytes_of_repeated(parquet.source, silent, _SMALL_BYTES)
+        total += sum(each.claimed_bytes for each in chunks) + sum(size or 0 for size in found)
+    return total
+
+
+def rows_at_once(parquet: OpenParquet, group: int, columns: Sequence[str] | None, most_rows: int) -> int:
+    """How many rows of a row group to decode at once, at most so many. `columns`: top-level names, None for all."""
+    rows = parquet.metadata.row_group(group).num_rows
+    chunks = list(_chunks(parquet, group, columns))
+    most, claimed = most_rows, sum(each.claimed_bytes for each in chunks)
+    if claimed > BATCH_BYTES:
+        most = min(most, rows * BATCH_BYTES // claimed)
+    repeated = [each for each in chunks if each.may_repeat_texts]
+    # Of these pyarrow counts the bytes that differ.
+    is_unknown = any(each.has_deltas and each.most_bytes > BATCH_BYTES for each in chunks)
+    if sum(each.most_bytes for each in repeated) > MOST_BATCH_BYTES:
+        found = _bytes_of_repeated(parquet.source, repeated, 0)
+        is_unknown |= any(size is None and not each.knows_texts for each, size in zip(repeated, found, strict=True))
+        longest = sum(size or 0 for size in found)
+        silent = sum(size or 0 for each, size in zip(repeated, found, strict=True) if not each.knows_texts)
+        for size_bytes, allowed in ((longest, MOST_BATCH_BYTES), (claimed + silent, 4 * BATCH_BYTES)):
+            if size_bytes > allowed:
+                most = min(most, rows * allowed // size_bytes)
+    return max(1, min(most, _ROWS_OF_LONG_TEXTS) if is_unknown else most)
+
+
+def _bytes_of_repeated(source: Any, texts: Sequence[_Chunk], small_bytes: int) -> list[int | None]:
+    """What the texts of each chunk come to if all are as long as the longest of its dictionary; None: not known."""
+    large = [each for each in texts if each.most_bytes > small_bytes]
+    longest = iter([] if source is None or not large else longest_texts(source, [each.chunk for each in large]))
+    found: list[int | None] = []
+    for each in texts:
+        if each.most_bytes <= small_bytes:
+            found.append(each.most_bytes)
+        else:
+            length = next(longest, None)
+            found.append(None if length is None else int(length * each.chunk.num_values))
+    return found
+
+
+def _chunks(parquet: OpenParquet, group: int, columns: Sequence[str] | None) -> Iterator[_Chunk]:
+    found = parquet.metadata.row_group(group)
+    wanted = None if columns is None else set(columns)
+    for index in range(found.num_columns):
+        chunk = found.column(index)
+        if wanted is not None and wanted.isdisjoint(columns_of_leaf(chunk.path_in_schema)):
+            continue
+        kind = chunk.physical_type
+        leaf = parquet.schema.column(index)
+        width = leaf.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[kind]
+        if leaf.logical_type.type == "DECIMAL":
+            width = max(width, _DECIMAL_BYTES)
+        texts = parquet.text_bytes.get((group, index))
+        claimed = max(chunk.num_values * width + (texts or 0), chunk.total_uncompressed_size)
+        yield _Chunk(chunk, int(claimed), kind == "BYTE_ARRAY", texts is not None)
