@@ -67,6 +67,8 @@ def _kept_as_null(snapshot: Snapshot) -> dict[str, str]:
 
 
 class _Upsert(MergeRows):
+    keeps_members = True
+
     def __init__(self, context: JobContext) -> None:
         self._upsert = context.record(Upsert)
         super().__init__(context, as_merge(self._upsert))
