@@ -134,6 +134,22 @@ def without_metadata(schema: StructType, *, nullable: bool = False) -> StructTyp
     )
 
 
+def nullable_columns(schema: StructType) -> StructType:
+    """The columns, each of them and all of their members nullable; their metadata stays."""
+    return StructType([StructField(field.name, _nullable(field.dataType), metadata=field.metadata) for field in schema])
+
+
+def without_not_null(frame: DataFrame) -> DataFrame:
+    """The same rows in columns whose members may all be null: PySpark collects no null member that is NOT NULL, though
+    it lies in a null struct."""
+    columns = []
+    for field in frame.schema:
+        kind = _nullable(field.dataType)
+        column = frame[quoted(field.name)]
+        columns.append(column if kind == field.dataType else column.cast(kind).alias(field.name))
+    return frame.select(*columns)
+
+
 def can_store(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking = "null") -> bool:
     """Whether values of type `found` may be stored as `wanted` without the author's own cast.
 
@@ -194,7 +210,7 @@ def fit_rows(
                     constraint="NOT NULL",
                     column=field.name,
                 )
-            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            columns.append(F.lit(None).cast(_nullable(field.dataType)).alias(field.name))
         elif not can_store(found.dataType, field.dataType, ansi=ansi):
             problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
         else:
@@ -311,7 +327,7 @@ def type_sql(kind: DataType) -> str:
 
 def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
     """What `stored_sql` made, with the types that its untyped NULLs left open."""
-    return column if _same(found, wanted) else column.cast(wanted)
+    return column if _same(found, wanted) else _cast(column, wanted)
 
 
 def _has_user_defined_type(node: Any) -> bool:
@@ -331,7 +347,12 @@ def _text_literal(text: str) -> str:
 def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
     if _same(found, wanted):
         return frame[quoted(name)]
-    return F.expr(stored_sql(quoted(name), found, wanted)).cast(wanted)
+    return _cast(F.expr(stored_sql(quoted(name), found, wanted)), wanted)
+
+
+def _cast(column: Column, wanted: DataType) -> Column:
+    # Spark casts no value that may be null to one that is NOT NULL. Whether there is a null the writer checks.
+    return column.cast(_nullable(wanted))
 
 
 def _lacks_kept_member(found: DataType, wanted: DataType) -> bool:
@@ -361,6 +382,14 @@ def _can_store_within(found: DataType, wanted: DataType, *, ansi: bool, lacking:
             found.valueType, wanted.valueType, ansi=ansi, lacking=lacking
         )
     return False
+
+
+def _nullable(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return nullable_columns(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    return MapType(_nullable(kind.keyType), _nullable(kind.valueType)) if isinstance(kind, MapType) else kind
 
 
 def _bare(kind: DataType, nullable: bool) -> DataType:
