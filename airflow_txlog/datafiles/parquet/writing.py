@@ -94,6 +94,11 @@ class Layout:
         return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
 
     @property
+    def file_kind(self) -> str:
+        """How the name of a new file begins."""
+        return "cdc" if self.is_change else "part"
+
+    @property
     def file_schema(self) -> pa.Schema:
         """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
         partition = set(self.partition_columns)
@@ -124,8 +129,8 @@ class Layout:
     def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
         """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
         directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
-        kind = "cdc" if self.is_change else "part"
-        name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}{file_suffix(self.parquet.options()['compression'])}"
+        suffix = file_suffix(self.parquet.options()["compression"])
+        name = f"{self.file_kind}-{self.job_id}-{attempt}.c{number:03d}{suffix}"
         kinds = CHANGE_DIRECTORY if self.is_change else ""
         return "/".join(part for part in (self.folder, kinds, directory, name) if part)
 

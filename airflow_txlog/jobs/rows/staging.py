@@ -23,7 +23,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
-from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment
+from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, JOINED, VECTORS, Memory, Segment
 from airflow_txlog.jobs.rows.change_feed import (
     LeavingRows,
     leaving_rows,
@@ -32,6 +32,7 @@ from airflow_txlog.jobs.rows.change_feed import (
     with_change_type,
 )
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
+from airflow_txlog.jobs.rows.joined_files import joined_files
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 from airflow_txlog.wording import plural
 
@@ -85,14 +86,17 @@ def stage_work(
     memory.add(_segments(missing, staged, keys))
     vectors = _vectors(context, prepared, found, memory)
     context.log(_summary(missing, staged, memory, vectors))
-    return StagedWork(
+    work = StagedWork(
         copies=_files(memory, COPY),
         images=_files(memory, IMAGES),
         inserts=_files(memory, INSERTS),
         removed=pa.concat_tables([prepared.whole, touched]),
         vectors=vectors,
-        changes=[file for segment in memory.segments for file in segment.files if file.is_change],
+        changes=[
+            file for segment in memory.segments if segment.kind != JOINED for file in segment.files if file.is_change
+        ],
     )
+    return joined_files(context, prepared.snapshot, work, memory) if operation.joins_files else work
 
 
 def _vectors(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> NewVectors:
@@ -295,7 +299,7 @@ def _files(memory: Memory, kind: str) -> list[StagedFile]:
 def _summary(missing: _Missing, staged: Sequence[StagedFile], memory: Memory, vectors: NewVectors) -> str:
     new = len(missing.copies) + len(missing.images) + len(missing.inserts) + len(missing.changes)
     rows = sum(file.num_records for file in staged)
-    kept = len(memory.segments) - new
+    kept = sum(segment.kind != JOINED for segment in memory.segments) - new
     again = f"; {plural(kept, 'piece')} of earlier attempts kept" if kept else ""
     added = f"; {plural(len(vectors.adds), 'file')} with a new deletion vector" if vectors.adds else ""
     return f"staged {plural(len(staged), 'file')} with {plural(rows, 'row')}{added}{again}"

@@ -103,6 +103,8 @@ def test_every_operation_writes_and_copies_null_structs(
     assert by_id(table) == expected
     committed(run(spark, "delete", table, predicate="id = 7"))
     del expected[7]
+    append(table, pa.Table.from_pylist([{"id": 9} | WITHIN], SCHEMA))
+    expected[9] = WITHIN
     committed(run(spark, "optimize", table))
     committed(run(spark, "optimize", table, zorder_by=["id"]))
     assert by_id(table) == expected

@@ -95,6 +95,7 @@ class MergeRows(RowOperation[PreparedMerge]):
     """
 
     name = "MERGE"
+    joins_files = True
     keeps_members = False
     """Whether an update that names its columns keeps the members of structs that the source lacks, as `*` does."""
 
