@@ -165,7 +165,7 @@ def _list(array: pa.Array, wanted: pa.ListType, column: str, source: ValueSource
     elif not pa.types.is_list(kind):
         array = array.cast(pa.list_(kind.value_field))
     values = convert_array(array.values, wanted.value_type, f"{column}.element", source)
-    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted)
+    return pa.ListArray.from_arrays(values=values, type=wanted, **_lists(array))
 
 
 def _map(array: pa.Array, wanted: pa.MapType, column: str, source: ValueSource) -> pa.Array:
@@ -173,15 +173,16 @@ def _map(array: pa.Array, wanted: pa.MapType, column: str, source: ValueSource) 
         raise ColumnMismatch(column, array.type, wanted, "it is no map")
     keys = convert_array(array.keys, wanted.key_type, f"{column}.key", source)
     items = convert_array(array.items, wanted.item_type, f"{column}.value", source)
-    return pa.MapArray.from_arrays(_offsets(array), keys, items, type=wanted)
+    return pa.MapArray.from_arrays(keys=keys, items=items, type=wanted, **_lists(array))
 
 
-def _offsets(array: pa.Array) -> pa.Array:
-    """Offsets into the whole of the values, null where the list is: what `from_arrays` reads as a null list."""
+def _lists(array: pa.Array) -> dict[str, Any]:
+    """Which of all values, seen or not, are in which list, and which list is null: arguments of `from_arrays`."""
     if array.null_count == 0:
-        return array.offsets
-    valid = pa.concat_arrays([array.is_valid(), pa.array([True])])
-    return pc.if_else(valid, array.offsets, pa.scalar(None, array.offsets.type))
+        return {"offsets": array.offsets}
+    # A null list may have values below it. Were its offset null, they would go to the list before it. The sum is a
+    # copy, because Arrow takes the nulls only with offsets that begin their buffer.
+    return dict(offsets=pc.add(array.offsets, 0), mask=array.is_null())  # noqa: C408
 
 
 def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource) -> pa.Array:
@@ -268,10 +269,69 @@ def relabel(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_map(kind):
         keys, items = relabel(array.keys, kind.key_type), relabel(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(_offsets(array), keys, items, type=kind)
+        return pa.MapArray.from_arrays(keys=keys, items=items, type=kind, **_lists(array))
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(_offsets(array), relabel(array.values, kind.value_type), type=kind)
+        values = relabel(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(values=values, type=kind, **_lists(array))
     return array
+
+
+def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """The keys and the values of all maps of an array, one after the other; nothing of what lies below a null."""
+    kind = array.type
+    keys, items = (
+        pa.ListArray.from_arrays(values=values, type=pa.list_(field), **_lists(array)).flatten()
+        for values, field in ((array.keys, kind.key_field), (array.items, kind.item_field))
+    )
+    return keys, items
+
+
+def hides_nulls(kind: pa.DataType) -> bool:
+    """Whether a value of this type can have a member that is NOT NULL in a struct that may be null, at any depth."""
+    if pa.types.is_struct(kind):
+        return any(not field.nullable or hides_nulls(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return hides_nulls(kind.key_type) or hides_nulls(kind.item_type)
+    return pa.types.is_list(kind) and hides_nulls(kind.value_type)
+
+
+def without_hidden_nulls(array: pa.Array) -> pa.Array:
+    """Return the same values, where a NOT NULL member has no null of its own under a struct that is null.
+
+    Arrow writes such a member to Parquet only if it has no null at all, though no reader sees the nulls below another
+    one. A null that a reader would see stays.
+    """
+    kind = array.type
+    if not hides_nulls(kind):
+        return array
+    if pa.types.is_struct(kind):
+        members = [without_hidden_nulls(child) for child in array.flatten()]
+        members = [
+            child if field.nullable or not child.null_count or _shows_null(child, array) else _without_nulls(child)
+            for child, field in zip(members, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys, items = without_hidden_nulls(array.keys), without_hidden_nulls(array.items)
+        return pa.MapArray.from_arrays(keys=keys, items=items, type=kind, **_lists(array))
+    return pa.ListArray.from_arrays(values=without_hidden_nulls(array.values), type=kind, **_lists(array))
+
+
+def _shows_null(child: pa.Array, struct: pa.StructArray) -> bool:
+    return bool(pc.any(pc.and_(child.is_null(), struct.is_valid())).as_py())
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """The array with any value in the place of its nulls."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        # Not `flatten`, which would give the members the nulls of the struct again.
+        return pa.StructArray.from_arrays([array.field(number) for number in range(len(kind))], fields=list(kind))
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, array.values, type=kind)
+    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset)
 
 
 def leaves(array: pa.Array | Any) -> list[pa.Array]:
@@ -282,8 +342,7 @@ def leaves(array: pa.Array | Any) -> list[pa.Array]:
     if pa.types.is_struct(kind):
         return [leaf for child in array.flatten() for leaf in leaves(child)]
     if pa.types.is_map(kind):
-        used = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-        return leaves(used.flatten())
+        return [leaf for entries in map_entries(array) for leaf in leaves(entries)]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return leaves(array.flatten())
     return [array]

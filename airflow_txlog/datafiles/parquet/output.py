@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.digests import DigestingOutput
+from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
 from airflow_txlog.datafiles.parquet.dictionaries import without_spare_values
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.datafiles.partitioning import decode_add_path
@@ -155,7 +156,7 @@ class RowGroupWriter:
         """Write what was gathered as one row group; nothing when nothing was."""
         if not self._pending:
             return
-        table = without_spare_values(pa.Table.from_batches(self._pending, self.schema))
+        table = _writable(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
         if self._writer is None:
             self._output = self._store.open_new(self.path)
@@ -199,3 +200,12 @@ class RowGroupWriter:
             if self._is_finished:
                 self._store.delete(self.path)
         self._writer = None
+
+
+def _writable(table: pa.Table) -> pa.Table:
+    """The same rows as Arrow writes them."""
+    for number, field in enumerate(table.schema):
+        if hides_nulls(field.type):
+            chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+    return without_spare_values(table)

@@ -20,7 +20,13 @@ import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY, CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, routed
-from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array, convert_columns, relabel
+from airflow_txlog.datafiles.parquet.conversion import (
+    ColumnMismatch,
+    convert_array,
+    convert_columns,
+    map_entries,
+    relabel,
+)
 from airflow_txlog.datafiles.parquet.output import (
     DEFAULT_FORMAT,
     ParquetFormat,
@@ -91,6 +97,11 @@ class Layout:
         fields = [*(field.with_nullable(True) for field in self.schema), CHANGE_TYPE_FIELD]
         return replace(self, schema=pa.schema(fields), indexed_columns=(), is_change=True)
 
+    @property
+    def file_kind(self) -> str:
+        """How the name of a new file begins."""
+        return "cdc" if self.is_change else "part"
+
     @cached_property
     def file_schema(self) -> pa.Schema:
         """What goes into a file, by logical name: neither partition columns nor columns and members without a type."""
@@ -130,8 +141,8 @@ class Layout:
     def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
         """The path of a new file relative to the table, not encoded. `attempt` is the uuid of the task's attempt."""
         directory = self.prefix(attempt) or hive_directory(self.partition_columns, partition)
-        kind = "cdc" if self.is_change else "part"
-        name = f"{kind}-{self.job_id}-{attempt}.c{number:03d}{file_suffix(self.parquet.options()['compression'])}"
+        suffix = file_suffix(self.parquet.options()["compression"])
+        name = f"{self.file_kind}-{self.job_id}-{attempt}.c{number:03d}{suffix}"
         kinds = CHANGE_DIRECTORY if self.is_change else ""
         return "/".join(part for part in (self.folder, kinds, directory, name) if part)
 
@@ -367,7 +378,7 @@ def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
     texts = partition_string(encoded.dictionary)
     # An empty string is stored as null, so it breaks NOT NULL just as a null does.
     if None in texts and not layout.schema.field(name).nullable:
-        raise _null_in(name)
+        raise _null_in(name, " (an empty string in a partition column is stored as null)")
     # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
     places: dict[str | None, int] = {}
     place_of = pa.array([places.setdefault(text, len(places)) for text in texts], pa.int64())
@@ -384,7 +395,7 @@ def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array
     if not field.nullable and array.null_count:
         nulls = array.is_null() if below is None else pc.and_(array.is_null(), below)
         if pc.any(nulls, min_count=0).as_py():
-            raise _null_in(name)
+            raise _null_in(name, "" if below is None else ", in a struct that is not null")
     kind = field.type
     if not _forbids_null(kind):
         return
@@ -392,8 +403,8 @@ def _check_not_null(array: pa.Array, field: pa.Field, name: str, below: pa.Array
         for child, child_field in zip(array.flatten(), kind, strict=True):
             _check_not_null(child, child_field, f"{name}.{child_field.name}", array.is_valid())
     elif pa.types.is_map(kind):
-        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
-        _check_not_null(entries.field(1), kind.item_field, f"{name}.value")
+        _, items = map_entries(array)
+        _check_not_null(items, kind.item_field, f"{name}.value")
     elif pa.types.is_list(kind):
         _check_not_null(array.flatten(), kind.value_field, f"{name}.element")
 
@@ -409,10 +420,10 @@ def _forbids_null(kind: pa.DataType) -> bool:
     return False
 
 
-def _null_in(name: str) -> ConstraintViolation:
+def _null_in(name: str, where: str) -> ConstraintViolation:
     return ConstraintViolation(
-        f"Column {name!r} is NOT NULL, and a row has no value for it (an empty string in a partition column is stored "
-        "as null). Nothing was committed.",
+        f"Column {name!r} is NOT NULL, and a row has no value for it{where}. Nothing was committed. Correct such rows, "
+        "or leave them out, in the SQL that makes them.",
         constraint="NOT NULL",
         column=name,
     )

@@ -161,7 +161,7 @@ class _CompactedFile:
         self._layout = layout
         self._store = store
         self._directory = directory or layout.prefix(attempt)
-        self._name = f"part-{layout.job_id}-{attempt}.c{number:05d}"
+        self._name = f"{layout.file_kind}-{layout.job_id}-{attempt}.c{number:05d}"
         self._number = number
         self._codec: str | None = None
         self._path = ""

@@ -44,7 +44,7 @@ from airflow_txlog.jobs.files.stage import collect_records, load, records_of
 from airflow_txlog.jobs.files.table_view import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import as_spark_schema, schema_of_json, spark_schema
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, schema_of_json, spark_schema
 from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 
 
@@ -239,4 +239,6 @@ def _stored(schema: StructType) -> pa.Schema:
 
     A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.
     """
-    return _arrow_schema(StructType([field for field in schema if not isinstance(field.dataType, NullType)]))
+    kept = StructType([field for field in schema if not isinstance(field.dataType, NullType)])
+    # The elements of `array()` are NOT NULL and have no type, which no Arrow type is.
+    return _arrow_schema(nullable_columns(kept))

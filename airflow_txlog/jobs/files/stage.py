@@ -212,7 +212,10 @@ def _most_computed(frame: DataFrame) -> int:
 
 def _images_work(layout: Layout, images: ComputedColumns, frame: DataFrame) -> list[tuple[ImageTask, pa.RecordBatch]]:
     """The same for `run_here`: the computed columns, which are collected here, as the work of each bin."""
-    task, computed = _computed_task(layout, images, frame), collect(frame, _WRITING).combine_chunks()
+    from airflow_txlog.jobs.sql.schemas import without_not_null  # noqa: PLC0415 - only with Spark
+
+    task = _computed_task(layout, images, frame)
+    computed = collect(without_not_null(frame), _WRITING).combine_chunks()
     at = task.names.index(ADDRESS_COLUMN)
     files = pc.shift_right(computed.column(at), pa.scalar(POSITION_BITS, pa.int64()))
     starts = [pc.index(files, first).as_py() for first in images.first_files]

@@ -55,6 +55,7 @@ class _Prepared(PreparedByCondition):
 
 class _Update(ByCondition[_Prepared]):
     name = "UPDATE"
+    joins_files = True
 
     def __init__(self, context: JobContext) -> None:
         update = context.record(Update)

@@ -118,6 +118,7 @@ class _Upsert(MergeRows):
         keys="the keys are not of one plain type in the table and in the source",
         clauses="the source's columns are not those of the table, of the same types, or the table has rules for rows",
     )
+    keeps_members = True
 
     def __init__(self, context: JobContext) -> None:
         self._upsert = context.record(Upsert)

@@ -97,7 +97,7 @@ def _delete_leftovers(context: LogContext, result: JobResult, memory: Memory, sa
     is_published = saved_work is not None and saved_work.is_published
     is_committed = result.status == "committed"
     if is_committed and (not is_published or context.spec.application is not None):
-        unstage(context.store, memory.dropped)
+        unstage(context.store, memory.leftovers())
     elif not is_committed and not is_published:
         unstage(context.store, memory.staged_files())
 

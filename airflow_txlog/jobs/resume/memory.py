@@ -32,6 +32,7 @@ ROWS = "rows"
 BIN = "bin"
 VECTORS = "vectors"
 CHANGES = "changes"
+JOINED = "joined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,8 @@ class Memory:
     dropped: list[StagedFile] = field(default_factory=list)
     """Staged once and not to be committed any more. No process may delete them before the fate of every commit that
     may name them is known."""
+    parts: list[StagedFile] = field(default_factory=list)
+    """Files of segments in whose place this attempt commits a joined one. Another attempt may join others."""
 
     def begin(self, rules: TableRules) -> bool:
         """Start an attempt on a version with these rules; whether what was remembered still holds.
@@ -173,6 +176,10 @@ class Memory:
     def staged_files(self) -> list[StagedFile]:
         """The files of all segments, kept and dropped."""
         return [*(file for segment in self.segments for file in segment.files), *self.dropped]
+
+    def leftovers(self) -> list[StagedFile]:
+        """What was staged and is not in the commit, once this attempt has committed."""
+        return [*self.dropped, *self.parts]
 
     def _drop(self, segments: Iterable[Segment]) -> None:
         self.dropped.extend(file for segment in segments for file in segment.files)

@@ -71,6 +71,9 @@ class RowOperation(ABC, Generic[P]):
     """Whether every commit of it that changes something has new rows. One that only removes rows may need no Parquet
     file, so that it also serves a table whose files cannot be written here."""
 
+    joins_files = False
+    """Whether tiny files of one partition become one where the commit has new rows of it (`joined_files`)."""
+
     records_inserts_alone = False
     """Whether inserts are written as change rows also where no row leaves: their source can be evaluated only once, and
     in the next attempt rows may leave."""
@@ -119,7 +122,8 @@ class StagedWork:
 
     `removed` (rows of a table `FILES`) has those that leave for good and those that come again with one of the new
     `vectors`.
-    `changes` are the files of change rows, which are no files of the table.
+    `changes` are the files of change rows, which are no files of the table. `joined` are files that are committed in
+    the place of those at the paths `parts`.
     """
 
     copies: Sequence[StagedFile]
@@ -128,11 +132,14 @@ class StagedWork:
     removed: pa.Table
     vectors: NewVectors
     changes: Sequence[StagedFile] = ()
+    joined: Sequence[StagedFile] = ()
+    parts: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[StagedFile]:
         """The new files of the table."""
-        return [*self.copies, *self.images, *self.inserts]
+        staged = (*self.copies, *self.images, *self.inserts)
+        return [*(file for file in staged if file.path not in self.parts), *self.joined]
 
     @property
     def staged(self) -> list[StagedFile]:

@@ -23,7 +23,17 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
 from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
-from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, VECTORS, Memory, Segment, log_reuse
+from airflow_txlog.jobs.resume.memory import (
+    CHANGES,
+    COPY,
+    IMAGES,
+    INSERTS,
+    JOINED,
+    VECTORS,
+    Memory,
+    Segment,
+    log_reuse,
+)
 from airflow_txlog.jobs.rows.change_feed import (
     LeavingRows,
     leaving_rows,
@@ -32,6 +42,7 @@ from airflow_txlog.jobs.rows.change_feed import (
     with_change_type,
 )
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
+from airflow_txlog.jobs.rows.joined_files import joined_files
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
 from airflow_txlog.wording import plural
 
@@ -76,7 +87,9 @@ def stage_work(
 ) -> StagedWork:
     """Stage what is missing. Raises PartitionMismatch for a new row outside of the scope, after deleting what was
     staged just now; and what staging raises."""
-    earlier, num_dropped = list(memory.segments), len(memory.dropped)
+    # What was joined of them is counted with its parts.
+    earlier = [segment for segment in memory.segments if segment.kind != JOINED]
+    num_dropped = len(memory.dropped)
     numbers = sorted(found.removed.positions)
     touched = prepared.candidates.take(pa.array(numbers, pa.int64()))
     keys = dict(zip(numbers, file_keys(touched, context.root).to_pylist(), strict=True))
@@ -87,14 +100,17 @@ def stage_work(
     vectors = _vectors(context, prepared, found, memory)
     context.log(_summary(staged, vectors))
     log_reuse(context, memory, earlier, memory.dropped[num_dropped:])
-    return StagedWork(
+    work = StagedWork(
         copies=_files(memory, COPY),
         images=_files(memory, IMAGES),
         inserts=_files(memory, INSERTS),
         removed=pa.concat_tables([prepared.whole, touched]),
         vectors=vectors,
-        changes=[file for segment in memory.segments for file in segment.files if file.is_change],
+        changes=[
+            file for segment in memory.segments if segment.kind != JOINED for file in segment.files if file.is_change
+        ],
     )
+    return joined_files(context, prepared.snapshot, work, memory) if operation.joins_files else work
 
 
 def _vectors(context: JobContext, prepared: Prepared, found: Found, memory: Memory) -> NewVectors:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -51,6 +51,10 @@ _NUMBERS = (*_INTEGERS, DecimalType, *_FLOATS)
 _TIMES: tuple[type[DataType], ...] = (TimestampType, TimestampNTZType)
 _CONTAINERS = (ArrayType, MapType, StructType)
 _WITHOUT_TEXT = (BinaryType, *_CONTAINERS)
+# What becomes of a struct's member that the new value lacks: it is null, it keeps the value that the row has, or the
+# new value is refused.
+Lacking: TypeAlias = Literal["null", "kept", "refused"]
+
 # The name of a type without members: words, and numbers in parentheses.
 _PLAIN_TYPE = re.compile(r"\w+(?: \w+)*(?:\(\d+(?:, ?\d+)?\))?", re.ASCII)
 
@@ -130,7 +134,23 @@ def without_metadata(schema: StructType, *, nullable: bool = False) -> StructTyp
     )
 
 
-def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
+def nullable_columns(schema: StructType) -> StructType:
+    """The columns, each of them and all of their members nullable; their metadata stays."""
+    return StructType([StructField(field.name, _nullable(field.dataType), metadata=field.metadata) for field in schema])
+
+
+def without_not_null(frame: DataFrame) -> DataFrame:
+    """The same rows in columns whose members may all be null: PySpark collects no null member that is NOT NULL, though
+    it lies in a null struct."""
+    columns = []
+    for field in frame.schema:
+        kind = _nullable(field.dataType)
+        column = frame[quoted(field.name)]
+        columns.append(column if kind == field.dataType else column.cast(kind).alias(field.name))
+    return frame.select(*columns)
+
+
+def can_store(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking = "null") -> bool:
     """Whether values of type `found` may be stored as `wanted` without the author's own cast.
 
     - Anything as itself; nothing (void) as anything; whole numbers as decimals, floats and doubles; decimals as wider
@@ -139,15 +159,16 @@ def can_store(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
     - With `ansi`, also what fails on a value that does not fit: whole numbers and decimals into narrower ones.
     - Any single value but bytes as text. Never text as something else, a double as a decimal or a whole number, a
       timestamp as a date, or one kind of container as another.
-    - Arrays, maps and structs where what is in them may be stored so, members of structs by name: one that `found`
-      lacks is null where it may be, and one that `wanted` lacks is refused.
+    - Arrays, maps and structs where what is in them may be stored so, members of structs by name: `lacking` decides on
+      one that `found` lacks (null only where it may be), and one that `wanted` lacks is refused. In arrays and maps
+      there is no row's value to keep, so what is lacking there is null.
     """
     if _same(found, wanted) or isinstance(found, NullType):
         return True
     if isinstance(wanted, StringType):
         return not isinstance(found, _WITHOUT_TEXT)
     if isinstance(found, _CONTAINERS):
-        return _can_store_within(found, wanted, ansi=ansi)
+        return _can_store_within(found, wanted, ansi=ansi, lacking=lacking)
     if isinstance(found, _INTEGERS):
         if isinstance(wanted, _INTEGERS):
             return ansi or _INTEGERS.index(type(found)) <= _INTEGERS.index(type(wanted))
@@ -189,7 +210,7 @@ def fit_rows(
                     constraint="NOT NULL",
                     column=field.name,
                 )
-            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            columns.append(F.lit(None).cast(_nullable(field.dataType)).alias(field.name))
         elif not can_store(found.dataType, field.dataType, ansi=ansi):
             problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
         else:
@@ -230,10 +251,35 @@ def is_same_type(found: DataType, wanted: DataType) -> bool:
     return _same(found, wanted)
 
 
-def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0) -> str:
+def lacking_member(found: DataType, wanted: DataType) -> str | None:
+    """Return the dotted name of the first member that a struct of `wanted` has and `found` lacks, at any depth.
+
+    Steps into arrays and maps are called `element`, `key` and `value`. None: none is lacking.
+    """
+    pairs: list[tuple[str, DataType, DataType]] = []
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        have = {field.name.lower(): field for field in found}
+        for field in wanted:
+            if field.name.lower() not in have:
+                return field.name
+            pairs.append((field.name, have[field.name.lower()].dataType, field.dataType))
+    elif isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        pairs = [("element", found.elementType, wanted.elementType)]
+    elif isinstance(found, MapType) and isinstance(wanted, MapType):
+        pairs = [("key", found.keyType, wanted.keyType), ("value", found.valueType, wanted.valueType)]
+    for name, one, other in pairs:
+        below = lacking_member(one, other)
+        if below is not None:
+            return f"{name}.{below}"
+    return None
+
+
+def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0, kept: str | None = None) -> str:
     """SQL for the value of `sql` as `wanted`, for types that `can_store` accepts.
 
-    A member that a struct lacks is an untyped NULL in it: the caller casts it to the column's type.
+    A member that a struct lacks is an untyped NULL in it: the caller casts it to the column's type. With `kept`, SQL
+    for the value that the row has, it keeps that value instead; such a struct is null only where both values are.
+    Source: delta-spark 4.4, `merge.preserveNullSourceStructs.updateStar`.
     """
     # Nothing to cast where the types are one; and NULL takes any type by itself, even one whose name SQL cannot say.
     if _same(found, wanted) or isinstance(found, NullType):
@@ -241,14 +287,17 @@ def stored_sql(sql: str, found: DataType, wanted: DataType, depth: int = 0) -> s
     one = f"txlog_{depth}"
     if isinstance(found, StructType) and isinstance(wanted, StructType):
         have = {field.name.lower(): field for field in found}
+        kept = kept if _lacks_kept_member(found, wanted) else None
         members = []
         for field in wanted:
             other = have.get(field.name.lower())
-            value = "NULL"
+            own = None if kept is None else f"({kept}).{quoted(field.name)}"
+            value = own or "NULL"
             if other is not None:
-                value = stored_sql(f"({sql}).{quoted(other.name)}", other.dataType, field.dataType, depth)
+                value = stored_sql(f"({sql}).{quoted(other.name)}", other.dataType, field.dataType, depth, own)
             members += [_text_literal(field.name), value]
-        return f"IF(({sql}) IS NULL, NULL, named_struct({', '.join(members)}))"
+        is_null = f"({sql}) IS NULL" if kept is None else f"({sql}) IS NULL AND ({kept}) IS NULL"
+        return f"IF({is_null}, NULL, named_struct({', '.join(members)}))"
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
         element = stored_sql(one, found.elementType, wanted.elementType, depth + 1)
         return f"transform({sql}, {one} -> {element})"
@@ -278,7 +327,7 @@ def type_sql(kind: DataType) -> str:
 
 def as_column_type(column: Column, found: DataType, wanted: DataType) -> Column:
     """What `stored_sql` made, with the types that its untyped NULLs left open."""
-    return column if _same(found, wanted) else column.cast(wanted)
+    return column if _same(found, wanted) else _cast(column, wanted)
 
 
 def _has_user_defined_type(node: Any) -> bool:
@@ -298,26 +347,49 @@ def _text_literal(text: str) -> str:
 def _stored(frame: DataFrame, name: str, found: DataType, wanted: DataType) -> Column:
     if _same(found, wanted):
         return frame[quoted(name)]
-    return F.expr(stored_sql(quoted(name), found, wanted)).cast(wanted)
+    return _cast(F.expr(stored_sql(quoted(name), found, wanted)), wanted)
 
 
-def _can_store_within(found: DataType, wanted: DataType, *, ansi: bool) -> bool:
+def _cast(column: Column, wanted: DataType) -> Column:
+    # Spark casts no value that may be null to one that is NOT NULL. Whether there is a null the writer checks.
+    return column.cast(_nullable(wanted))
+
+
+def _lacks_kept_member(found: DataType, wanted: DataType) -> bool:
+    """Whether a struct of the row has a member to keep: its own, or one of a struct that is its member."""
+    if not (isinstance(found, StructType) and isinstance(wanted, StructType)):
+        return False
+    have = {field.name.lower(): field.dataType for field in found}
+    lacks = [field.name.lower() not in have for field in wanted]
+    return any(lacks) or any(_lacks_kept_member(have[field.name.lower()], field.dataType) for field in wanted)
+
+
+def _can_store_within(found: DataType, wanted: DataType, *, ansi: bool, lacking: Lacking) -> bool:
     if isinstance(found, StructType) and isinstance(wanted, StructType):
         have = {field.name.lower(): field for field in found}
         names = {field.name.lower() for field in wanted}
         return have.keys() <= names and all(
-            field.nullable
+            lacking == "kept" or (lacking == "null" and field.nullable)
             if field.name.lower() not in have
-            else can_store(have[field.name.lower()].dataType, field.dataType, ansi=ansi)
+            else can_store(have[field.name.lower()].dataType, field.dataType, ansi=ansi, lacking=lacking)
             for field in wanted
         )
+    lacking = "null" if lacking == "kept" else lacking
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
-        return can_store(found.elementType, wanted.elementType, ansi=ansi)
+        return can_store(found.elementType, wanted.elementType, ansi=ansi, lacking=lacking)
     if isinstance(found, MapType) and isinstance(wanted, MapType):
-        return can_store(found.keyType, wanted.keyType, ansi=ansi) and can_store(
-            found.valueType, wanted.valueType, ansi=ansi
+        return can_store(found.keyType, wanted.keyType, ansi=ansi, lacking=lacking) and can_store(
+            found.valueType, wanted.valueType, ansi=ansi, lacking=lacking
         )
     return False
+
+
+def _nullable(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return nullable_columns(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    return MapType(_nullable(kind.keyType), _nullable(kind.valueType)) if isinstance(kind, MapType) else kind
 
 
 def _bare(kind: DataType, nullable: bool) -> DataType:

@@ -411,3 +411,70 @@ def test_files_never_mix_rows_of_two_segments(tmp_path: Path) -> None:
     assert len(staged) == 4
     unpartitioned = layout(tmp_path / "u", partitions=())
     assert sorted(file.segment or 0 for file in write(unpartitioned, batch)) == [3, 7]
+
+
+HIDING_TYPES = [
+    pa.int32(),
+    pa.string(),
+    pa.bool_(),
+    pa.decimal128(10, 2),
+    pa.timestamp("us", tz="UTC"),
+    pa.struct([pa.field("y", pa.string(), nullable=False), pa.field("z", pa.int64())]),
+    pa.list_(pa.struct([pa.field("y", pa.string(), nullable=False)])),
+    pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)),
+]
+VALUES_OF = {
+    pa.int32(): 1,
+    pa.string(): "hidden",
+    pa.bool_(): True,
+    pa.decimal128(10, 2): 1,
+    pa.timestamp("us", tz="UTC"): 1,
+}
+
+
+def _value(kind: pa.DataType) -> Any:
+    if pa.types.is_struct(kind):
+        return {field.name: _value(field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [("k", _value(kind.item_type))]
+    return [_value(kind.value_type)] if pa.types.is_list(kind) else VALUES_OF.get(kind, 1)
+
+
+@pytest.mark.parametrize("kind", HIDING_TYPES, ids=str)
+@pytest.mark.parametrize("is_in_list", [False, True])
+def test_a_not_null_member_of_any_type_is_written_below_a_null_struct(
+    tmp_path: Path, kind: pa.DataType, is_in_list: bool
+) -> None:
+    strict = pa.struct([pa.field("x", kind, nullable=False), pa.field("free", pa.int32())])
+    members = [pa.array([_value(kind)] * 4, kind), pa.array([None, 1, None, 1], pa.int32())]
+    # Values lie below the nulls, as `IF(…, NULL, s)` leaves them.
+    found = pa.StructArray.from_arrays(members, fields=list(strict), mask=pa.array([True, False, True, False]))
+    field = pa.field("c", strict)
+    if is_in_list:
+        found = pa.ListArray.from_arrays(pa.array([0, 2, 4, 4, 4], pa.int32()), found)
+        field = pa.field("c", pa.list_(pa.field("element", strict)))
+    # Any conversion gives the members the nulls of their struct.
+    loose = found.cast(_nullable(field.type))
+    expected = found.slice(1).to_pylist()
+    batch = pa.record_batch({"c": loose}).slice(1)
+    (file,) = write(layout(tmp_path, pa.schema([field]), ()), batch)
+    assert pq.read_table(tmp_path / file.store_path).column("c").to_pylist() == expected
+
+
+def test_values_below_a_null_list_go_to_no_other_list(tmp_path: Path) -> None:
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), pa.array([1, 2, 3], pa.int32()), mask=pa.array([False, True, False])
+    )
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()),
+        pa.array(["a", "b", "c"]),
+        pa.array([1, 2, 3], pa.int32()),
+        mask=pa.array([False, True, False]),
+    )
+    schema = pa.schema([("l", pa.list_(pa.int64())), ("m", pa.map_(pa.string(), pa.int64()))])
+    (file,) = write(layout(tmp_path, schema, ()), pa.record_batch({"l": lists, "m": maps}))
+    assert pq.read_table(tmp_path / file.store_path).to_pylist() == [
+        {"l": [1], "m": [("a", 1)]},
+        {"l": None, "m": None},
+        {"l": [3], "m": [("c", 3)]},
+    ]

@@ -221,7 +221,8 @@ def test_b1_a_retry_commits_the_vectors_that_the_try_before_it_had_staged(tmp_pa
     assert len(vectors_on_disk(table)) == 1
     assert committed(run(spark, "update", table, **work)).metrics["numUpdatedRows"] == 2
     assert by_id(table) == {k: "u" if k in (3, 63) else f"n{k}" for k in range(180)}
-    assert {path for path in files_on_disk(table) if "txlog-inputs" not in path} == staged
+    # The parts of the joined file of images are gone.
+    assert {path for path in files_on_disk(table) if "txlog-inputs" not in path} < staged
 
 
 def test_four_who_delete_different_rows_of_one_file_at_once_all_commit(tmp_path: Path, spark: SparkSession) -> None:

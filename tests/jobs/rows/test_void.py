@@ -44,9 +44,10 @@ def test_void_members_are_left_out_of_every_file_and_read_as_null(tmp_path: Path
     append(table, pa.Table.from_pylist([{"id": 4}], table.snapshot().schema))
     committed(run(spark, "update", table, set={"id": "id + 10"}, predicate="id = 3"))
     committed(run(spark, "delete", table, predicate="id = 4"))
+    append(table, pa.Table.from_pylist([{"id": 5}], table.snapshot().schema))
     committed(run(spark, "optimize", table))
     assert types_in_files(tmp_path / "t") == {"None"}
-    expected = [*values[:2], {**values[2], "id": 13}]
+    expected = [*values[:2], {"id": 5, "v": None, "s": None, "l": None}, {**values[2], "id": 13}]
     assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == expected
 
 

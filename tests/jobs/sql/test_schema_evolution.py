@@ -175,3 +175,86 @@ def test_a_merge_that_widens_keeps_its_work_over_a_conflict(tmp_path: Path, spar
         (3, [3], "three"),
         (5, None, "five"),
     ]
+
+
+MEMBERS = pa.schema(
+    [
+        ("id", pa.int64()),
+        (
+            "s",
+            pa.struct(
+                [
+                    pa.field("a", pa.int32()),
+                    pa.field("only", pa.string()),
+                    pa.field("n", pa.struct([("x", pa.int32()), ("y", pa.int32())])),
+                ]
+            ),
+        ),
+    ]
+)
+FULL = {"a": 1, "only": "mine", "n": {"x": 1, "y": 2}}
+GIVEN = """SELECT id, CAST(named_struct('z', 8, 'A', 9, 'n', named_struct('x', 9)) AS STRUCT<z INT, A INT, n STRUCT<x
+INT>>) AS s FROM VALUES (1L), (2L) AS ids(id) UNION ALL SELECT id, NULL FROM VALUES (3L), (4L), (5L) AS ids(id)"""
+
+
+def members(folder: Path) -> Table:
+    table = Table.create(str(folder), MEMBERS)
+    values = [FULL, None, FULL, None]
+    append(table, pa.table({"id": [1, 2, 3, 4], "s": values}, schema=MEMBERS))
+    return table
+
+
+def structs_of(table: Table) -> list[Any]:
+    return [row["s"] for row in rows_of(table)]
+
+
+MERGED = [
+    {"a": 9, "only": "mine", "n": {"x": 9, "y": 2}, "z": 8},
+    {"a": 9, "only": None, "n": {"x": 9, "y": None}, "z": 8},
+    {"a": None, "only": "mine", "n": {"x": None, "y": 2}, "z": None},
+    None,
+]
+
+
+def test_an_update_star_keeps_the_members_that_only_the_table_has(tmp_path: Path, spark: SparkSession) -> None:
+    table = members(tmp_path / "t")
+    committed(merge(spark, table, GIVEN, update(), insert(), schema_evolution=True))
+    assert structs_of(table) == [*MERGED, None]
+
+
+@pytest.mark.parametrize("columns", [None, ["s"]])
+def test_an_upsert_keeps_the_members_that_only_the_table_has(
+    tmp_path: Path, spark: SparkSession, columns: list[str] | None
+) -> None:
+    table = members(tmp_path / "t")
+    source = {"sql": GIVEN}
+    committed(run(spark, "upsert", table, source=source, keys=["id"], columns=columns, schema_evolution=True))
+    assert structs_of(table) == [*MERGED, None]
+
+
+def test_an_assignment_of_a_whole_struct_replaces_it(tmp_path: Path, spark: SparkSession) -> None:
+    table = members(tmp_path / "t")
+    committed(merge(spark, table, GIVEN, update({"s": "s.s"}), schema_evolution=True))
+    whole = {"a": 9, "only": None, "n": {"x": 9, "y": None}, "z": 8}
+    assert structs_of(table) == [whole, whole, None, None]
+
+
+def test_an_update_that_would_lose_members_is_refused_without_schema_evolution(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = members(tmp_path / "t")
+    given = "SELECT 1L AS id, named_struct('a', 9, 'only', 'x', 'n', named_struct('x', 9)) AS s"
+    refusals = [
+        merge(spark, table, given, update()),
+        merge(spark, table, given, update({"s": "s.s"})),
+        run(spark, "upsert", table, source={"sql": given}, keys=["id"]),
+        run(spark, "update", table, set={"s": "named_struct('a', 9, 'only', 'x', 'n', named_struct('x', 9))"}),
+    ]
+    for refusal in refusals:
+        error = error_of(refusal)
+        assert (error["type"], error["facts"]["columns"]) == ("SchemaMismatch", ["s"])
+        assert "it lacks the member s.n.y, whose values an update would lose" in error["message"]
+    assert structs_of(table) == [FULL, None, FULL, None]
+    # A new row has no value to lose.
+    committed(merge(spark, table, given.replace("1L", "9L"), insert()))
+    assert structs_of(table)[-1] == {"a": 9, "only": "x", "n": {"x": 9, "y": None}}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
@@ -19,7 +19,7 @@ from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
-from airflow_txlog.jobs.sql.schemas import can_store, mismatch, stored_sql
+from airflow_txlog.jobs.sql.schemas import Lacking, can_store, lacking_member, mismatch, stored_sql
 from airflow_txlog.jobs.sql.table_rules import Rules
 from airflow_txlog.records import AnyClause, InsertClause, UpdateClause
 
@@ -28,7 +28,8 @@ from airflow_txlog.records import AnyClause, InsertClause, UpdateClause
 class Sides:
     """The two sides of a merge: schemas, aliases, and the empty views that texts are checked on.
 
-    `may_lack_columns`: `*` leaves alone what the source has no column for, as schema evolution has it.
+    `may_lack_columns`: the job evolves the schema, so `*` leaves alone what the source has no column or member for.
+    `keeps_members`: then an update that names its columns leaves alone such members too.
     """
 
     target: StructType
@@ -41,6 +42,23 @@ class Sides:
     table_uri: str
     rules: Rules
     may_lack_columns: bool = False
+    keeps_members: bool = False
+
+    def lacking(self, *, is_insert: bool, is_star: bool) -> Lacking:
+        """What becomes of a struct's member that the table has and an assigned value lacks.
+
+        An update without schema evolution must not put NULL in the place of a value that no clause assigns. An insert
+        has no value to lose (delta-spark refuses it too).
+        """
+        if is_insert:
+            return "null"
+        if not self.may_lack_columns:
+            return "refused"
+        return "kept" if is_star or self.keeps_members else "null"
+
+    def own_value(self, column: str) -> str:
+        """SQL for the value that the target's row has in a column."""
+        return f"{quoted(self.target_alias)}.{quoted(column)}"
 
     @cached_property
     def target_by_name(self) -> dict[str, StructField]:
@@ -119,9 +137,7 @@ def image_sql(
     for field in sides.target:
         if names is not None and field.name not in names:
             continue
-        kept = (
-            f"{quoted(sides.target_alias)}.{quoted(field.name)}" if is_update else sides.rules.default_sql(field.name)
-        )
+        kept = sides.own_value(field.name) if is_update else sides.rules.default_sql(field.name)
         values = [clause.values.get(field.name, kept) for clause in clauses]
         if len(set(values)) == 1:
             sql = values[0]
@@ -178,7 +194,7 @@ def assigned_values(
     if isinstance(assigned, str):
         values = _all_columns(sides, is_insert=is_insert)
     else:
-        values = _named_columns(gate, sides, relation, assigned)
+        values = _named_columns(gate, sides, relation, assigned, is_insert=is_insert)
     if is_insert:
         sides.rules.check_identities(values)
     else:
@@ -186,7 +202,10 @@ def assigned_values(
     return values
 
 
-def _named_columns(gate: SqlGate, sides: Sides, relation: str, assigned: Mapping[str, str]) -> dict[str, str]:
+def _named_columns(
+    gate: SqlGate, sides: Sides, relation: str, assigned: Mapping[str, str], *, is_insert: bool
+) -> dict[str, str]:
+    lacking = sides.lacking(is_insert=is_insert, is_star=False)
     values: dict[str, str] = {}
     types: list[StructField] = []
     problems = []
@@ -198,12 +217,10 @@ def _named_columns(gate: SqlGate, sides: Sides, relation: str, assigned: Mapping
             values[field.name] = sides.rules.default_sql(field.name)
             continue
         found = gate.value(text, relation)
-        if not can_store(found, field.dataType, ansi=sides.ansi):
-            problems.append(
-                f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()} (in {text!r})"
-            )
+        if not can_store(found, field.dataType, ansi=sides.ansi, lacking=lacking):
+            problems.append(f"{_problem(field, found, lacking)} (in {text!r})")
         types.append(StructField(field.name, found))
-        values[field.name] = stored_sql(f"(\n{text}\n)", found, field.dataType)
+        values[field.name] = _assigned(sides, field, f"(\n{text}\n)", found, lacking)
     if problems:
         raise mismatch(problems, StructType(types), sides.target, sides.table_uri)
     return values
@@ -211,6 +228,7 @@ def _named_columns(gate: SqlGate, sides: Sides, relation: str, assigned: Mapping
 
 def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
     """`*`: every column of the target from the source's column of that name, but what the table fills in itself."""
+    lacking = sides.lacking(is_insert=is_insert, is_star=True)
     filled = sides.rules.fills if is_insert else frozenset(sides.rules.table.generated)
     have = {field.name.lower(): field for field in sides.source}
     values, problems = {}, []
@@ -219,14 +237,29 @@ def _all_columns(sides: Sides, *, is_insert: bool) -> dict[str, str]:
         if found is None:
             if field.name not in filled and not sides.may_lack_columns:
                 problems.append(f"{field.name}: the source has no such column, and * needs one")
-        elif not can_store(found.dataType, field.dataType, ansi=sides.ansi):
-            problems.append(f"{field.name}: {found.dataType.simpleString()} is not {field.dataType.simpleString()}")
+        elif not can_store(found.dataType, field.dataType, ansi=sides.ansi, lacking=lacking):
+            problems.append(_problem(field, found.dataType, lacking))
         else:
             reference = f"{quoted(sides.source_alias)}.{quoted(found.name)}"
-            values[field.name] = stored_sql(reference, found.dataType, field.dataType)
+            values[field.name] = _assigned(sides, field, reference, found.dataType, lacking)
     if problems:
         raise mismatch(problems, sides.source, sides.target, sides.table_uri)
     return values
+
+
+def _assigned(sides: Sides, field: StructField, sql: str, found: DataType, lacking: Lacking) -> str:
+    """SQL for the value of `sql`, of the type `found`, as the target's column holds it."""
+    kept = sides.own_value(field.name) if lacking == "kept" else None
+    return stored_sql(sql, found, field.dataType, kept=kept)
+
+
+def _problem(field: StructField, found: DataType, lacking: Lacking) -> str:
+    """Why a value of the type `found` cannot be assigned to the column."""
+    problem = f"{field.name}: {found.simpleString()} is not {field.dataType.simpleString()}"
+    member = lacking_member(found, field.dataType) if lacking == "refused" else None
+    if member is None:
+        return problem
+    return f"{problem}: it lacks the member {field.name}.{member}, whose values an update would lose"
 
 
 def _target_field(sides: Sides, name: str) -> StructField:

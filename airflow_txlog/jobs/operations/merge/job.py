@@ -102,6 +102,9 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     name = "MERGE"
     not_plain = WhyNotPlain()
+    joins_files = True
+    keeps_members = False
+    """Whether an update that names its columns keeps the members of structs that the source lacks, as `*` does."""
 
     def __init__(self, context: JobContext, merge: Merge) -> None:
         self._context = context
@@ -254,6 +257,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             table_uri=self._context.root,
             rules=rules,
             may_lack_columns=self._merge.schema_evolution,
+            keeps_members=self.keeps_members,
         )
 
     def _of_interest(

@@ -35,6 +35,7 @@ from airflow_txlog.errors import (
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.sizes import shuffled_towards
 from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
+from airflow_txlog.jobs.files.tiny_files import joined
 from airflow_txlog.jobs.operations.write.new_rows import new_rows
 from airflow_txlog.jobs.operations.write.replaced import (
     WriteScope,
@@ -44,7 +45,6 @@ from airflow_txlog.jobs.operations.write.replaced import (
     scope_of,
     scope_of_new_table,
 )
-from airflow_txlog.jobs.operations.write.tiny_files import joined
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse

@@ -1,16 +1,15 @@
-"""Tiny files joined after a write: what many tasks with few rows each left behind.
+"""Tiny staged files joined: those of many tasks with few rows each, and those of one change to a partition.
 
 How many rows a task will have is not known before it ran: of a filter over ten thousand files each task may keep a few.
 So what was written is looked at, and where it is many tiny files, those of each partition become few, in a second job
 that reads them again: it costs what they weigh, which is little. The invariant: the files that come out hold exactly
-the rows of those that went in, and whatever is not reported any more is deleted: no commit has named it (soundness
-A17).
+the rows of those that went in. No commit has named these (soundness A17).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -38,63 +37,77 @@ def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) ->
 
     Raises as `staged_of` does, and then every file is deleted.
     """
-    bins = _bins(staged, layout.target_bytes)
+    of_table = [file for file in staged if not file.is_change]
+    bins = bins_of(of_table, layout.target_bytes, lambda file: (partition_of(file), file.segment))
     before = sum(map(len, bins))
     if before - len(bins) < FILES_FEWER:
         return list(staged)
     try:
-        made = _compacted(context, layout, staged, bins)
+        made = joined_bins(context, layout, bins)
     except BaseException:
         unstage(context.store, staged)
         raise
-    gone = {number for files in bins for number in files}
-    unstage(context.store, (staged[number] for number in gone))
+    parts = [file for files in bins for file in files]
+    gone = {file.path for file in parts}
+    unstage(context.store, parts)
     context.log(f"{plural(before, 'tiny file')} joined into {len(made)}")
-    return [*(file for number, file in enumerate(staged) if number not in gone), *made]
+    return [*(file for file in staged if file.path not in gone), *made]
 
 
-def _bins(staged: Sequence[StagedFile], target_bytes: int) -> list[list[int]]:
-    """Tiny files, by their numbers, that become one: of one partition and segment, up to the target size together."""
+def partition_of(file: StagedFile) -> str:
+    """The partition of a file as a value that compares."""
+    return json.dumps(file.partition_values, sort_keys=True)
+
+
+def bins_of(
+    staged: Sequence[StagedFile], target_bytes: int, key: Callable[[StagedFile], Hashable]
+) -> list[list[StagedFile]]:
+    """The tiny files that may become one: of one key, two or more, up to the target size together."""
     tiny_bytes = min(TINY_BYTES, target_bytes // 8)
-    bins: list[list[int]] = []
-    last: dict[tuple[str, int | None], tuple[int, list[int]]] = {}
-    for number, file in enumerate(staged):
-        if file.size_bytes >= tiny_bytes or file.is_change:
+    bins: list[list[StagedFile]] = []
+    last: dict[Hashable, tuple[int, list[StagedFile]]] = {}
+    for file in staged:
+        if file.size_bytes >= tiny_bytes:
             continue
-        key = (json.dumps(file.partition_values, sort_keys=True), file.segment)
-        size, files = last.get(key, (target_bytes, []))
+        size, files = last.get(key(file), (target_bytes, []))
         if size + file.size_bytes > target_bytes:
             size, files = 0, []
             bins.append(files)
-        files.append(number)
-        last[key] = (size + file.size_bytes, files)
+        files.append(file)
+        last[key(file)] = (size + file.size_bytes, files)
     return [files for files in bins if len(files) > 1]
 
 
-def _compacted(
-    context: JobContext, layout: Layout, staged: Sequence[StagedFile], bins: Sequence[Sequence[int]]
-) -> list[StagedFile]:
-    sizes = [sum(staged[number].size_bytes for number in files) for files in bins]
+def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[StagedFile]]) -> list[StagedFile]:
+    """One file for each bin, of the segment of its first file, in the order of the bins. What is joined stays.
+
+    Raises as `staged_of` does, and then no file is made.
+    """
+    sizes = [sum(file.size_bytes for file in files) for files in bins]
     order = pack_bins(sizes, task_count(context.parallelism, sizes))
-    plan = _plan([(staged[number], segment) for segment, files in enumerate(bins) for number in files])
-    first = [sum(len(files) for files in bins[:segment]) for segment in range(len(bins))]
+    plan = _plan([(file, number) for number, files in enumerate(bins) for file in files])
+    first = [sum(len(files) for files in bins[:number]) for number in range(len(bins))]
     rows = [
-        [row for segment in segments for row in range(first[segment], first[segment] + len(bins[segment]))]
-        for segments in order
+        [row for number in numbers for row in range(first[number], first[number] + len(bins[number]))]
+        for numbers in order
     ]
     weight = weight_of(plan.column("size_bytes").to_pylist())
     packed = Bins(store=layout.store, inline=tuple(encode_bins(plan, rows)), weight=weight)
     task = CompactTask(bins=packed, layout=layout)
     made = staged_of(context, collected(context, [task], RECORD_SCHEMA, "join tiny files"))
     found, wanted = sum(file.num_records for file in made), sum(plan.column("num_records").to_pylist())
-    if found != wanted:
+    if found != wanted or len(made) != len(bins):
         unstage(context.store, made)
         raise JobError(
             f"Of {wanted} rows in {plan.num_rows} tiny files {found} came out when they were joined. Nothing was "
             "committed; this is a fault of this engine, please report it."
         )
     # A task numbers its files by the bin; what the rows belong to is as it was.
-    return [replace(file, segment=staged[bins[file.segment or 0][0]].segment) for file in made]
+    made.sort(key=lambda file: file.segment or 0)
+    return [
+        replace(file, segment=files[0].segment, is_change=layout.is_change)
+        for file, files in zip(made, bins, strict=True)
+    ]
 
 
 def _plan(files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
