@@ -266,6 +266,10 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
             except ValueError:
                 raise invalid("arguments.timestamp", "a date or time in ISO 8601", self.timestamp) from None
 
+    @property
+    def counts_from_first_try(self) -> bool:
+        return True
+
 
 @register
 class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
