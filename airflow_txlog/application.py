@@ -20,8 +20,7 @@ from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.exchange import Exchange
-from airflow_txlog.records import Restore
-from airflow_txlog.saved_work import restore_note, work_folder
+from airflow_txlog.saved_work import first_version_note, work_folder
 from airflow_txlog.storage import Access, open_store
 from airflow_txlog.storage.base import Store
 
@@ -235,13 +234,13 @@ def forget_saved_work(spec: JobSpec) -> None:
         remove_saved_work(store, folder)
     if spec.saved_work_key is not None:
         Exchange(store, spec.saved_work_key).remove()
-    if isinstance(spec.operation, Restore) and spec.application is not None:
-        remove_restore_note(store, spec.application)
+    if spec.operation.counts_from_first_try and spec.application is not None:
+        remove_first_version_note(store, spec.application)
 
 
-def remove_restore_note(store: Store, application: ApplicationTransaction) -> None:
-    """Delete the note of the version that the first try of a RESTORE met, and its folder where it is empty then."""
-    path = restore_note(application)
+def remove_first_version_note(store: Store, application: ApplicationTransaction) -> None:
+    """Delete the note of the version that the first try of some work met, and its folder where it is empty then."""
+    path = first_version_note(application)
     store.delete(path)
     store.delete_empty_directory(path.rpartition("/")[0])
 

@@ -16,7 +16,8 @@ What the job does with `JobSpec.application`, the application transaction (sound
    earlier life of the same run id, and is `IdempotencyKeyReused` too.
 4. `first_tried_ms` (when the work was first tried, at the earliest): a table that forgets transactions sooner than that
    (delta.setTransactionRetentionDuration) cannot show that the work is not done, which is `TransactionExpired`.
-   `is_first_try` (no try of this work can have come before): a RESTORE need not look for what has landed since then.
+   `is_first_try` (no try of this work can have come before): work that counts from its first try need not
+   look for what has landed since then.
 5. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
 """
 

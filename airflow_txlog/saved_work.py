@@ -57,13 +57,13 @@ def work_folder(root: str, application: ApplicationTransaction | None, key: str 
     return None if seal is None else folder_named(seal.sign("folder", b"")[:_FOLDER_CHARACTERS])
 
 
-def restore_note(application: ApplicationTransaction) -> str:
-    """The path, relative to the table, of the note that the tries of a RESTORE leave for each other (`jobs/restore`).
+def first_version_note(application: ApplicationTransaction) -> str:
+    """The path, relative to the table, of the note of what the first try met (`jobs.resume.first_version`).
 
     All tries of the work find it, with a key or without.
     """
     identity = f"{application.app_id}\0{application.version}"
-    return f"{folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])}/restore-head"
+    return f"{folder_named(hashlib.sha256(identity.encode()).hexdigest()[:16])}/first-version"
 
 
 def folder_named(name: str) -> str:

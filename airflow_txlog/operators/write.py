@@ -18,8 +18,9 @@ class DeltaWriteOperator(DataChangingOperator):
         it names; "overwrite_partitions": replace the partitions that the source has rows of, and no other.
     :param replace_where: one boolean SQL expression with `:name` for values: an overwrite replaces the rows for which
         it is true, and a new row for which it is not is an error. (templated)
-    :param on_conflict: what an overwrite does that finds rows which landed in its scope while it ran: "replan" replaces
-        them too, "fail" fails the task for good. A row of another is never replaced unseen under "fail".
+    :param on_conflict: what an overwrite does that meets a conflict, such as rows that landed in its scope while it
+        ran: "replan" replaces them too, "fail" fails the task for good. Under "fail" no row is replaced that landed
+        after the first try began.
     :param create: make the table when there is none; false raises TableNotFound instead.
     :param partition_by: partition columns, for a table that is made here.
     :param allow_non_empty: make the table also in a folder that holds files which belong to no table. By default that

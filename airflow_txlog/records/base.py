@@ -60,6 +60,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return {}
 
     @property
+    def counts_from_first_try(self) -> bool:
+        """Whether the work never replaces or undoes unseen what has landed since its first try began."""
+        return False
+
+    @property
     def may_spare_spark(self) -> bool:
         """Whether a job that `needs_spark` is tried without it first: nothing in it is SQL, and it may be small.
 

@@ -51,8 +51,8 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     `mode` "overwrite_partitions" replaces the partitions that the source has rows of. `replace_where` is what an
     overwrite replaces, and what every new row must satisfy. `on_conflict` "fail": rather than replace rows that landed
-    meanwhile, the overwrite fails. `create`: make the table where there is none, with `partition_by` and `properties`;
-    with `allow_non_empty` also in a folder that holds files which belong to no table.
+    since its first try began, the overwrite fails. `create`: make the table where there is none, with `partition_by`
+    and `properties`; with `allow_non_empty` also in a folder that holds files which belong to no table.
     """
 
     job = f"{_JOBS}.write.job:write"
@@ -74,6 +74,10 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         want("arguments.replace_where", possible, f'null in mode "{self.mode}"', self.replace_where)
         possible = self.on_conflict != "fail" or self.mode != "append"
         want("arguments.on_conflict", possible, '"replan" in mode "append", which reads nothing', self.on_conflict)
+
+    @property
+    def counts_from_first_try(self) -> bool:
+        return self.on_conflict == "fail"
 
     @property
     def may_spare_spark(self) -> bool:
@@ -265,6 +269,10 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
                 datetime.fromisoformat(self.timestamp.strip())
             except ValueError:
                 raise invalid("arguments.timestamp", "a date or time in ISO 8601", self.timestamp) from None
+
+    @property
+    def counts_from_first_try(self) -> bool:
+        return True
 
 
 @register

@@ -68,7 +68,7 @@ def test_a_private_file_is_written_through_no_link(tmp_path: Path) -> None:
 
 def test_what_a_restore_notes_for_its_retries_is_private_too(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    assert store.put_if_absent(f"{PRIVATE_PREFIX}0/restore-head", b"{}")
+    assert store.put_if_absent(f"{PRIVATE_PREFIX}0/first-version", b"{}")
     assert modes(tmp_path / f"{PRIVATE_PREFIX}0") == {0o700, 0o600}
 
 

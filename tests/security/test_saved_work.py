@@ -204,7 +204,7 @@ def test_a_note_of_a_restore_that_cannot_be_read_forbids_it(tmp_path: Path, note
     table, identity = make_table(tmp_path / "t", rows(2), rows(2, start=50)), application()
     spec = job_spec(operation="restore", table_uri=table.uri, arguments={"version": 1}, application=identity)
     folder = hashlib.sha256(f"{identity.app_id}\0{identity.version}".encode()).hexdigest()[:16]
-    path = tmp_path / "t" / f"txlog-inputs-{folder}" / "restore-head"
+    path = tmp_path / "t" / f"txlog-inputs-{folder}" / "first-version"
     path.parent.mkdir()
     path.write_bytes(note)
     error = error_of(run_job(spec, None))

@@ -28,10 +28,12 @@ from airflow_txlog.errors import (
     TableNotFound,
     UnsupportedFeature,
     UnsupportedStore,
+    VersionNotFound,
 )
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.stage import check_not_swept, unstage
 from airflow_txlog.jobs.resume.commit import Change, commit_change
+from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
 from airflow_txlog.jobs.resume.saved_work import SavedWork
@@ -65,7 +67,6 @@ def run_attempts(
     memory: Memory | None = None,
     saved_work: SavedWork | None = None,
     begin_absent: BeginAbsent | None = None,
-    final: tuple[type[CommitConflict], ...] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> JobResult:
     """Plan and commit until it lands, for `conflict_deadline_s` after the first conflict at most.
@@ -73,10 +74,10 @@ def run_attempts(
     `plan` reads through the transaction, stages into `memory`, and says what to commit; on an error it has deleted what
     it staged and had not yet put there. `saved_work`: where the memory is saved, if it is. `begin_absent` begins the
     transaction that creates the table where there is none; without it, TableNotFound.
-    `final`: conflicts after which nothing is planned again, here or by a retry.
+    Work that counts from its first try is planned on the version which that try met, and any conflict ends it for good.
     Raises the last attempt's conflict when the time is over, and every other error at once.
     """
-    attempts = _Attempts(context, plan, begin_absent, final, clock)
+    attempts = _Attempts(context, plan, begin_absent, clock)
     memory = memory or Memory()
     try:
         result = attempts.run()
@@ -85,6 +86,8 @@ def run_attempts(
             unstage(context.store, memory.staged_files())
         raise
     _delete_leftovers(context, result, memory, saved_work)
+    if context.spec.operation.counts_from_first_try:
+        forget_first_version(context)
     return result
 
 
@@ -108,17 +111,17 @@ class _Attempts:
         context: LogContext,
         plan: Plan,
         begin_absent: BeginAbsent | None,
-        final: tuple[type[CommitConflict], ...],
         clock: Clock,
     ) -> None:
         self._context = context
-        self._final = final
         self._plan = plan
         self._begin_absent = begin_absent
         self._clock = clock
         # One table for all attempts: the next one reads only the commits that it lost to.
         self._table = context.table
         self._has_looked_back = False
+        self._counts_from_first_try = context.spec.operation.counts_from_first_try
+        self._first: int | None = None
         self.fate_is_known = True
         """Whether it is certain that no commit of these attempts is in the table."""
 
@@ -132,9 +135,8 @@ class _Attempts:
                 return self._round(number)
             except _WORTH_ANOTHER_ATTEMPT as error:
                 # A source may have lost files too, which says nothing about the rows that the author meant.
-                if isinstance(error, self._final) and error.table == context.root:
-                    message = f"{error.message} It is not planned again, because the job says on_conflict: fail."
-                    raise type(error)(message, **(error.facts | {"retryable": False})) from error
+                if self._counts_from_first_try and isinstance(error, CommitConflict) and error.table == context.root:
+                    return self._done_by_another_copy(error)
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 1, 10)) * (0.5 + clock.random())
                 deadline_ms = deadline_ms or clock.now_ms() + context.spec.conflict_deadline_s * 1000
                 if not error.retryable or clock.now_ms() + pause_s * 1000 > deadline_ms:
@@ -152,6 +154,8 @@ class _Attempts:
             done = self._done(tx)
             if done is not None:
                 return done
+            if self._counts_from_first_try:
+                tx = self._from_first_version(tx)
             if tx.snapshot is not None:
                 context.tables_read.append((self._table, tx.snapshot))
             change = self._plan(tx)
@@ -191,7 +195,43 @@ class _Attempts:
             except TableNotFound:
                 if self._begin_absent is None:
                     raise
+        if self._counts_from_first_try and self._first is None:
+            # Before the source is evaluated, which may take long.
+            self._first = first_version(self._context, None)
         return self._begin_absent()
+
+    def _from_first_version(self, tx: Transaction) -> Transaction:
+        """The transaction on the version that the first try met, so that its commit is checked against all since."""
+        context = self._context
+        if self._first is None:
+            self._first = first_version(context, tx.snapshot)
+        if tx.read_version == self._first:
+            return tx
+        if self._first == NO_TABLE:
+            raise landed_since(context, self._first, tx.read_version)
+        with context.step("open"):
+            try:
+                earlier = self._table.begin(self._first)
+            except VersionNotFound as error:
+                # What landed cannot be compared any more.
+                raise landed_since(context, self._first, tx.read_version) from error
+        context.log(f"on version {self._first}, which the first try met: what has landed since is a conflict")
+        if context.spec.application is not None:
+            earlier.read_application(context.spec.application.app_id)
+        return earlier
+
+    def _done_by_another_copy(self, error: CommitConflict) -> JobResult:
+        """The result of a job whose conflict is the commit of another copy of it. Raises the conflict, for good."""
+        context = self._context
+        done = None
+        if context.spec.application is not None:
+            done = done_in(self._table.store, self._table.snapshot(), context.spec, self._clock)
+        if done is not None:
+            return done
+        if not error.retryable:
+            raise error
+        message = f"{error.message} It is not planned again, because the job says on_conflict: fail."
+        raise type(error)(message, **(error.facts | {"retryable": False})) from error
 
     def _done(self, tx: Transaction) -> JobResult | None:
         """The application transaction comes before anything else: found means done, whatever conflict led here."""

@@ -130,7 +130,7 @@ def test_a_restore_that_lost_to_its_own_other_copy_is_done(table: Table) -> None
 
 
 def notes(table: Table) -> list[Path]:
-    return [path for folder in saved(table) for path in folder.glob("restore-head")]
+    return [path for folder in saved(table) for path in folder.glob("first-version")]
 
 
 def lose_by_hand(table: Table) -> None:
@@ -208,7 +208,7 @@ def test_a_restore_whose_other_copy_ended_between_two_looks_at_its_note_is_done(
     identity, put, ended = application(), LocalStore.put_if_absent, []
 
     def overtaken(store: LocalStore, path: str, data: bytes) -> bool:
-        if path.endswith("restore-head") and not ended:
+        if path.endswith("first-version") and not ended:
             ended.append(True)
             committed(restore(table, identity))
             return False

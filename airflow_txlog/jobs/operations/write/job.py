@@ -1,7 +1,7 @@
 """Append and overwrite: a source's rows become new files of the table, which is created when there is none.
 
 An append reads nothing and never conflicts with rows of others. An overwrite removes what is live in its scope when it
-commits (`replaced` says what that is), also what landed since it began, unless its author chose `on_conflict="fail"`.
+commits (`replaced` says what that is), also what landed since it began; with `on_conflict="fail"` it fails instead.
 The rows are staged once: a lost race, or a retry, goes on with the files that are there, as long as the table's rules
 are the same and no row came from the table itself. Source: delta-spark, WriteIntoDelta; soundness, section 0, B11.
 """
@@ -25,13 +25,7 @@ from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
-from airflow_txlog.errors import (
-    ConcurrentAppend,
-    ConcurrentDeleteDelete,
-    ConcurrentDeleteRead,
-    PartitionMismatch,
-    SchemaMismatch,
-)
+from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.sizes import shuffled_towards
 from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
@@ -71,12 +65,7 @@ def write(context: JobContext) -> JobResult:
         memory=memory,
         saved_work=saved_work,
         begin_absent=job.begin_absent if context.record(Write).create else None,
-        final=_ROWS_OF_OTHERS if context.record(Write).on_conflict == "fail" else (),
     )
-
-
-# What others did to the rows that an overwrite is about to replace.
-_ROWS_OF_OTHERS = (ConcurrentAppend, ConcurrentDeleteRead, ConcurrentDeleteDelete)
 
 
 @dataclass(frozen=True, kw_only=True)

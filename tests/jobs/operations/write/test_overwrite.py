@@ -281,6 +281,25 @@ def test_b11_on_conflict_fail_never_replaces_rows_that_its_author_never_saw(
     error = error_of(run(spark, "write", table, log=log, **arguments))
     assert (error["type"], error["retryable"]) == ("ConcurrentAppend", False)
     assert "on_conflict" in error["message"]
+    # Without a clear it is the same work, whose author has not seen them yet.
+    assert error_of(run(spark, "write", table, **arguments))["type"] == "ConcurrentAppend"
     assert ids(table) == [*range(10), *range(50, 55)]
-    assert committed(run(spark, "write", table, **arguments)).attempts == 1
+    assert committed(run(spark, "write", table, **arguments | {"application": application()})).attempts == 1
     assert ids(table) == [7, 8]
+
+
+@pytest.mark.parametrize("scope", ["id < 10", "day = date'2024-01-01'"])
+def test_b11_a_retry_of_replace_where_replaces_no_row_that_landed_after_its_first_try(
+    tmp_path: Path, spark: SparkSession, scope: str
+) -> None:
+    table = make_table(tmp_path / "t", rows(10), partition_by=["day"])
+    arguments = {"source": numbers(2, 0, 7), "mode": "overwrite", "replace_where": scope, "on_conflict": "fail"}
+    for landed, is_in_scope in ((rows(1, start=20, day=day_of(1)), False), (rows(1, start=-5), True)):
+        identity = application()
+        with killed_before_commit():
+            run(spark, "write", table, application=identity, **arguments)
+        append(table, landed)
+        result = run(spark, "write", table, application=identity, **arguments)
+        assert (result.status == "failed") == is_in_scope, result
+    assert (error_of(result)["type"], error_of(result)["retryable"]) == ("ConcurrentAppend", False)
+    assert ids(table) == [-5, 7, 8, 20]
