@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,13 @@ from airflow_txlog.jobs.spark.session import local_session
 from airflow_txlog.runners.in_process import InProcessRunner
 from tests.helpers.specs import job_spec
 
-conf = {"spark.driver.memory": "1g", "spark.master": "local[2]"}
+conf = {"spark.driver.memory": "1g", "spark.master": "local[2]", "spark.jars": sys.argv[2]}
 spec = job_spec(
     operation="delete",
     table_uri=sys.argv[1],
     arguments={"predicate": "name = concat(:who, '') AND id + 0 >= 0", "parameters": {"who": "n3"}},
     spark_conf=conf,
+    unrestricted=("spark_conf",),
 )
 status = InProcessRunner().run(spec, log=lambda line: None).status
 spark = local_session(conf)
@@ -45,6 +47,16 @@ print(json.dumps({"status": status, "application": spark.sparkContext.applicatio
 sys.stdin.read()
 os._exit(0)
 """
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> str:
+    """A jar for a job's Spark, whose path is no URI."""
+    (tmp_path / "of others").mkdir()
+    path = tmp_path / "of others" / "50%.jar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    return str(path)
 
 
 @pytest.mark.spark
@@ -65,10 +77,10 @@ def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects(spark: 
 
 @pytest.mark.spark
 @pytest.mark.slow("a Spark that is started as a job starts it")
-def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, record_property: Any) -> None:
+def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, jar: str, record_property: Any) -> None:
     table = make_table(tmp_path / "t", rows(10))
     job = subprocess.Popen(
-        [sys.executable, "-c", JOB, table.uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", JOB, table.uri, jar], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert job.stdout is not None
