@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.in_process import InProcessRunner
 from airflow_txlog.runners.warm.runner import WarmRunner
+from airflow_txlog.runners.warm.server import lease_session, stop_all
 from tests.conftest import REPORTED
 from tests.helpers.jobs import rows
 from tests.helpers.neighbour import USERS, attacked, listening
@@ -94,6 +97,44 @@ def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, jar: str, recor
         job.communicate("")
     assert [case for case in cases if case[2]] == []
     record_property(REPORTED, f"other users: {len(cases)} attempts, {len(ports)} ports of a job × {len(USERS)} users")
+
+
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.slow("a Spark Connect server, and two jobs on it at once")
+def test_other_users_are_served_nothing_by_a_warm_server(
+    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch, record_property: Any
+) -> None:
+    monkeypatch.setenv("TXLOG_WARM_FOLDER", str(tmp_path / "warm"))
+    conf = {"spark.driver.memory": "1g", "spark.jars": jar}
+    tables = [make_table(tmp_path / name, rows(10)) for name in ("s", "t")]
+
+    def deleted(table: Table) -> str:
+        arguments = {"predicate": "name = concat(:who, '') AND id + 0 >= 0", "parameters": {"who": "n3"}}
+        spec = job_spec(
+            operation="delete",
+            table_uri=table.uri,
+            arguments=arguments,
+            spark_conf=conf,
+            unrestricted=("spark_conf",),
+        )
+        return WarmRunner().run(spec, log=print).status
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(deleted, tables)) == ["committed", "committed"]
+        lease = lease_session(conf, print)
+        lease.end(is_well=True)
+        ports = listening([lease.server.keeper.pid])
+        # Spark's two, the gateway, Connect's; the accumulators' and the workers' where they have one.
+        assert len(ports) >= 4, ports
+        assert lease.server.port in ports
+        # No id of an application is asked for.
+        cases = [case for user in USERS for case in attacked(ports, user=user, application="local-1")]
+    finally:
+        stop_all()
+    assert [case for case in cases if case[2]] == []
+    record_property(REPORTED, f"other users: {len(cases)} attempts, {len(ports)} ports of a warm server")
 
 
 @pytest.mark.parametrize("runner", [ChildProcessRunner, InProcessRunner, WarmRunner])
