@@ -45,6 +45,7 @@ spec = job_spec(
 )
 status = InProcessRunner().run(spec, log=lambda line: None).status
 spark = local_session(conf)
+assert spark.range(0, 10**6, 1, 1).toArrow().num_rows == 10**6, "a large result of one task"
 unread = spark.range(3)._jdf.collectToPython()
 print(json.dumps({"status": status, "application": spark.sparkContext.applicationId}), flush=True)
 sys.stdin.read()

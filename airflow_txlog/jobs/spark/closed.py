@@ -4,10 +4,10 @@ Spark listens for executors even if it has none. A process that connects could r
 query binds, or have an object deserialized. A secret (`spark.authenticate`) refuses both, but an open port still
 answers some requests first. So the ports speak TLS with an empty key store: no connection is ever made. With a key in
 it every user could connect, as Spark asks none for a certificate there. A Spark in one process would connect to itself
-for two things: jars, which it reads where they lie instead (`jars_in_place`), and the artifacts of a Connect session,
-which has none here (`shipping`). The invariant: every JVM that this package starts for a Spark of this machine has
-these settings, and no job changes them. Source: Spark 4.2, TransportContext, SSLFactory, SparkContext.addJar,
-ArtifactManager.
+for three things: results of tasks above 1 MB, which are handed over directly instead; jars, which it reads where they
+lie (`jars_in_place`); and the artifacts of a Connect session, which has none here (`shipping`). The invariant: every
+JVM that this package starts for a Spark of this machine has these settings, and no job changes them. Source: Spark 4.2,
+TransportContext, SSLFactory, TaskResultGetter, SparkContext.addJar, ArtifactManager.
 """
 
 from __future__ import annotations
@@ -39,7 +39,14 @@ def closed_settings(folder: str | os.PathLike[str]) -> dict[str, str]:
     path = os.path.join(folder, _KEYS)
     with open(path, "wb") as file:
         file.write(_NO_KEYS)
-    return {"spark.authenticate": "true", "spark.ssl.rpc.enabled": "true", "spark.ssl.rpc.keyStore": path}
+    return {
+        "spark.authenticate": "true",
+        "spark.ssl.rpc.enabled": "true",
+        "spark.ssl.rpc.keyStore": path,
+        # The most that Spark takes: it would fetch the larger result of a task through its port.
+        "spark.task.maxDirectResultSize": "2047m",
+        "spark.rpc.message.maxSize": "2047",
+    }
 
 
 def jars_in_place(jars: str) -> str:
