@@ -133,7 +133,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "jobs": (
-        "submitted_main | cluster_main",
+        "submitted_main | cluster_main | server_main",
         "__main__",
         "run",
         "mistakes",

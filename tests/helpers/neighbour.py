@@ -21,6 +21,8 @@ import grpc
 USERS = (1, 65534)
 CANARY = b"canary-of-a-neighbour"
 _ANSWER_S = 5.0
+# The kind, flags and stream of a first frame of HTTP/2.
+_SETTINGS = b"\x04" + bytes(5)
 # Spark's kinds of messages.
 _CHUNK, _CHUNK_FOUND, _RPC, _RPC_ANSWER = 0, 1, 3, 4
 
@@ -149,8 +151,8 @@ def _attempts(port: int, application: str) -> dict[str, Callable[[], bool]]:
         "gateway": lambda: _exchanged(port, b"r\nu\njava\nrj\ne\n").startswith(b"!y"),
         "gateway, guessed": lambda: _exchanged(port, b"A\nguessed\ne\n").startswith(b"!y"),
         "secret, guessed": lambda: _exchanged(port, _text("guessed")).endswith(b"ok"),
-        # "err", or the number of a worker, is no data.
-        "no secret": lambda: len(_exchanged(port, b"")) > 8,
+        # "err", or the number of a worker, is no data; nor are the settings that HTTP/2 begins with.
+        "no secret": lambda: len(found := _exchanged(port, b"")) > 8 and found[3:9] != _SETTINGS,
         "connect": lambda: _connect(port),
     }
 

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.in_process import InProcessRunner
 from airflow_txlog.runners.warm.runner import WarmRunner
+from airflow_txlog.runners.warm.server import lease_session, stop_all
 from tests.conftest import REPORTED
 from tests.helpers.jobs import rows
 from tests.helpers.neighbour import USERS, attacked, listening
@@ -31,20 +35,32 @@ from airflow_txlog.jobs.spark.session import local_session
 from airflow_txlog.runners.in_process import InProcessRunner
 from tests.helpers.specs import job_spec
 
-conf = {"spark.driver.memory": "1g", "spark.master": "local[2]"}
+conf = {"spark.driver.memory": "1g", "spark.master": "local[2]", "spark.jars": sys.argv[2]}
 spec = job_spec(
     operation="delete",
     table_uri=sys.argv[1],
     arguments={"predicate": "name = concat(:who, '') AND id + 0 >= 0", "parameters": {"who": "n3"}},
     spark_conf=conf,
+    unrestricted=("spark_conf",),
 )
 status = InProcessRunner().run(spec, log=lambda line: None).status
 spark = local_session(conf)
+assert spark.range(0, 10**6, 1, 1).toArrow().num_rows == 10**6, "a large result of one task"
 unread = spark.range(3)._jdf.collectToPython()
 print(json.dumps({"status": status, "application": spark.sparkContext.applicationId}), flush=True)
 sys.stdin.read()
 os._exit(0)
 """
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> str:
+    """A jar for a job's Spark, whose path is no URI."""
+    (tmp_path / "of others").mkdir()
+    path = tmp_path / "of others" / "50%.jar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    return str(path)
 
 
 @pytest.mark.spark
@@ -65,10 +81,10 @@ def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects(spark: 
 
 @pytest.mark.spark
 @pytest.mark.slow("a Spark that is started as a job starts it")
-def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, record_property: Any) -> None:
+def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, jar: str, record_property: Any) -> None:
     table = make_table(tmp_path / "t", rows(10))
     job = subprocess.Popen(
-        [sys.executable, "-c", JOB, table.uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", JOB, table.uri, jar], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert job.stdout is not None
@@ -82,6 +98,44 @@ def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, record_property
         job.communicate("")
     assert [case for case in cases if case[2]] == []
     record_property(REPORTED, f"other users: {len(cases)} attempts, {len(ports)} ports of a job × {len(USERS)} users")
+
+
+@pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.slow("a Spark Connect server, and two jobs on it at once")
+def test_other_users_are_served_nothing_by_a_warm_server(
+    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch, record_property: Any
+) -> None:
+    monkeypatch.setenv("TXLOG_WARM_FOLDER", str(tmp_path / "warm"))
+    conf = {"spark.driver.memory": "1g", "spark.jars": jar}
+    tables = [make_table(tmp_path / name, rows(10)) for name in ("s", "t")]
+
+    def deleted(table: Table) -> str:
+        arguments = {"predicate": "name = concat(:who, '') AND id + 0 >= 0", "parameters": {"who": "n3"}}
+        spec = job_spec(
+            operation="delete",
+            table_uri=table.uri,
+            arguments=arguments,
+            spark_conf=conf,
+            unrestricted=("spark_conf",),
+        )
+        return WarmRunner().run(spec, log=print).status
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(deleted, tables)) == ["committed", "committed"]
+        lease = lease_session(conf, print)
+        lease.end(is_well=True)
+        ports = listening([lease.server.keeper.pid])
+        # Spark's two, the gateway, Connect's; the accumulators' and the workers' where they have one.
+        assert len(ports) >= 4, ports
+        assert lease.server.port in ports
+        # No id of an application is asked for.
+        cases = [case for user in USERS for case in attacked(ports, user=user, application="local-1")]
+    finally:
+        stop_all()
+    assert [case for case in cases if case[2]] == []
+    record_property(REPORTED, f"other users: {len(cases)} attempts, {len(ports)} ports of a warm server")
 
 
 @pytest.mark.parametrize("runner", [ChildProcessRunner, InProcessRunner, WarmRunner])

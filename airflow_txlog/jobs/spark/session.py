@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark import connect
 from airflow_txlog.jobs.spark.causes import condition_of
-from airflow_txlog.jobs.spark.closed import check_stays_closed, closed_settings, is_one_process
+from airflow_txlog.jobs.spark.closed import JARS, check_stays_closed, closed_settings, is_one_process, jars_in_place
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
 from airflow_txlog.own_folder import temporary_folder
@@ -213,8 +213,14 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     settings = {**defaults, **conf, **closed_settings(folder)}
     settings[_JVM] = _with_ours(settings.get(_JVM, ""))
     start_jvm(settings)
+    from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    jvm: Any = SparkContext._jvm
+    # With those that `spark-submit` has found for spark.jars.packages.
+    jars = jvm.java.lang.System.getProperty(JARS) or settings.get(JARS)
+    if jars:
+        settings[JARS] = jars_in_place(jars)
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -263,12 +269,19 @@ def _with_ours(jvm_options: str) -> str:
     return f"{_our_jvm_options()} {jvm_options}".strip()
 
 
+def _is_as_wanted(name: str, found: str | None, wanted: str) -> bool:
+    if name == JARS and found is not None and found != wanted:
+        # Those of spark.jars.packages are there too.
+        return set(jars_in_place(wanted).split(",")) <= set(found.split(","))
+    return found == wanted or (name == _JVM and found == _with_ours(wanted))
+
+
 def _check_static(running: SparkSession, conf: Mapping[str, str]) -> None:
     for name, wanted in conf.items():
         if running.conf.isModifiable(name):
             continue
         found = running.conf.get(name, None)
-        if found != wanted and not (name == _JVM and found == _with_ours(wanted)):
+        if not _is_as_wanted(name, found, wanted):
             raise InvalidJobSpec(
                 f"spark_conf asks for {name}, and the Spark that runs already has "
                 f"{'no such setting' if found is None else 'another value'}; only a start can change it. Run the job "

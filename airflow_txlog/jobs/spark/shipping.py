@@ -16,11 +16,16 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.own_folder import temporary_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HAS = "spark.txlog.package"
+"""The setting in which a server names the zip whose code its Python workers can import without it."""
 
 # `datafiles`, and what it stands on.
 _PACKAGES = ("datafiles", "errors", "storage")
@@ -36,11 +41,11 @@ def ship(spark: SparkSession) -> None:
     key = str(spark.sparkContext.applicationId if is_classic(spark) else spark.session_id)  # type: ignore[attr-defined]
     if key in _shipped:
         return
-    path = _zip_file()
     if is_classic(spark):
-        spark.sparkContext.addPyFile(path)
-    else:
-        spark.addArtifacts(path, pyfile=True)
+        spark.sparkContext.addPyFile(_zip_file())
+    # A server whose ports are closed could not hand it on to its own executor.
+    elif spark.conf.get(HAS, None) != executor_zip()[0]:
+        spark.addArtifacts(_zip_file(), pyfile=True)
     _shipped.add(key)
 
 

@@ -29,7 +29,7 @@ _IDLE_S, _JOBS, _MB = 600.0, 500, 4096
 _MAX_SESSIONS = 20
 # A machine whose cores are taken starts a JVM in minutes.
 _START_S, _STOP_S, _LOOK_S = 240.0, 5.0, 1.0
-_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_MAIN = Path(__file__).parents[2] / "jobs" / "server_main.py"
 _PORT = re.compile(r"Spark Connect server started at: \S+:(\d+)\s*$")
 _PR_SET_PDEATHSIG = 1
 
@@ -80,7 +80,7 @@ def _start(folder: Path) -> subprocess.Popen[str]:
     token = (folder / "token").read_text()
     # spark-submit ends in `exec`: the process is the JVM.
     return subprocess.Popen(
-        [f"{home}/bin/spark-submit", "--class", _CLASS, "--properties-file", f"{folder}/settings"],
+        [f"{home}/bin/spark-submit", "--properties-file", f"{folder}/settings", str(_MAIN)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -27,6 +27,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.credentials import FOLDER as CREDENTIALS_FOLDER
 from airflow_txlog.credentials import TOKEN, URL
 from airflow_txlog.errors import JobError
+from airflow_txlog.jobs.spark.closed import closed_settings
 from airflow_txlog.jobs.spark.installation import (
     JVM_OPTIONS,
     LOCAL_DEFAULTS,
@@ -36,6 +37,7 @@ from airflow_txlog.jobs.spark.installation import (
     start_advice,
 )
 from airflow_txlog.jobs.spark.launch import properties_of
+from airflow_txlog.jobs.spark.shipping import HAS, executor_zip
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import job_environment
@@ -336,8 +338,11 @@ def _make_folder(folder: Path, static: Mapping[str, str]) -> None:
     own = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
-        # Its ports are open to this machine, and the token guards Connect's alone.
-        "spark.authenticate": "true",
+        # The token guards Connect's port alone. Through the others its executor would get artifacts of sessions.
+        **closed_settings(folder),
+        "spark.sql.artifact.isolation.enabled": "false",
+        HAS: executor_zip()[0],
+        "spark.pyspark.driver.python": sys.executable,
         "spark.driver.extraJavaOptions": f"{options} {static.get('spark.driver.extraJavaOptions', '')}".strip(),
     }
     _write_private(folder / "settings", properties_of({**LOCAL_DEFAULTS, **defaults, **static, **own}))
