@@ -23,7 +23,8 @@ from airflow_txlog.engine.table.schema.features import (
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX, RULE_KEYS
 from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from airflow_txlog.engine.table.schema.type_widening import is_widening
+from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidCommit
 
 
@@ -51,14 +52,21 @@ def completed(before: Metadata, after: Metadata, protocol: Protocol, table: str)
 
 
 def new_rules(before: Metadata, after: Metadata) -> list[str]:
-    """Return, in words, the rules for rows that the new metadata adds: constraints, and rules of single columns."""
+    """Return, in words, the rules for rows that the new metadata adds: constraints, and rules of single columns.
+
+    A type that does not hold what the column's files may hold is such a rule.
+    """
     found = [
         f"the constraint {name.removeprefix(CONSTRAINT_PREFIX)!r}"
         for name, sql in sorted(after.configuration.items())
         if name.startswith(CONSTRAINT_PREFIX) and before.configuration.get(name) != sql
     ]
-    old_rules = dict(_rules_of(parse_schema(before.schema_string)))
-    for path, rules in _rules_of(parse_schema(after.schema_string)):
+    old, new = parse_schema(before.schema_string), parse_schema(after.schema_string)
+    old_rules, old_types = dict(_rules_of(old)), dict(_types_of(old))
+    found += [
+        rule for path, kind in _types_of(new) if path in old_types for rule in _stricter(old_types[path], kind, path)
+    ]
+    for path, rules in _rules_of(new):
         known = old_rules.get(path, {})
         found += [f"{rule} of column {'.'.join(path)!r}" for rule, text in rules.items() if known.get(rule) != text]
     return found
@@ -87,6 +95,35 @@ def _rules_of(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
     elif isinstance(kind, MapType):
         yield from _rules_of(kind.key, (*path, "key"))
         yield from _rules_of(kind.value, (*path, "value"))
+
+
+def _types_of(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], DataType]]:
+    """Yield the type at every depth, by the physical names of its path."""
+    yield path, kind
+    if isinstance(kind, StructType):
+        for member in kind:
+            yield from _types_of(member.type, (*path, member.physical_name))
+    elif isinstance(kind, ArrayType):
+        yield from _types_of(kind.element, (*path, "element"))
+    elif isinstance(kind, MapType):
+        yield from _types_of(kind.key, (*path, "key"))
+        yield from _types_of(kind.value, (*path, "value"))
+
+
+def _stricter(old: DataType, new: DataType, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield, in words, what of a type values of the old one may break, the types inside of it left out."""
+    match old, new:
+        case (StructType(), StructType()):
+            pass
+        case (ArrayType(contains_null=had_null), ArrayType(contains_null=has_null)):
+            if had_null and not has_null:
+                yield f"NOT NULL of column {'.'.join((*path, 'element'))!r}"
+        case (MapType(value_contains_null=had_null), MapType(value_contains_null=has_null)):
+            if had_null and not has_null:
+                yield f"NOT NULL of column {'.'.join((*path, 'value'))!r}"
+        case _:
+            if old not in (new, Primitive.VOID) and not is_widening(old, new):
+                yield f"the type {new} of column {'.'.join(path)!r}"
 
 
 def _rules(member: StructField) -> dict[str, object]:

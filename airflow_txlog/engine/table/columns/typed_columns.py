@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.text import SECOND_US, parse_date, parse_timestamp
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
-from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR
+from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR, bound_reader
 from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 
@@ -100,10 +100,11 @@ class TypedColumns:
         lower, upper, nulls = ([getattr(each, name) for each in stated] for name in _PARTS)
         # A struct does not show by whom it was written, and strings of these writers are no bounds.
         pythons = [text is not None and PYTHONS_SEPARATOR in text for text in texts]
+        sides = [(leaf.path, leaf.bounds(lower, upper, pythons)) for leaf in self._bounded]
         members = [
             ("numRecords", _array([bytes(each.num_records) for each in stated], Primitive.LONG, _long)),
-            ("minValues", _tree([(leaf.path, leaf.bounds(lower, pythons)) for leaf in self._bounded])),
-            ("maxValues", _tree([(leaf.path, leaf.bounds(upper, pythons)) for leaf in self._bounded])),
+            ("minValues", _tree([(path, side) for path, (side, _) in sides])),
+            ("maxValues", _tree([(path, side) for path, (_, side) in sides])),
             ("nullCount", _tree([(leaf.path, leaf.counts(nulls)) for leaf in self._counted])),
             ("tightBounds", pa.array([_BOOLEANS.get(bytes(each.tight_bounds)) for each in stated], pa.bool_())),
         ]
@@ -113,6 +114,7 @@ class TypedColumns:
 
 
 _PARTS = ("min_values", "max_values", "null_count")
+_ABSENT = (b"", b"null")
 _BOOLEANS = {b"true": True, b"false": False}
 _NO_FILES = {"stats": pa.nulls(0, pa.string()), "partition_values": pa.nulls(0, pa.map_(pa.string(), pa.string()))}
 
@@ -125,17 +127,33 @@ class _Leaf:
         self.path: _Path = tuple(field.physical_name for field in fields)
         self.type = fields[-1].type
         self.parse = _parser(self.type)
+        self._reader = bound_reader(fields[-1])
 
     def is_below(self, named: str) -> bool:
         """Whether `named`, in lower case, is this leaf or a struct around it."""
         return any(".".join(self._names[:size]).lower() == named for size in range(1, len(self._names) + 1))
 
-    def bounds(self, values: list[_Values], pythons: list[bool]) -> pa.Array:
-        """Return one side's bounds; none for the strings of the files that `pythons` marks."""
+    def bounds(self, lower: list[_Values], upper: list[_Values], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
+        """Return both sides' bounds; none for the strings of the files that `pythons` marks.
+
+        Nor where the text of a side is not believed: a struct does not show how a value was written.
+        """
         assert self.parse is not None
+        sides = [[_text(each, self.path) for each in values] for values in (lower, upper)]
+        doubtful = self._doubtful({text for texts in sides for text in texts})
+        is_none = [one in doubtful or other in doubtful for one, other in zip(*sides, strict=True)]
         if self.type is Primitive.STRING:
-            values = [None if is_pythons else each for each, is_pythons in zip(values, pythons, strict=True)]
-        return _array([_text(each, self.path) for each in values], self.type, self.parse)
+            is_none = [one or other for one, other in zip(is_none, pythons, strict=True)]
+        kept = [[b"" if drop else text for text, drop in zip(texts, is_none, strict=True)] for texts in sides]
+        return _array(kept[0], self.type, self.parse), _array(kept[1], self.type, self.parse)
+
+    def _doubtful(self, texts: set[bytes]) -> set[bytes]:
+        """Return those of the texts that a reader of the log would not believe."""
+        if self._reader is None:
+            # Of this column no reader believes a bound, however it comes.
+            return set()
+        stated = [text for text in texts if text not in _ABSENT]
+        return {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
 
     def counts(self, values: list[_Values]) -> pa.Array:
         return _array([_text(each, self.path) for each in values], Primitive.LONG, _long)

@@ -18,7 +18,14 @@ from airflow_txlog.engine.table.schema.features import reader_features, writer_f
 from airflow_txlog.errors import CommitConflict, InvalidCommit, InvalidProperty, UnsupportedFeature
 from tests.helpers.rows import append
 
-SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.struct([("x", pa.int32())]))])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("s", pa.struct([("x", pa.int32())])),
+        ("a", pa.list_(pa.int32())),
+        ("m", pa.map_(pa.string(), pa.struct([("y", pa.float64())]))),
+    ]
+)
 
 
 @pytest.fixture
@@ -102,9 +109,7 @@ def test_deltalake_reads_and_writes_a_table_whose_protocol_was_completed(table: 
     theirs = deltalake.DeltaTable(table.uri)
     assert theirs.to_pyarrow_table().num_rows == 1
     with pytest.raises(Exception, match="failed validation check"):
-        deltalake.write_deltalake(
-            theirs, pa.table({"id": [-1], "s": pa.array([None], SCHEMA.field("s").type)}), mode="append"
-        )
+        deltalake.write_deltalake(theirs, pa.Table.from_pylist([{"id": -1}], SCHEMA), mode="append")
 
 
 def test_a_property_that_another_writer_left_without_its_feature_stays_as_it_is(table: Table) -> None:
@@ -142,6 +147,14 @@ RULES = {
     ),
     "delta.generationExpression of column 'id'": lambda table: with_field(
         table, ("fields", 0), metadata={"delta.generationExpression": "s.x"}
+    ),
+    "NOT NULL of column 'a.element'": lambda table: with_field(table, ("fields", 2, "type"), containsNull=False),
+    "NOT NULL of column 'm.value'": lambda table: with_field(table, ("fields", 3, "type"), valueContainsNull=False),
+    "the type integer of column 'id'": lambda table: with_field(table, ("fields", 0), type="integer"),
+    "the type string of column 's'": lambda table: with_field(table, ("fields", 1), type="string"),
+    "the type short of column 'a.element'": lambda table: with_field(table, ("fields", 2, "type"), elementType="short"),
+    "the type float of column 'm.value.y'": lambda table: with_field(
+        table, ("fields", 3, "type", "valueType", "fields", 0), type="float"
     ),
 }
 

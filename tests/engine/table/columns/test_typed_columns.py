@@ -20,7 +20,9 @@ from airflow_txlog.datafiles.parquet.statistics import file_statistics
 from airflow_txlog.engine.delta_table import Table
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints import read_checkpoint
+from airflow_txlog.engine.log.checkpoints.parsed_statistics import statistics_json
 from airflow_txlog.engine.log.columns import adds_to_table
+from airflow_txlog.engine.table.columns.statistics import bounds
 from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructField, StructType
@@ -64,7 +66,9 @@ CASES: list[tuple[pa.DataType, str, Any]] = [
     (pa.float64(), '"NaN"', None),
     (pa.float32(), "0.1", pa.scalar(0.1, pa.float32()).as_py()),
     (pa.decimal128(5, 2), "1.25", decimal.Decimal("1.25")),
-    (pa.decimal128(5, 2), "1", decimal.Decimal("1.00")),
+    (pa.decimal128(5, 2), "1.0", decimal.Decimal("1.00")),
+    (pa.decimal128(5, 2), "1", None),  # old delta-rs wrote 0.01 so, which a struct would not show
+    (pa.decimal128(5, 0), "1", decimal.Decimal("1")),
     (pa.decimal128(5, 2), "1.255", None),
     (pa.decimal128(5, 2), "1000.00", None),
     (pa.decimal128(38, 0), "9" * 38, decimal.Decimal("9" * 38)),
@@ -121,6 +125,33 @@ def test_a21_strings_of_pythons_json_are_no_bounds_in_a_struct_which_does_not_sh
     rows = typed(schema, json.dumps(stats), json.dumps(stats, separators=(",", ":")))
     assert [row["minValues"] for row in rows] == [{"s": None, "i": 1}, {"s": "a", "i": 1}]
     assert [row["maxValues"] for row in rows] == [{"s": None, "i": 2}, {"s": "b", "i": 2}]
+
+
+DOUBTFUL = [
+    (pa.decimal128(10, 2), "1", "125"),
+    (pa.decimal128(10, 2), "125", "1000.00"),
+    (pa.decimal128(10, 2), "1.25", '"1.50"'),
+    (pa.decimal128(25, 3), "0.5", "125"),
+    (pa.float64(), "1.5", '"NaN"'),
+    (pa.float32(), "1.5", "1e39"),
+    (pa.int32(), "1", "2.5"),
+    (pa.date32(), '"2020-01-01"', "18300"),
+    (pa.timestamp("us", "UTC"), '"2020-01-01T00:00:00Z"', '"2020-01-02T00:00:00"'),
+    (pa.timestamp("us"), '"2020-01-01T00:00:00"', '"2020-01-02T00:00:00Z"'),
+    (pa.string(), '"a"', "5"),
+]
+
+
+@pytest.mark.parametrize(("kind", "lower", "upper"), DOUBTFUL, ids=lambda value: str(value)[:30])
+def test_a21_what_the_log_shows_to_be_no_bound_is_none_in_a_struct_either(
+    kind: pa.DataType, lower: str, upper: str
+) -> None:
+    schema = pa.schema([("x", kind)])
+    stats = f'{{"numRecords":3,"minValues":{{"x":{lower}}},"maxValues":{{"x":{upper}}},"nullCount":{{"x":0}}}}'
+    (parsed,) = TypedColumns(from_arrow(schema), []).values(files(stats))
+    for text in (stats, statistics_json(parsed)[0].as_py()):
+        found = bounds(pa.Table.from_batches([files(text)]), from_arrow(schema), [("x",)])["x",]
+        assert (found.lower[0].as_py(), found.upper[0].as_py()) == (None, None)
 
 
 def test_members_bear_physical_names() -> None:
