@@ -58,6 +58,8 @@ from airflow_txlog.records.keywords import KEYWORDS
 
 # Words that bring names of a query's own, or a FROM that is none of a query.
 _WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))
+# A clause begins after none of these.
+_IN_LISTS = frozenset((".", ",", "+", "-", "/", "%", "||", "=", "<", ">"))
 # What Spark calls the columns of functions that make rows.
 _NAMES_OF_SPARK = frozenset(("col", "key", "pos", "value"))
 
@@ -315,6 +317,8 @@ def _check_views(source: QuerySource, argument: str) -> None:
     known = {name.lower() for name in source.views}
     for at, (word, token) in enumerate(itertools.pairwise([*zip(words, tokens, strict=True)])):
         name, following = token[1], tokens[at + 2 : at + 3]
+        if at and (words[at - 1] == "select" or (tokens[at - 1].kind == "symbol" and tokens[at - 1].text in _IN_LISTS)):
+            continue  # a column of that name: `m.from sender`
         is_more = bool(following) and following[0].kind == "symbol" and following[0].text in ("(", ".")
         is_free = name.kind == "name" or (name.kind == "word" and token[0] not in KEYWORDS)
         if word[0] in ("from", "join") and is_free and not is_more and name.text.lower() not in known:

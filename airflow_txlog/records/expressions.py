@@ -20,6 +20,7 @@ _NEEDS_MORE = _BETWEEN | {"+", "-", "~", "!", "<", "."}
 _CONNECTING = frozenset(("and", "or"))
 _TESTING = _CONNECTING | {"like", "ilike", "rlike", "regexp", "in", "is", "between", "div", "not"}
 _BEFORE_GROUPS = _CONNECTING | {"not", "when", "then", "else"}
+_BEFORE_NAMES = _CONNECTING | {"when", "then", "else", "case"}
 # Types whose literals are a word and a text.
 _TYPES_OF_LITERALS = frozenset(
     ("binary", "date", "interval", "time", "timestamp", "timestamp_ltz", "timestamp_ntz", "x")
@@ -67,13 +68,24 @@ def why_no_expression(text: str) -> str | None:
 
 
 def parameters_of(tokens: Iterable[Token]) -> Iterator[str]:
-    """Yield the parameters, but for what may be a member of a column: `raw:price`."""
-    before = Token("symbol", "(")
+    """Yield the parameters, but for what may be a member of a column or a type: `raw:price`, `STRUCT<limit: INT>`."""
+    earlier, before = _START, Token("symbol", "(")
     for token in tokens:
-        is_value = before.text not in (")", "]") if before.kind == "symbol" else before.text.lower() in _BEFORE_VALUES
+        if before.kind == "symbol":
+            is_value = before.text not in (")", "]")
+        else:
+            is_value = before.kind == "word" and before.text.lower() in _BEFORE_VALUES and not _is_name(earlier, before)
         if token.kind == "parameter" and is_value:
             yield token.text
-        before = token
+        earlier, before = before, token
+
+
+def _is_name(before: Token, word: Token) -> bool:
+    """Return whether a keyword may name a column or a member, by what is before it."""
+    is_prefix = word.text.lower() in ("not", "select", "when")
+    if before.kind == "symbol":
+        return before.text in ("<", ",", ".") or not (is_prefix or before in (_CLOSE, _END_OF_LIST))
+    return before.kind == "word" and not is_prefix and before.text.lower() in _BEFORE_NAMES
 
 
 def is_operand(token: Token) -> bool:

@@ -252,6 +252,19 @@ def test_only_what_is_certain_is_refused_of_a_source(table: Table, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT m.from sender FROM (SELECT 1 AS from) m",
+        "SELECT id, from sender, join joined FROM (SELECT 1 AS id, 2 AS from, 3 AS join)",
+        "SELECT from sender FROM (SELECT 1 AS from)",
+        "SELECT 1 + from total FROM (SELECT 1 AS from)",
+    ],
+)
+def test_a_column_called_from_or_join_begins_no_clause(table: Table, sql: str) -> None:
+    assert asks(job(table, "write", {"source": {"sql": sql}}))
+
+
+@pytest.mark.parametrize(
     ("operation", "arguments"),
     [
         ("delete", {"predicate": "upper(NAME) = 'A' AND txlog_rows.`id` > 1 AND day < current_date"}),

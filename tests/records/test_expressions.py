@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.lexing import quoted_hint
-from airflow_txlog.records.expressions import why_no_expression, why_not_cut
+from airflow_txlog.lexing import lex, quoted_hint
+from airflow_txlog.records.expressions import parameters_of, why_no_expression, why_not_cut
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,22 @@ def test_a_query_is_only_cut() -> None:
 def test_a_parameter_in_quotes_is_pointed_out() -> None:
     assert quoted_hint(["id = 1", "name = ':u'"], "u") == " A parameter in quotes is a text: write :u without quotes."
     assert quoted_hint(["name = ':user' OR x = :v"], "u") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("id = :a AND NOT :b OR f(:c, -:d)", ["a", "b", "c", "d"]),
+        ("name LIKE :a AND id IN (:b) AND x BETWEEN :c AND :d", ["a", "b", "c", "d"]),
+        ("CASE WHEN :a THEN :b ELSE :c END", ["a", "b", "c"]),
+        ("f(id) NOT LIKE :a", ["a"]),
+        ("raw:price > 1 AND f(raw):a[0]:b = 1", []),
+        ("CAST(x AS STRUCT<limit: INT, on: INT>).limit = 1", []),
+        ("CAST(x AS STRUCT<not: INT>) IS NULL", []),
+        ("limit:price = 1", []),
+        ("id = 1 AND limit:price = 1", []),
+        ("`limit`:price = 1 AND t.limit:price = 1", []),
+    ],
+)
+def test_a_parameter_is_no_member_of_a_column_or_a_type_whatever_its_name(text: str, names: list[str]) -> None:
+    assert list(parameters_of(lex(text).tokens)) == names

@@ -78,9 +78,17 @@ class Binder:
         self._context.variables.append(variable)
         spark.sql(f"DECLARE VARIABLE {variable} STRUCT<{', '.join(f'{name}: {kind}' for name, kind in types.items())}>")
         spark.sql(f"SET VARIABLE {variable} = (SELECT v FROM {view})")
-        # A cast to its own type: a bare name would give its name to the member of a struct.
-        self._references = {name: f"(CAST({variable}.{at} AS {types[at]}))" for name, at in members.items()}
+        self._references = {name: reference(f"{variable}.{at}", types[at]) for name, at in members.items()}
         self.variable = variable
+
+
+def reference(member: str, data_type: str) -> str:
+    """Return what stands for a parameter: a member of the variable, cast to its own type.
+
+    A bare name would give its name to the member of a struct. A parenthesis first would make a call of a name before
+    it (`limit:x`), after the gate has looked for calls.
+    """
+    return f" CAST({member} AS {data_type})"
 
 
 def with_references(sql: str, references: Mapping[str, str]) -> str:

@@ -38,6 +38,8 @@ _CALLS = {
 }
 # What Spark reads as a clock without parentheses too, where no column has the name.
 _BARE = ("current_date", "current_timestamp")
+# The clock that no parameter replaces, as Python has no time of it that Spark takes.
+_TIME = "current_time"
 # A name after one of these is a member, a type, or an alias.
 _NOT_AFTER = (".", ":", "::")
 _OPEN, _CLOSE, _DOT = Token("symbol", "("), Token("symbol", ")"), Token("symbol", ".")
@@ -133,6 +135,22 @@ def replace_clocks(
         if first == last:
             bare.add(name)
     return "".join([*pieces, text[done:]]), frozenset(bare)
+
+
+def clocks_left(text: str) -> list[tuple[str, bool]]:
+    """The names in a text that may read a clock after `replace_clocks`, and whether each is called.
+
+    Spark takes one that is not called for a clock where no column has the name, in backquotes too.
+    """
+    tokens = lex(text).tokens
+    found = []
+    for index, token in enumerate(tokens):
+        name = token.text.lower()
+        if token.kind not in ("word", "name") or name not in (*_BARE, _TIME) or _is_no_expression(tokens, index):
+            continue
+        if tokens[index + 1 : index + 2] != [_DOT]:
+            found.append((name, tokens[index + 1 : index + 2] == [_OPEN]))
+    return found
 
 
 def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:

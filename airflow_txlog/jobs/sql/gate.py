@@ -36,7 +36,7 @@ from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describ
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
-from airflow_txlog.jobs.sql.current_time import casts_special_date, special_date, unpinned_clock
+from airflow_txlog.jobs.sql.current_time import casts_special_date, clocks_left, special_date, unpinned_clock
 from airflow_txlog.jobs.sql.functions import (
     FUNCTIONS,
     built_into_server,
@@ -147,6 +147,8 @@ class SqlGate:
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
         self._check_clocks(text, relation)
         self._inspect(frame, text, must_be_deterministic=True)
+        if not is_classic(self._spark):
+            self._check_no_clock_left(text, relation)
         self._accepted[text, relation] = used
         return dict(used)
 
@@ -303,6 +305,14 @@ class SqlGate:
         if self._context.texts.bare and ":_txlog_" in text:
             self.check_clocks(text, self._spark.sql(f"SELECT * FROM {relation}").schema.names)
 
+    def _check_no_clock_left(self, text: str, relation: str) -> None:
+        """Refuses by its name a clock that is no column, where no plan shows it (Connect)."""
+        left = clocks_left(text)
+        columns = {name.lower() for name in self._spark.sql(f"SELECT * FROM {relation}").schema.names} if left else ()
+        for name, is_called in left:
+            if is_called or name not in columns:
+                raise _left_clock(text, name, **LOCAL_ONLY)
+
     def _inspect(self, frame: DataFrame, text: str, *, must_be_deterministic: bool) -> None:
         """Refuses what only the analysed plan shows: what names have become, and what is not deterministic. On Connect
         the plan is on the server, and the names in the text have decided."""
@@ -322,7 +332,7 @@ class SqlGate:
             raise unsupported(text, "a non-deterministic function", _DIFFERENT_ANSWERS)
         clock = unpinned_clock(self._spark, condition)
         if clock is not None:
-            raise unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.")
+            raise _left_clock(text, clock)
         if special is True or (special is None and casts_special_date(condition)):
             raise _special(text)
 
@@ -424,6 +434,10 @@ def _unplaced(text: str, name: str) -> InvalidPredicate:
         predicate=text,
         **LOCAL_ONLY,
     )
+
+
+def _left_clock(text: str, clock: str, **facts: Any) -> UnsupportedPredicate:
+    return unsupported(text, f"the clock {clock}()", f"{_DIFFERENT_ANSWERS} Bind the time as a parameter.", **facts)
 
 
 def _special(text: str, **facts: Any) -> UnsupportedPredicate:

@@ -167,9 +167,11 @@ def _names(tokens: Sequence[Token]) -> Iterator[tuple[list[str], bool]]:
             or "from" in words[end : end + 1]
         ):
             continue
-        is_free = token.kind == "name" or token.text.lower() not in KEYWORDS | _CONSTANTS
+        # Of a clock or a user, Spark knows the name in backquotes too.
+        taken = SPECIAL_NAMES if token.kind == "name" else KEYWORDS | _CONSTANTS
+        is_free = token.text.lower() not in taken
         word_after = words[end] if end < len(words) else ""
-        if is_free or _is_alone(before, words[at], word_before, after, word_after):
+        if is_free or _is_alone(before, token.text.lower(), word_before, after, word_after):
             yield [part.text for part in tokens[at:end:2]], is_call
 
 

@@ -18,8 +18,9 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.spark.connect import ConnectTarget
-from airflow_txlog.jobs.sql.bound import with_references
+from airflow_txlog.jobs.sql.bound import _BEFORE_AN_OPERAND, reference, with_references
 from airflow_txlog.jobs.sql.schemas import spark_schema
+from airflow_txlog.lexing import lex
 from airflow_txlog.parameters import encode_parameters
 from tests.conftest import REPORTED
 from tests.helpers.connected import connect_server, run_connected
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 
 # --- the text ---------------------------------------------------------------------------------------------------------
 
-X = {"x": "(v.p0)", "y": "(v.p1)"}
+X = {"x": " v.p0", "y": " v.p1"}
 
 
 @pytest.mark.parametrize(
     ("text", "sent"),
     [
-        ("id = 7-:x AND a", "id = 7-(v.p0) AND a"),
-        ("7 -: x", "7 -(v.p0)"),
-        ("a AND:x", "a AND(v.p0)"),
-        ("CASE WHEN:x THEN:y ELSE :x END", "CASE WHEN(v.p0) THEN(v.p1) ELSE (v.p0) END"),
-        ("f(:x,:y)[:x]", "f((v.p0),(v.p1))[(v.p0)]"),
-        ("transform(a, x -> :x)", "transform(a, x -> (v.p0))"),
-        (":x::INT", "(v.p0)::INT"),
+        ("id = 7-:x AND a", "id = 7- v.p0 AND a"),
+        ("7 -: x", "7 - v.p0"),
+        ("a AND:x", "a AND v.p0"),
+        ("CASE WHEN:x THEN:y ELSE :x END", "CASE WHEN v.p0 THEN v.p1 ELSE  v.p0 END"),
+        ("f(:x,:y)[:x]", "f( v.p0, v.p1)[ v.p0]"),
+        ("transform(a, x -> :x)", "transform(a, x ->  v.p0)"),
+        (":x::INT", " v.p0::INT"),
         ("SELECT /*+ BROADCAST(s) */ :x AS `:x`, ':x', r':x' -- :x", None),
         ("a = :other", "a = :other"),
         # A member of what precedes it, or the part of a literal.
@@ -58,8 +59,15 @@ X = {"x": "(v.p0)", "y": "(v.p1)"}
     ],
 )
 def test_a22_a_marker_becomes_a_reference_where_an_operand_begins_and_nowhere_else(text: str, sent: str | None) -> None:
-    wanted = "SELECT /*+ BROADCAST(s) */ (v.p0) AS `:x`, ':x', r':x' -- :x" if sent is None else sent
+    wanted = "SELECT /*+ BROADCAST(s) */  v.p0 AS `:x`, ':x', r':x' -- :x" if sent is None else sent
     assert with_references(text, X) == wanted
+
+
+@pytest.mark.parametrize("before", [*sorted(_BEFORE_AN_OPERAND), "default.limit", "`a`.like", "1 in"])
+def test_a22_no_reference_makes_a_call_of_the_name_before_it(before: str) -> None:
+    # The gate looks for calls in the text as it was before.
+    sent = with_references(f"{before}:x", {"x": reference("v.p0", "STRING")})
+    assert lex(sent).calls() in ([], ["cast"]), sent
 
 
 # --- each kind after each operator ------------------------------------------------------------------------------------
@@ -408,3 +416,28 @@ def test_a_query_is_judged_over_connect_before_the_server_has_it(
         assert (result.error["type"], result.error["facts"].get("is_local_only")) == ("InvalidJobSpec", True)
         assert what in result.error["message"], result.error["message"]
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.airflow
+@pytest.mark.slow("a Spark Connect server")
+def test_a2_a_clock_that_no_parameter_replaces_is_refused_over_connect_unless_it_is_a_column(
+    tmp_path: Path, server: Callable[[], ConnectTarget]
+) -> None:
+    times = make_table(tmp_path / "times", pa.table({"id": [1, 2], "current_time": ["a", "b"]}))
+    plain = make_table(tmp_path / "plain", pa.table({"id": [1, 2]}))
+    texts = ["current_time() IS NULL", "current_time IS NOT NULL", "`current_timestamp` > TIMESTAMP_LTZ'2020-01-01'"]
+    specs = [
+        job_spec(operation="delete", table_uri=plain.uri, arguments={"predicate": f"abs(id) = 1 AND {text}"})
+        for text in texts
+    ]
+    column = {"predicate": "abs(id) > 0 AND lower(current_time) = 'a'"}
+    *refused, done = run_connected(
+        server(), [*specs, job_spec(operation="delete", table_uri=times.uri, arguments=column)]
+    )
+    for text, result in zip(texts, refused, strict=True):
+        assert result.error is not None, text
+        assert (result.error["type"], result.error["facts"]["is_local_only"]) == ("UnsupportedPredicate", True), text
+        assert "the clock current_time" in result.error["message"], result.error["message"]
+    assert done.error is None, done.error
+    assert times.to_arrow().column("id").to_pylist() == [2]

@@ -67,7 +67,7 @@ _BY_HAND = """
     id * 2 = 1 | id * = 1 | * 2 | t.* | count(*) | id at time zone 'x' = 1 | localtime = 1 | localtimestamp = 1
     over = 1 | rows = 1 | table = 1 | values = 1 | select = 1 | with = 1 | array = 1 | map = 1 | struct = 1
     left = 1 | sum(id) = 1 | rand() = 1 | id = (select 1) | exists (select 1) | id in (select id) | window = 1
-    group = 1 | zone = 1
+    group = 1 | zone = 1 | `current_date` = day | `user` = 'a' | `current_timestamp` is null | `userr` = 'a'
 """
 _RELATION = "certain_mistakes"
 
