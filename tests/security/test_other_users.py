@@ -80,7 +80,7 @@ def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects(spark: 
 
 
 @pytest.mark.spark
-@pytest.mark.slow("a Spark that is started as a job starts it")
+@pytest.mark.long("a Spark that is started as a job starts it")
 def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, jar: str, record_property: Any) -> None:
     table = make_table(tmp_path / "t", rows(10))
     job = subprocess.Popen(
@@ -102,7 +102,7 @@ def test_other_users_are_served_nothing_by_a_job(tmp_path: Path, jar: str, recor
 
 @pytest.mark.airflow
 @pytest.mark.spark
-@pytest.mark.slow("a Spark Connect server, and two jobs on it at once")
+@pytest.mark.long("a Spark Connect server, and two jobs on it at once")
 def test_other_users_are_served_nothing_by_a_warm_server(
     tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch, record_property: Any
 ) -> None:

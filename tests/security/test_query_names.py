@@ -177,12 +177,13 @@ def _text(rng: random.Random) -> str:
     return f"SELECT {rng.choice(['*', 'id', '1', 'count(*)'])} FROM {rng.choice(_NAMES)} {tail}"
 
 
+@pytest.mark.seeded
 def test_what_passes_by_its_tokens_passes_by_its_tree_or_cannot_be_analysed(
     spark: SparkSession, judged: Callable[[str], bool], record_property: Callable[[str, Any], None]
 ) -> None:
     rng, num_parsed, num_accepted = random.Random(7), 0, 0
     parser: Any = spark._jsparkSession.sessionState().sqlParser()
-    for _ in range(depth(500, 10_000)):
+    for _ in range(depth(150, 1_500)):
         text = _text(rng)
         statement = f"SELECT * FROM (\n{text}\n)"
         try:

@@ -36,15 +36,16 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN
+from tests.helpers.depth import depth
 from tests.helpers.jobs import committed, error_of
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.seeded]
 
-WAYS = ("without Spark", "in a query", "in a load", "in a store")
+WAYS = ("without Spark", "in a load", "in a query", "in a store")[: depth(2, 4)]
 CHAR, DEFAULT = "__CHAR_VARCHAR_TYPE_STRING", "EXISTS_DEFAULT"
 US, NS = pa.timestamp("us"), pa.timestamp("ns")
 NOON = dt.datetime(2024, 5, 6, 12, 0, 0, 123456)

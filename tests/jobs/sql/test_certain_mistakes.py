@@ -207,5 +207,6 @@ def test_a_function_that_is_refused_by_its_name_is_refused_by_sparks_tree(spark:
     assert refused > 50
 
 
+@pytest.mark.long("seven seconds for what changes with a Spark alone")
 def test_no_keyword_of_the_installed_spark_is_missing(spark: SparkSession) -> None:
     assert {row[0].lower() for row in spark.sql("SELECT keyword FROM sql_keywords()").collect()} <= KEYWORDS
