@@ -70,6 +70,8 @@ def by_files(folder: Path, count: int) -> tuple[Table, dict[str, Any]]:
 
 Given = Callable[[Table, dict[str, Any]], tuple[str, dict[str, Any]]]
 TABLES = {"columns": by_columns, "partitions": by_partitions, "files": by_files}
+LONG = pytest.mark.long("tables of many files for each operation")
+DIMENSIONS = ["columns", pytest.param("partitions", marks=LONG), pytest.param("files", marks=LONG)]
 
 
 def assigned(table: Table) -> list[str]:
@@ -122,10 +124,7 @@ def work_of(table: Table, operation: str, arguments: dict[str, Any], *, ends: st
     return calls[0]
 
 
-@pytest.mark.parametrize(
-    "dimension",
-    ["columns", *(pytest.param(each, marks=pytest.mark.long("a minute")) for each in ("partitions", "files"))],
-)
+@pytest.mark.parametrize("dimension", DIMENSIONS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_ten_times_as_many_are_at_most_ten_times_the_work(
     dimension: str, operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
