@@ -156,7 +156,8 @@ class Events:
 
         month = pa.field(PARTITION, pa.int32())
         schema, columns = (SCHEMA.append(month), [PARTITION]) if self.partitions else (SCHEMA, [])
-        transaction = Table.create(str(table), schema, columns, properties).begin()
+        # The files are there already: they become the table.
+        transaction = Table.create(str(table), schema, columns, properties, allow_non_empty=True).begin()
         for path in sorted(table.rglob("part-*.parquet")):
             info = path.stat()
             values = {PARTITION: path.parent.name.removeprefix(f"{PARTITION}=")} if self.partitions else {}
