@@ -64,6 +64,7 @@ def jar(tmp_path: Path) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.long("the attack that the next test shows to fail")
 def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects(spark: SparkSession) -> None:
     """The attack that the next test shows to fail is one: the session of the tests is open."""
     spark.range(3).collect()
