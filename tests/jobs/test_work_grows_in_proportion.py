@@ -23,7 +23,7 @@ from tests.helpers.rows import append, make_table, stage
 
 pytestmark = pytest.mark.seeded
 
-FEW = depth(12, 100)
+FEW = depth(12, 30, 100)
 MANY = 10 * FEW
 # Ten times as much of one thing is at most ten times the work; a hundred times would be quadratic.
 MOST = 12
