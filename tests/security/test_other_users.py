@@ -36,6 +36,8 @@ from airflow_txlog.runners.in_process import InProcessRunner
 from tests.helpers.specs import job_spec
 
 conf = {"spark.driver.memory": "1g", "spark.master": "local[2]", "spark.jars": sys.argv[2]}
+# Spark takes more than that, whatever a job asks for.
+conf["spark.rpc.message.maxSize"] = "512"
 spec = job_spec(
     operation="delete",
     table_uri=sys.argv[1],

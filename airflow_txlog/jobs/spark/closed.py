@@ -24,6 +24,8 @@ _KEYS = "no-keys.p12"
 _NO_KEYS = bytes.fromhex("3016020103301106092a864886f70d010701a00404023000")
 
 JARS = "spark.jars"
+LARGEST_RESULTS = {"spark.task.maxDirectResultSize": "2047m", "spark.rpc.message.maxSize": "2047"}
+"""The most that Spark takes, whatever a job asks for: Spark would fetch a larger result of a task through its port."""
 
 
 def is_one_process(master: str) -> bool:
@@ -43,9 +45,7 @@ def closed_settings(folder: str | os.PathLike[str]) -> dict[str, str]:
         "spark.authenticate": "true",
         "spark.ssl.rpc.enabled": "true",
         "spark.ssl.rpc.keyStore": path,
-        # The most that Spark takes: it would fetch the larger result of a task through its port.
-        "spark.task.maxDirectResultSize": "2047m",
-        "spark.rpc.message.maxSize": "2047",
+        **LARGEST_RESULTS,
     }
 
 

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark import connect
 from airflow_txlog.jobs.spark.causes import condition_of
-from airflow_txlog.jobs.spark.closed import JARS, check_stays_closed, closed_settings, is_one_process, jars_in_place
+from airflow_txlog.jobs.spark.closed import (
+    JARS,
+    LARGEST_RESULTS,
+    check_stays_closed,
+    closed_settings,
+    is_one_process,
+    jars_in_place,
+)
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
 from airflow_txlog.own_folder import temporary_folder
@@ -273,6 +280,8 @@ def _is_as_wanted(name: str, found: str | None, wanted: str) -> bool:
     if name == JARS and found is not None and found != wanted:
         # Those of spark.jars.packages are there too.
         return set(jars_in_place(wanted).split(",")) <= set(found.split(","))
+    if name in LARGEST_RESULTS and found == LARGEST_RESULTS[name]:
+        return True
     return found == wanted or (name == _JVM and found == _with_ours(wanted))
 
 
