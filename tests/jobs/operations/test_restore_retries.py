@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pytest
 
 from airflow_txlog.application import forget_saved_work
@@ -19,6 +18,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.local import LocalStore
+from tests.helpers.first_versions import lose_by_hand, lose_by_vacuum_of_delta_rs, move_to_the_head, notes
 from tests.helpers.jobs import KEY, application, committed, error_of, ids, rows
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec
@@ -127,27 +127,6 @@ def test_a_restore_that_lost_to_its_own_other_copy_is_done(table: Table) -> None
     result = restore(table, identity, lambda: committed(restore(table, identity)))
     assert (result.status, result.version) == ("already_done", 4)
     assert saved(table) == []
-
-
-def notes(table: Table) -> list[Path]:
-    return [path for folder in saved(table) for path in folder.glob("first-version")]
-
-
-def lose_by_hand(table: Table) -> None:
-    for path in notes(table):
-        path.unlink()
-
-
-def lose_by_vacuum_of_delta_rs(table: Table) -> None:
-    deltalake.DeltaTable(table.uri).vacuum(
-        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
-    )
-    assert notes(table) == []
-
-
-def move_to_the_head(table: Table) -> None:
-    for path in notes(table):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"version": table.snapshot().version}))
 
 
 def replace_by_an_unsigned_one(table: Table) -> None:

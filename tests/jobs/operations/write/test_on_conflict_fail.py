@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import CommitContention
 from airflow_txlog.jobs.run import run_job
+from tests.helpers.first_versions import lose_by_hand, lose_by_vacuum_of_delta_rs, move_to_the_head, notes
 from tests.helpers.jobs import DAY, KEY, application, committed, error_of, ids, rows, set_property
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, make_table, stage
@@ -75,10 +75,6 @@ def spec_of(
         application=identity,
         saved_work_key=None if identity is None else key,
     )
-
-
-def notes(table: Table) -> list[Path]:
-    return list(Path(table.uri.removeprefix("file://")).glob("txlog-inputs-*/first-version"))
 
 
 def saved(table: Table) -> list[Path]:
@@ -178,23 +174,6 @@ def test_a_retry_on_a_table_that_was_made_again_is_refused(table: Table, tmp_pat
 
 
 # --- the note -------------------------------------------------------------------------------------------------------
-
-
-def lose_by_hand(table: Table) -> None:
-    for path in notes(table):
-        path.unlink()
-
-
-def lose_by_vacuum_of_delta_rs(table: Table) -> None:
-    deltalake.DeltaTable(table.uri).vacuum(
-        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
-    )
-    assert notes(table) == []
-
-
-def move_to_the_head(table: Table) -> None:
-    for path in notes(table):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"version": table.snapshot().version}))
 
 
 def take_that_of_other_work(table: Table) -> None:
