@@ -110,3 +110,9 @@ def test_a_file_is_weighed_by_what_arrow_holds_of_it(tmp_path: Path, kind: pa.Da
     table = pa.table({"v": pa.array([None if is_null else values.get(kind, 0)] * 10_000, kind)})
     with open_data_file(written(tmp_path, table)) as parquet:
         assert decoded_bytes(parquet) >= 0.85 * table.nbytes
+
+
+def test_the_schema_of_an_open_file_is_made_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "f.parquet")
+    with open_data_file(DataFile(store=LocalStore(str(tmp_path)), path="f.parquet")) as parquet:
+        assert parquet.schema_arrow is parquet.schema_arrow
