@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +23,6 @@ from tests.helpers.jobs import rows
 from tests.helpers.neighbour import USERS, attacked, listening
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # A job with a parameter that is its own secret, in this process; then it holds the result of a query that nobody reads.
 JOB = """
@@ -54,6 +50,20 @@ sys.stdin.read()
 os._exit(0)
 """
 
+# A Spark that no job has started. It holds a broadcast variable for as long as its query is referenced.
+PLAIN_SPARK = """
+import json, os, sys
+from pyspark.sql import SparkSession
+
+conf = {"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.driver.host": "127.0.0.1"}
+spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+kept = spark.sparkContext.broadcast([1])
+spark.range(3).collect()
+print(json.dumps({"application": spark.sparkContext.applicationId}), flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
 
 @pytest.fixture
 def jar(tmp_path: Path) -> str:
@@ -67,19 +77,22 @@ def jar(tmp_path: Path) -> str:
 
 @pytest.mark.spark
 @pytest.mark.long("the attack that the next test shows to fail")
-def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects(spark: SparkSession) -> None:
-    """The attack that the next test shows to fail is one: the session of the tests is open."""
-    spark.range(3).collect()
-    served = {
-        name
-        for _, name, is_served in attacked(
-            listening([os.getpid()]),
-            user=USERS[0],
-            application=spark.sparkContext.applicationId,
-        )
-        if is_served
+def test_a_spark_that_asks_no_secret_serves_its_blocks_and_takes_objects() -> None:
+    """The attack that the next test shows to fail is one: this Spark has the settings that Spark has by itself."""
+    plain = subprocess.Popen(
+        [sys.executable, "-c", PLAIN_SPARK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert plain.stdout is not None
+        told = json.loads(plain.stdout.readline())
+        cases = attacked(listening([plain.pid]), user=USERS[0], application=told["application"])
+    finally:
+        plain.communicate("")
+    assert {name for _, name, is_served in cases if is_served} == {
+        "broadcast",
+        "object in a block",
+        "object in a message",
     }
-    assert served == {"broadcast", "object in a block", "object in a message"}
 
 
 @pytest.mark.spark
