@@ -20,14 +20,14 @@ from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
 from airflow_txlog.jobs.context import FixedTexts, JobContext
-from airflow_txlog.jobs.files.plain_files import check_is_there, columns_by_footer
-from airflow_txlog.jobs.files.table_view import check_table_is_there, snapshot_of_view
 from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
 from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
 from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
+from airflow_txlog.jobs.source.rows_here import check_is_there, columns_by_footer
+from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
 from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
 from airflow_txlog.jobs.sql.functions import check_listed

@@ -20,7 +20,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, JobError
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
 from airflow_txlog.jobs.files.here import threads_for
-from airflow_txlog.jobs.files.places import check_reachable
+from airflow_txlog.jobs.source.places import check_reachable
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.instants import CurrentTime

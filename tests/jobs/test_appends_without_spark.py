@@ -21,15 +21,15 @@ from airflow_txlog import credentials
 from airflow_txlog.contract import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.jobs.files import plain_files
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.source import rows_here
 from airflow_txlog.limits import SMALL_JOB
 from tests.helpers import azure, gcs, layouts, s3
 from tests.helpers.jobs import KEY, application, by_id, committed, error_of, files_on_disk, ids, random_rows, rows
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec
-from tests.jobs.files.test_own_readers import ROWS
+from tests.jobs.source.test_stores import ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -450,7 +450,7 @@ def test_a_setting_that_changes_old_times_is_left_to_spark(tmp_path: Path, name:
 def test_a_folder_of_very_many_names_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         put(tmp_path / "in" / f"{number}.parquet", TEXTS)
-    monkeypatch.setattr(plain_files, "MAX_NAMES", 2)
+    monkeypatch.setattr(rows_here, "MAX_NAMES", 2)
     assert "very many names" in needs(spec_of(tmp_path / "t", tmp_path / "in" / "0*"))
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from airflow_txlog.contract import JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import inputs, scan
+from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.source import materialized
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.records.plain_texts import looks_plain
 from tests.helpers.jobs import application, committed, delete, error_of, files_on_disk, insert, run, update
@@ -227,7 +228,7 @@ def test_rows_that_spark_has_to_bring_together_need_it_before_new_files_are_stag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source of several buckets, whose rows may land in any partition."""
-    monkeypatch.setattr(inputs, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(materialized, "BUCKET_BYTES", 1)
     # A task for each file of the source, so that each file of what is written down is a bucket.
     monkeypatch.setattr(scan, "task_count", lambda parallelism, sizes: len(sizes))
     table, source = target_in(tmp_path / "t", partition_by=["p"]), source_in(tmp_path / "in")

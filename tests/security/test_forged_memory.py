@@ -21,11 +21,11 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.saved_files import confined
-from airflow_txlog.jobs.files.source import materialized_before
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
 from airflow_txlog.jobs.run import begin_job
+from airflow_txlog.jobs.source.frames import materialized_before
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.saved_work import Seal, work_folder

@@ -1,1 +1,1 @@
-"""How Spark reads and writes data files: the table's, and those of a source."""
+"""How data files are read and written: planned, cut into tasks, staged."""

@@ -18,13 +18,13 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.plain_merge import WhyNotPlain, key_columns
 from airflow_txlog.jobs.operations.merge.source_scope import MOST_BYTES_READ
 from airflow_txlog.jobs.resume.commit import predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import quoted
@@ -182,7 +182,7 @@ class _Upsert(MergeRows):
 
     def _counted_by_spark(self, prepared: PreparedMerge, sides: Sides) -> tuple[int, int]:
         """The same for keys of any type."""
-        from airflow_txlog.jobs.files.source import frame_of  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
 
         context = self._context
         (insert,) = prepared.clauses.not_matched

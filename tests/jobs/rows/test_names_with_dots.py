@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files.inputs import MaterializedSource
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, run

@@ -38,8 +38,6 @@ from airflow_txlog.engine.table.schema.schema import StructType, arrow_type, par
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidJobSpec, KeysNotFound
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.inputs import hashed_bytes, input_scan, read_input, write_input
-from airflow_txlog.jobs.files.plain_files import source_here
 from airflow_txlog.jobs.files.scan import FilePlan, collected, scan_frame
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
@@ -49,6 +47,8 @@ from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
+from airflow_txlog.jobs.source.materialized import hashed_bytes, input_scan, read_input, write_input
+from airflow_txlog.jobs.source.rows_here import source_here
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.column_names import missing_column
@@ -183,7 +183,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
             return [decode_parameter(value) for value in described.values], False
         if self._context.session is None:
             return self._given_here(described, snapshot)
-        from airflow_txlog.jobs.files.source import build_source  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.source.frames import build_source  # noqa: PLC0415 - only with Spark
 
         source = build_source(self._context, self._gate, snapshot, described.source, "keys.source")
         name = key_source_column(described, source.frame.schema.names)

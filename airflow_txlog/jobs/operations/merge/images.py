@@ -20,9 +20,7 @@ from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, ScanTask
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment, bins_for, scan_frame
-from airflow_txlog.jobs.files.source import frame_of, unmatched_rows
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clause_sql import (
     Sides,
@@ -35,6 +33,8 @@ from airflow_txlog.jobs.operations.merge.clause_sql import (
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
 from airflow_txlog.jobs.rows.matches import SourceRowSet
+from airflow_txlog.jobs.source.frames import frame_of, unmatched_rows
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.schemas import as_column_type
 

@@ -21,14 +21,6 @@ from airflow_txlog.engine.table.predicate.reading import target_conjuncts
 from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
 from airflow_txlog.errors import InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import (
-    MaterializedSource,
-    materialize_scan,
-    plain_columns_of,
-    read_again,
-    saved_source,
-)
-from airflow_txlog.jobs.files.plain_files import source_here
 from airflow_txlog.jobs.files.scan import FilePlan
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
@@ -50,6 +42,14 @@ from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import vector_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
+from airflow_txlog.jobs.source.materialized import (
+    MaterializedSource,
+    materialize_scan,
+    plain_columns_of,
+    read_again,
+    saved_source,
+)
+from airflow_txlog.jobs.source.rows_here import source_here
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
@@ -198,7 +198,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         """The source that an earlier try has materialized."""
         context = self._context
         if context.session is not None:
-            from airflow_txlog.jobs.files.source import materialized_before  # noqa: PLC0415 - only with Spark
+            from airflow_txlog.jobs.source.frames import materialized_before  # noqa: PLC0415 - only with Spark
 
             return materialized_before(context, self._gate)
         saved = saved_source(context)
@@ -220,7 +220,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 tx.read_whole_table()
             forget()
             return materialize_scan(context, here.scan, here.columns, gate.used, reads_target=here.reads_target)
-        from airflow_txlog.jobs.files.source import build_source, materialize  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.source.frames import build_source, materialize  # noqa: PLC0415 - only with Spark
 
         source = build_source(context, gate, snapshot)
         if source.reads_target:
@@ -232,15 +232,15 @@ class MergeRows(RowOperation[PreparedMerge]):
         """The table with the columns that this merge gives it; itself where it gives it none."""
         if not self._merge.schema_evolution:
             return snapshot
-        from airflow_txlog.jobs.files.source import schema_of  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.source.frames import schema_of  # noqa: PLC0415 - only with Spark
 
         columns = assigned_columns(schema_of(source).jsonValue(), self._merge.clauses, self._merge.target_alias)
         metadata = evolved_metadata(self._context, tx, columns)
         return snapshot if metadata is snapshot.metadata else snapshot.with_metadata(metadata)
 
     def _sides(self, snapshot: Snapshot, source: MaterializedSource) -> Sides:
-        from airflow_txlog.jobs.files.source import schema_of  # noqa: PLC0415 - only with Spark
         from airflow_txlog.jobs.operations.merge.clause_sql import Sides  # noqa: PLC0415
+        from airflow_txlog.jobs.source.frames import schema_of  # noqa: PLC0415 - only with Spark
         from airflow_txlog.jobs.sql.schemas import without_metadata  # noqa: PLC0415
         from airflow_txlog.jobs.sql.table_rules import accepted_rules  # noqa: PLC0415
 

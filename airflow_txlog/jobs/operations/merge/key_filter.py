@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.tasks.row_filter import AllOf, AnyOf, Compared, IsNull, OneOf, RowFilter
-from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, is_plain, source_column
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 
 # Values that a worker looks every row up in; the table for that is made anew for each batch. Above it the ends do.
 MOST_KEYS = 100_000

@@ -18,13 +18,13 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.engine.table.schema.schema import StructType
 from airflow_txlog.errors import AmbiguousMerge
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.files.scan import FilePlan, collected
 from airflow_txlog.jobs.operations.merge.clauses import Clauses
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, PlainKeys, plain_keys
 from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
 from airflow_txlog.jobs.rows.matches import Matches
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 
@@ -52,8 +52,8 @@ def find_pairs(
     if keys is not None:
         return _pairs_of_keys(context, plan, keys, may_meet_many=_may_meet_many(clauses))
     context.ask_spark("the keys of the source are more than one task may hold")
-    from airflow_txlog.jobs.files.source import frame_of  # noqa: PLC0415 - only with Spark
     from airflow_txlog.jobs.operations.merge.clause_sql import deciding_sql  # noqa: PLC0415
+    from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415
 
     texts = [on, *clauses.conditions_on_target()]

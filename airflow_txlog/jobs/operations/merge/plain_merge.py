@@ -22,12 +22,12 @@ from airflow_txlog.engine.table.predicate.plain import is_certain_name
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY, read_rules
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_type, walk_fields
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
 from airflow_txlog.jobs.operations.merge.equalities import conjuncts_as_equalities
 from airflow_txlog.jobs.rows.matches import SourceRowSet
+from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES

@@ -36,9 +36,9 @@ from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, source_column
+from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.needed import NeedsSpark
@@ -139,7 +139,7 @@ class AutoScope:
 
     def _evaluated(self, chosen: Chosen, pair: PairColumns, source: MaterializedSource) -> Predicate:
         """The same by Spark jobs over the source's rows. Raises as `collect` does."""
-        from airflow_txlog.jobs.files.source import frame_of  # noqa: PLC0415 - only with Spark
+        from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
 
         view = self.context.view_name()
         frame_of(self.context, source).createOrReplaceTempView(view)

@@ -17,7 +17,7 @@ from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are, read_rules
 from airflow_txlog.engine.table.schema.schema import StructType, schema_to_json
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.plain_files import PlainFiles, plain_source
+from airflow_txlog.jobs.source.rows_here import PlainFiles, plain_source
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson

@@ -14,8 +14,8 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.rules import keeps_as_they_are
 from airflow_txlog.engine.table.schema.schema import StructType, from_arrow
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.source import Source, build_source
 from airflow_txlog.jobs.operations.write.replace_rows import only_inside
+from airflow_txlog.jobs.source.frames import Source, build_source
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows

@@ -14,10 +14,10 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.row_filter import passing
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine.table.schema.schema import from_arrow, schema_to_json
-from airflow_txlog.jobs.files.inputs import MaterializedSource
 from airflow_txlog.jobs.operations.merge import key_filter as module
 from airflow_txlog.jobs.operations.merge.key_filter import key_filter
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.storage import LocalStore
 
 TARGET = pa.table(

@@ -15,14 +15,14 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import may_hold_match
 from airflow_txlog.engine.table.predicate.tree import FALSE, PartitionSet
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import MaterializedSource
-from airflow_txlog.jobs.files.source import Source, frame_of, materialize, schema_of
 from airflow_txlog.jobs.operations.merge import source_scope
 from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.run import begin_job
+from airflow_txlog.jobs.source.frames import Source, frame_of, materialize, schema_of
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate

@@ -15,10 +15,10 @@ import pytest
 
 from airflow_txlog.datafiles.tasks import key_rows, source_rows
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import inputs
 from airflow_txlog.jobs.operations.merge import pairs, plain_merge
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.source import materialized
 from airflow_txlog.limits import SMALL_JOB
 from tests.helpers.jobs import (
     KEY,
@@ -169,7 +169,7 @@ def test_a_source_that_no_task_holds_is_read_in_parts(
 ) -> None:
     """Four buckets; keys are looked up, and source rows are held, for some rows at a time. What is collected does not
     grow with the pairs."""
-    monkeypatch.setattr(inputs, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(materialized, "BUCKET_BYTES", 1)
     monkeypatch.setattr(key_rows, "_BYTES_AT_ONCE", 100_000)
     monkeypatch.setattr(source_rows, "HELD_BYTES", 1)
     monkeypatch.setattr(source_rows, "_MOST_ROWS", 700)

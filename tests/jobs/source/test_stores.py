@@ -20,9 +20,9 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.own_readers import read_files
-from airflow_txlog.jobs.files.source_listing import find_files
 from airflow_txlog.jobs.run import begin_job
+from airflow_txlog.jobs.source.listing import find_files
+from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship

@@ -19,10 +19,10 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.plain_files import files_on_disk, plain_files, plain_source
 from airflow_txlog.jobs.files.scan import over_bins
-from airflow_txlog.jobs.files.source import build_source
 from airflow_txlog.jobs.run import begin_job, run_job
+from airflow_txlog.jobs.source.frames import build_source
+from airflow_txlog.jobs.source.rows_here import files_on_disk, plain_files, plain_source
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
@@ -33,7 +33,7 @@ from airflow_txlog.storage import PLAIN
 from tests.helpers import layouts
 from tests.helpers.jobs import random_rows, spark_bag
 from tests.helpers.specs import job_spec
-from tests.jobs.files.test_own_readers import ROWS
+from tests.jobs.source.test_stores import ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -220,7 +220,7 @@ def test_an_append_writes_them_without_spark_s_reader(
         taken.append(plain_files(*given))
         return taken[-1]
 
-    monkeypatch.setattr("airflow_txlog.jobs.files.source.plain_files", seen)
+    monkeypatch.setattr("airflow_txlog.jobs.source.frames.plain_files", seen)
     put(tmp_path / "in" / "a.parquet", TEXTS)
     put(tmp_path / "more" / "a.parquet", pa.table({"NAME": ["c"]}))
     write(spark, tmp_path / "t", tmp_path / "in")

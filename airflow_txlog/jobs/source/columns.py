@@ -32,7 +32,7 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.footer_schemas import (
+from airflow_txlog.jobs.source.footers import (
     NoColumnType,
     Notes,
     NotSpark,

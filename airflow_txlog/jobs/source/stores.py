@@ -25,10 +25,8 @@ from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encodin
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.footer_schemas import orc_schema, parquet_schema
-from airflow_txlog.jobs.files.partition_folders import partition_types
 from airflow_txlog.jobs.files.scan import bins_for, over_bins, plan_of, scan_frame
-from airflow_txlog.jobs.files.source_columns import (
+from airflow_txlog.jobs.source.columns import (
     MAX_FILES,
     SourceColumns,
     columns_of_source,
@@ -37,7 +35,8 @@ from airflow_txlog.jobs.files.source_columns import (
     in_java,
     padded_columns,
 )
-from airflow_txlog.jobs.files.source_listing import (
+from airflow_txlog.jobs.source.footers import orc_schema, parquet_schema
+from airflow_txlog.jobs.source.listing import (
     LOOKUP_OPTIONS,
     WITHOUT_EFFECT,
     SourceFile,
@@ -47,6 +46,7 @@ from airflow_txlog.jobs.files.source_listing import (
     options_of,
     refused,
 )
+from airflow_txlog.jobs.source.partition_folders import partition_types
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, spark_schema, without_metadata
 from airflow_txlog.records import FileView

@@ -24,12 +24,12 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import run_here
-from airflow_txlog.jobs.files.own_readers import read_files
-from airflow_txlog.jobs.files.plain_files import plain_source
 from airflow_txlog.jobs.files.scan import work_of
-from airflow_txlog.jobs.files.source import build_source
-from airflow_txlog.jobs.files.source_listing import find_files
 from airflow_txlog.jobs.run import begin_job, run_job
+from airflow_txlog.jobs.source.frames import build_source
+from airflow_txlog.jobs.source.listing import find_files
+from airflow_txlog.jobs.source.rows_here import plain_source
+from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.jobs.files.inputs import MaterializedSource
+from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.storage import LocalStore
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.files.source_listing import Values
+from airflow_txlog.jobs.source.listing import Values
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FRACTION = re.compile(r"[+-]?[0-9]+\.[0-9]+")

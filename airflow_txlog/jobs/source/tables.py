@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.places import canonical
+from airflow_txlog.jobs.source.places import canonical
 from airflow_txlog.records import TableView
 
 

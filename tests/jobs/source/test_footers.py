@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.jobs.files.footer_schemas import NotSpark, schema_of_footer
+from airflow_txlog.jobs.source.footers import NotSpark, schema_of_footer
 
 
 def schema_of(columns: dict[str, Any], **options: Any) -> str:

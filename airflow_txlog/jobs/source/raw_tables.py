@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.files.places import canonical, place_of, resolved
-from airflow_txlog.jobs.files.source_listing import SourceFiles
+from airflow_txlog.jobs.source.listing import SourceFiles
+from airflow_txlog.jobs.source.places import canonical, place_of, resolved
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.locations import local_path, split

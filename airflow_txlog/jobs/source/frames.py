@@ -22,7 +22,10 @@ from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COL
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.inputs import (
+from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
+from airflow_txlog.jobs.files.stage import collect_records, load, records_of
+from airflow_txlog.jobs.source.listing import SourceFiles, find_files, is_listed_here
+from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
     MaterializedSource,
     check_names,
@@ -35,13 +38,10 @@ from airflow_txlog.jobs.files.inputs import (
     unmatched_plan,
     with_row_id,
 )
-from airflow_txlog.jobs.files.own_readers import check_no_file_functions, read_files
-from airflow_txlog.jobs.files.plain_files import files_on_disk, plain_files, size_on_this_disk
-from airflow_txlog.jobs.files.scan import bins_for, plan_files, scan_frame
-from airflow_txlog.jobs.files.source_files import check_no_table, check_view, reads_table
-from airflow_txlog.jobs.files.source_listing import SourceFiles, find_files, is_listed_here
-from airflow_txlog.jobs.files.stage import collect_records, load, records_of
-from airflow_txlog.jobs.files.table_view import snapshot_of_view
+from airflow_txlog.jobs.source.raw_tables import check_no_table, check_view, reads_table
+from airflow_txlog.jobs.source.rows_here import files_on_disk, plain_files, size_on_this_disk
+from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
+from airflow_txlog.jobs.source.tables import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, schema_of_json, spark_schema

@@ -23,9 +23,8 @@ from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
 from airflow_txlog.engine.table.schema.types import Primitive, bare_columns, walk_fields
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.footer_schemas import Notes, NotSpark, has_notes, notes_in, without_void
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_files, plan_of, sent_bins
-from airflow_txlog.jobs.files.source_columns import (
+from airflow_txlog.jobs.source.columns import (
     MAX_FILES,
     SourceColumns,
     SourceFooter,
@@ -35,8 +34,8 @@ from airflow_txlog.jobs.files.source_columns import (
     in_java,
     padded_columns,
 )
-from airflow_txlog.jobs.files.source_files import check_no_table
-from airflow_txlog.jobs.files.source_listing import (
+from airflow_txlog.jobs.source.footers import Notes, NotSpark, has_notes, notes_in, without_void
+from airflow_txlog.jobs.source.listing import (
     STREAM_LOG,
     SourceFiles,
     check_honoured,
@@ -46,7 +45,8 @@ from airflow_txlog.jobs.files.source_listing import (
     nothing_there,
     options_of,
 )
-from airflow_txlog.jobs.files.table_view import snapshot_of_view
+from airflow_txlog.jobs.source.raw_tables import check_no_table
+from airflow_txlog.jobs.source.tables import snapshot_of_view
 from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import is_classic, reads_this_disk

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.files import source_listing
-from airflow_txlog.jobs.files.source_listing import Lookup, list_source
+from airflow_txlog.jobs.source import listing
+from airflow_txlog.jobs.source.listing import Lookup, list_source
 from airflow_txlog.storage import PLAIN
 from tests.helpers.counting import CountingStore
 
@@ -27,7 +27,7 @@ def test_only_names_that_begin_as_the_glob_does_are_listed(
     for folder in ("2024-01", "2025-01", "20*"):
         store.put(f"{folder}/x/a.csv", b"1")
     store.take()
-    monkeypatch.setattr(source_listing, "open_store", lambda uri, access: store)
+    monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
     files = list_source([f"{store.root}/{glob}"], PLAIN, Lookup(), "source").files
     assert [file.path.removeprefix(f"{store.root}/") for file in files] == found
     assert [each for each in store.take() if each.startswith("walk")] == [f"walk {prefix}"]
@@ -52,7 +52,7 @@ def test_a_filter_that_hides_whole_folders_of_a_column_is_refused(monkeypatch: p
     store = CountingStore("memory://source-globs/filtered")
     for path in ("_metadata", "a.csv", "b.csv", "k=1/b.txt"):
         store.put(path, b"1")
-    monkeypatch.setattr(source_listing, "open_store", lambda uri, access: store)
+    monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
     found = list_source([store.root], PLAIN, Lookup(name_glob="{a,b}.{csv,txt}"), "source")
     assert [file.name for file in found.files] == ["a.csv", "b.csv", "b.txt"]
     [file] = list_source([store.root], PLAIN, Lookup(name_glob="*.txt"), "source").files
@@ -66,7 +66,7 @@ def test_files_that_a_stream_has_written_are_refused(monkeypatch: pytest.MonkeyP
     store = CountingStore("memory://source-globs/stream")
     for path in ("a.csv", "_spark_metadata/0"):
         store.put(path, b"1")
-    monkeypatch.setattr(source_listing, "open_store", lambda uri, access: store)
+    monkeypatch.setattr(listing, "open_store", lambda uri, access: store)
     with pytest.raises(InvalidJobSpec, match="the log of the stream"):
         list_source([store.root], PLAIN, Lookup(), "source")
     [file] = list_source([f"{store.root}/*.csv"], PLAIN, Lookup(), "source").files
