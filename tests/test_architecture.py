@@ -25,40 +25,26 @@ MAX_FUNCTION_LINES = 60
 MAX_MODULE_LINES = 450
 
 # What each part may import of ours, and of others beside the standard library. The longest matching name decides.
-# `contract` is three modules and a folder: the spec, its parameters, what is restricted in it, and the operations.
-CONTRACT = ("contract", "records", "parameters", "restrictions")
 AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "lineage", "runners")
 BASE = ("clock", "errors", "lexing", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
     "errors": ("errors",),
-    **dict.fromkeys(CONTRACT, ("errors", "lexing", "locations", *CONTRACT)),
+    "contract": ("errors", "lexing", "locations", "contract"),
     "limits": ("errors",),
-    "credentials": ("clock", "errors"),
-    "storage": ("", *BASE, "limits", "credentials", "storage"),
+    "storage": ("", *BASE, "limits", "storage"),
     "datafiles": (*BASE, "limits", "storage", "datafiles"),
-    "engine": ("", *BASE, "limits", "own_folder", "storage", "datafiles", "engine"),
-    # Whether a task's work is in its table already: asked on both sides of the process boundary.
-    "application": (*BASE, *CONTRACT, "exchange", "saved_work", "storage", "engine"),
-    # The names and signatures of saved work: written by jobs, and cleared away from both sides.
-    "saved_work": ("locations", *CONTRACT),
-    # What a task and its driver on another machine leave for each other.
-    "exchange": ("errors", *CONTRACT, "saved_work", "storage", "datafiles"),
-    # How a result is worded for people: asked by jobs, operators and the command line.
-    "wording": CONTRACT,
-    "own_process": (),
-    "own_folder": ("clock",),
+    "engine": ("", *BASE, "limits", "process", "storage", "datafiles", "engine"),
+    # Whether a task's work is in its table already, and what it saved: asked on both sides of the process boundary.
+    "exactly_once": (*BASE, "contract", "storage", "datafiles", "engine", "exactly_once"),
+    "process": ("clock",),
     "jobs": (
         "",
         *BASE,
-        *CONTRACT,
-        "application",
-        "exchange",
-        "saved_work",
-        "wording",
-        "own_process",
-        "own_folder",
+        "contract",
+        "exactly_once",
+        "process",
         "limits",
         "storage",
         "datafiles",
@@ -70,20 +56,16 @@ OURS: dict[str, tuple[str, ...]] = {
         (
             "",
             *BASE,
-            *CONTRACT,
-            "credentials",
-            "application",
-            "exchange",
-            "saved_work",
-            "wording",
-            "own_folder",
+            "contract",
+            "exactly_once",
+            "process",
             "storage",
             "engine",
             *AIRFLOW_SIDE,
         ),
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("errors", "locations", *CONTRACT, "wording", "own_process", "engine", "hooks", "cli"),
+    "cli": ("errors", "locations", "contract", "process", "engine", "hooks", "cli"),
     "get_provider_info": (),
 }
 # What the extras for object stores install: imported where such a store is opened.
@@ -92,18 +74,11 @@ CLIENT_MODULES = tuple(f"airflow_txlog.storage.{name}" for name in ("s3", "gcs",
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
-    **dict.fromkeys(CONTRACT, ()),
-    "records": ("msgspec",),
-    "application": (),
-    "exchange": (),
+    "contract": ("msgspec",),
+    "exactly_once": (),
     "limits": (),
-    # With the client of the cloud, where there is one.
-    "credentials": ("google",),
     "storage": ("pyarrow", "fsspec", *CLIENTS),
-    "saved_work": (),
-    "wording": (),
-    "own_process": ("pyarrow",),
-    "own_folder": (),
+    "process": ("pyarrow",),
     "datafiles": ("pyarrow",),
     "engine": ("pyarrow", "msgspec", "sqlglot"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
@@ -132,6 +107,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine.commit": ("transaction", "loop | creation | folder | writers", "conflicts | turns", "content"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
+    "contract": ("wording", "job", "restrictions", "operations", "parameters"),
+    "exactly_once": ("transactions", "exchange", "seal"),
     "jobs": (
         "submitted_main | cluster_main | server_main",
         "__main__",
@@ -160,10 +137,9 @@ SHARED_NAMES = {
     "__main__": "what is run by `python -m`",
     "connect": "Spark Connect, on both sides of a job's process",
     "base": "what all errors, operators, records, stores or runners have in common",
-    "job": "the job of the operation whose folder it is in",
+    "job": "its description and its result; and of the operation whose folder it is in",
     "delete merge optimize restore truncate update upsert vacuum write": "one operation, on both sides of its process",
     "progress": "of a job: shown by its process, and read by its operator",
-    "saved_work": "the names and signatures of saved work for both sides, and its content for the job's",
     "errors": "the provider's errors, and Spark's",
     "memory": "a store in memory; a job's memory of its work",
     "schema snapshot": "the subject of the folder, and its first module",
@@ -219,15 +195,14 @@ def test_every_module_imports_only_what_its_part_may() -> None:
 
 # Who touches a file of the machine beside `storage`, and which: none is a table's.
 FILE_CALLS = {
-    "contract": "job documents: a spec and a result",
-    "credentials": "the endpoints of jobs, where a shared Spark finds them",
+    "contract.job": "job documents: a spec and a result",
     "jobs.__main__": "the process's own output",
     "jobs.spark.closed": "the store of keys that has none",
     "jobs.spark.launch": "the open files of this process",
     "jobs.submitted_main": "the open files of its parent",
     "jobs.spark.shipping": "the zip of our own sources",
     "operators.progress": "the log of a task",
-    "own_folder": "the folder of this process",
+    "process.private_folder": "the folder of this process",
     "runners.warm.folders": "the folders of warm servers",
     "runners.warm.keeper": "the folders of warm servers",
     "runners.warm.server": "the folders of warm servers",
@@ -329,7 +304,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
 # --- docs/architecture.md -----------------------------------------------------------------------------------------
 
 # What the drawing shows as one node.
-DRAWN_AS = {**dict.fromkeys(CONTRACT, "contract"), **dict.fromkeys(BASE, "errors, clock, locations, lexing")}
+DRAWN_AS = dict.fromkeys(BASE, "errors, clock, locations, lexing")
 # Operations and the modules of engine/log are too many to draw.
 NOT_DRAWN = {"jobs.operations", "engine.log", "operators", "operators.arguments"}
 

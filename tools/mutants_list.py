@@ -407,7 +407,7 @@ FAULTS = (
     Fault(
         name="recorded-transaction-not-believed",
         breaks="a task that is retried after its commit changes the table twice",
-        file="airflow_txlog/application.py",
+        file="airflow_txlog/exactly_once/transactions.py",
         old="recorded.version < wanted.version",
         new="recorded.version <= wanted.version",
         tests=(LOG_JOBS,),
@@ -485,7 +485,7 @@ FAULTS = (
     Fault(
         name="signature-without-the-transaction",
         breaks="what one task saved is replayed to another",
-        file="airflow_txlog/saved_work.py",
+        file="airflow_txlog/exactly_once/seal.py",
         old="self._of = (_FORMAT, root, application.app_id, str(application.version))",
         new="self._of = (_FORMAT, root)",
         tests=(FORGED_MEMORY,),
@@ -537,7 +537,7 @@ FAULTS = (
     Fault(
         name="credentials-kept-to-their-end",
         breaks="requests are signed with credentials that expire on their way",
-        file="airflow_txlog/credentials.py",
+        file="airflow_txlog/storage/credentials.py",
         old="life_ms - min(life_ms // 4, _MARGIN_MS)",
         new="life_ms + 1",
         tests=(CREDENTIALS,),

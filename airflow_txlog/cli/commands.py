@@ -20,13 +20,13 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
-from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
+from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute
-from airflow_txlog.own_process import spare_memory
-from airflow_txlog.wording import commit_rows, size_text
+from airflow_txlog.process.arrow_memory import spare_memory
 
 if TYPE_CHECKING:
     from argparse import Namespace

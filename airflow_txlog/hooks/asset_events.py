@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import OPERATIONS
+from airflow_txlog.contract.wording import event_extra
 from airflow_txlog.hooks.waiting import position_json
-from airflow_txlog.records import OPERATIONS
-from airflow_txlog.wording import event_extra
 
 if TYPE_CHECKING:
     from airflow_txlog.engine.table.changes.following import LogFollower

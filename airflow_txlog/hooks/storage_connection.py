@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_txlog.credentials import AWS, AZURE, GOOGLE, Credentials, offer, unavailable
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, Credentials, offer, unavailable
 
 # What of an aws connection this module understands by itself; any other way to an identity is the provider's.
 _PLAIN_AWS = frozenset(

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.operations import operation_named, read_operation
+from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.locations import is_absolute, shown
-from airflow_txlog.records import operation_named, read_operation
-from airflow_txlog.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class TxlogHook(BaseHook):
     ) -> JobResult:
         """Run one job that changes rows from Python code, exactly once per key.
 
-        `arguments` are the fields of the record of this name in `records`. The key names this one piece of work for
+        `arguments` are the fields of the operation's record. The key names this one piece of work for
         ever, in every run and every task: put the run id and a word for the write into it. A task that writes twice
         needs two keys, which is why there is no default. The same key with other arguments raises IdempotencyKeyReused.
 

@@ -163,7 +163,7 @@ def ask_table(
 
 def engine_condition(condition: Mapping[str, Any]) -> Condition:
     """The engine's condition from the JSON of `condition_of`."""
-    from airflow_txlog.contract import ANNOTATION_TAG_PREFIX
+    from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
     from airflow_txlog.engine.table.changes.conditions import Condition
 
     newer_than, since = condition.get("newer_than"), condition.get("since")

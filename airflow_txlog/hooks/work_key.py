@@ -16,7 +16,7 @@ import secrets
 
 from airflow.providers.common.compat.sdk import Variable, mask_secret
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 
 SECRET_VARIABLE = "txlog_saved_work_secret"
 _FEWEST_CHARACTERS = 32

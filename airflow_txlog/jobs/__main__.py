@@ -25,13 +25,13 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from airflow_txlog.contract import JobResult, JobSpec, read_spec, write_document
+from airflow_txlog.contract.job import JobResult, JobSpec, read_spec, write_document
+from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.sizing import log_start
-from airflow_txlog.own_folder import remove_temporary_folder
-from airflow_txlog.own_process import spare_memory
-from airflow_txlog.wording import summary_lines
+from airflow_txlog.process.arrow_memory import spare_memory
+from airflow_txlog.process.private_folder import remove_temporary_folder
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM

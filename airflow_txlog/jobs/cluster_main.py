@@ -19,9 +19,9 @@ from typing import Any
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
 
 from airflow_txlog.clock import SYSTEM_CLOCK  # noqa: E402
-from airflow_txlog.contract import JobSpec  # noqa: E402
+from airflow_txlog.contract.job import JobSpec  # noqa: E402
 from airflow_txlog.errors import JobError  # noqa: E402
-from airflow_txlog.exchange import KEY_SETTING, Exchange  # noqa: E402
+from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange  # noqa: E402
 from airflow_txlog.jobs.__main__ import EXIT_DONE, EXIT_FAILED, begin, exit_code, run_in_session  # noqa: E402
 
 

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Operation
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
+from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.progress import watched
 from airflow_txlog.jobs.spark.session import is_local
 from airflow_txlog.limits import MIB, SMALL_JOB, weight_of
-from airflow_txlog.records import Operation
-from airflow_txlog.saved_work import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
-from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,30 +12,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from airflow_txlog.application import done_in
-from airflow_txlog.contract import JobSpec
-from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.engine.table.predicate import confinement
-from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
-from airflow_txlog.jobs.context import FixedTexts, JobContext
-from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
-from airflow_txlog.jobs.operations.merge.job import check_aliases
-from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
-from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
-from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
-from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
-from airflow_txlog.jobs.source.rows_here import check_is_there, columns_by_footer
-from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
-from airflow_txlog.jobs.spark.instants import CurrentTime
-from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
-from airflow_txlog.jobs.sql.functions import check_listed
-from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
-from airflow_txlog.jobs.sql.partitions import beyond_partitions
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows
-from airflow_txlog.jobs.sql.unknown_names import NamedRows, aliases_of, check_names
-from airflow_txlog.records import (
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.operations import (
     AnySource,
     Delete,
     DeleteClause,
@@ -52,9 +30,31 @@ from airflow_txlog.records import (
     Upsert,
     Write,
 )
-from airflow_txlog.records.expressions import lexed_or_none, parameters_of, why_no_expression, why_not_cut
-from airflow_txlog.records.fields import Sees
-from airflow_txlog.records.keywords import KEYWORDS
+from airflow_txlog.contract.operations.expressions import lexed_or_none, parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.contract.operations.fields import Sees
+from airflow_txlog.contract.operations.keywords import KEYWORDS
+from airflow_txlog.engine import Snapshot, Table
+from airflow_txlog.engine.table.predicate import confinement
+from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
+from airflow_txlog.exactly_once.transactions import done_in
+from airflow_txlog.jobs.context import FixedTexts, JobContext
+from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
+from airflow_txlog.jobs.operations.merge.job import check_aliases
+from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
+from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
+from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
+from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
+from airflow_txlog.jobs.source.rows_here import check_is_there, columns_by_footer
+from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
+from airflow_txlog.jobs.spark.instants import CurrentTime
+from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
+from airflow_txlog.jobs.sql.functions import check_listed
+from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
+from airflow_txlog.jobs.sql.partitions import beyond_partitions
+from airflow_txlog.jobs.sql.scope import check_may_remove_rows
+from airflow_txlog.jobs.sql.unknown_names import NamedRows, aliases_of, check_names
 
 # Words that bring names of a query's own, or a FROM that is none of a query.
 _WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.application import remove_saved_work
-from airflow_txlog.contract import JobResult, JobSpec, write_document
+from airflow_txlog.contract.job import JobResult, JobSpec, write_document
+from airflow_txlog.contract.operations import Merge, Upsert
+from airflow_txlog.contract.wording import LinesOnce
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, JobError
+from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.source.places import check_reachable
@@ -30,9 +32,7 @@ from airflow_txlog.jobs.spark.session import check_meaning, default_parallelism,
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.locations import LOCAL, scheme_of
-from airflow_txlog.records import Merge, Upsert
 from airflow_txlog.storage import Access
-from airflow_txlog.wording import LinesOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

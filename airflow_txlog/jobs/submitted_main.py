@@ -15,7 +15,7 @@ import threading
 # Python looks beside a script first, and the modules there are no top-level ones.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
 
-from airflow_txlog.contract import OPEN_FILES  # noqa: E402
+from airflow_txlog.contract.job import OPEN_FILES  # noqa: E402
 from airflow_txlog.jobs.__main__ import leave_at_end_of, main  # noqa: E402
 
 

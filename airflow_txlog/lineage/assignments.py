@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from airflow_txlog.lexing import Token, Unreadable, lex
-from airflow_txlog.lineage.datasets import folder_of_glob
-from airflow_txlog.records import (
+from airflow_txlog.contract.operations import (
     DeleteClause,
     FileView,
     InsertClause,
@@ -27,6 +25,8 @@ from airflow_txlog.records import (
     View,
     Write,
 )
+from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.lineage.datasets import folder_of_glob
 
 Field: TypeAlias = tuple[str, str]
 """The URI of a table or of files, and the name of a column there."""

@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from airflow_txlog.locations import LOCAL, local_path, split, store_kind
-from airflow_txlog.records import (
+from airflow_txlog.contract.operations import (
     AnySource,
     Delete,
     FileView,
@@ -23,6 +22,7 @@ from airflow_txlog.records import (
     TableView,
     View,
 )
+from airflow_txlog.locations import LOCAL, local_path, split, store_kind
 
 _GLOB = re.compile(r"[*?\[{]")
 # Their names have no slash at the front.

@@ -29,10 +29,10 @@ from openlineage.client.facet_v2 import (
     storage_dataset,
 )
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Delete, Operation, QuerySource, SourceOperation, Truncate, Update, Write
 from airflow_txlog.lineage.assignments import copied_columns
 from airflow_txlog.lineage.datasets import DatasetName, dataset_name, datasets_read, sizes_read
-from airflow_txlog.records import Delete, Operation, QuerySource, SourceOperation, Truncate, Update, Write
 
 # A merge counts the rows that it copies among those of its output.
 _ROWS = ("numOutputRows", "numUpdatedRows", "numCopiedRows")

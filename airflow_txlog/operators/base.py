@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Operation, read_operation
+from airflow_txlog.contract.restrictions import unrestricted_names
+from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
 from airflow_txlog.links.pages import links_of
@@ -22,8 +25,6 @@ from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.arguments.texts import check_key, check_texts, check_time_zone
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
-from airflow_txlog.records import Operation, read_operation
-from airflow_txlog.restrictions import unrestricted_names
 from airflow_txlog.runners import (
     DurableRunner,
     Runner,
@@ -32,7 +33,6 @@ from airflow_txlog.runners import (
     not_deferrable,
     run_unless_done,
 )
-from airflow_txlog.wording import summary_lines, xcom_of
 
 try:
     from airflow.sdk.exceptions import TaskDeferralTimeout
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_txlog.contract import ApplicationTransaction
+    from airflow_txlog.contract.job import ApplicationTransaction
     from airflow_txlog.hooks.txlog import TxlogHook
 
 
@@ -359,7 +359,7 @@ class ExactlyOnceOperator(TxlogOperator):
         self.on_failure_callback = [*self.on_failure_callback, _forget_saved_work]
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
-        from airflow_txlog.application import recorded_version, recorded_work
+        from airflow_txlog.exactly_once.transactions import recorded_version, recorded_work
         from airflow_txlog.operators.identity import application_transaction
 
         if "ti" not in context and self.idempotency_key is None:
@@ -382,7 +382,7 @@ def _forget_saved_work(context: Any) -> None:
     spec = getattr(task, "_spec_of_work", None)
     if spec is None:
         return  # it did not come to work, or was killed: then VACUUM deletes what an earlier try has saved
-    from airflow_txlog.application import forget_saved_work
+    from airflow_txlog.exactly_once.transactions import forget_saved_work
 
     try:
         if task._durable_runner is not None:

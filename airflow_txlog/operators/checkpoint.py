@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from airflow_txlog.contract.operations import Checkpoint, Operation
 from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.records import Checkpoint, Operation
 
 
 class CheckpointOperator(TxlogOperator):

@@ -21,10 +21,10 @@ from typing import Any, TypeGuard
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_txlog.application import RecordedWork
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import ANNOTATION_TAG_PREFIX, ApplicationTransaction
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, ApplicationTransaction
 from airflow_txlog.errors import IdempotencyKeyReused
+from airflow_txlog.exactly_once.transactions import RecordedWork
 from airflow_txlog.operators.arguments.texts import check_key
 
 STATE_KEY = "txlog.transaction"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from airflow_txlog.contract.operations import Merge, Operation
 from airflow_txlog.operators.arguments.given import clause_list, expression_map, source_of
 from airflow_txlog.operators.base import DataChangingOperator
-from airflow_txlog.records import Merge, Operation
 
 
 def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None) -> dict[str, Any]:

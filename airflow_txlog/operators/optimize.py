@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_txlog.contract.operations import Operation, Optimize
 from airflow_txlog.operators.arguments.given import column_list, parameter_map
 from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.records import Operation, Optimize
 
 
 class DeltaOptimizeOperator(TxlogOperator):

@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_txlog.contract import JobResult
-from airflow_txlog.wording import rows_changed
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.wording import rows_changed
 
 PROGRESS_FILE = "TXLOG_PROGRESS_FILE"
 

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from airflow_txlog.contract.operations import Operation, Restore
 from airflow_txlog.operators.base import ExactlyOnceOperator
-from airflow_txlog.records import Operation, Restore
 
 
 class DeltaRestoreOperator(ExactlyOnceOperator):

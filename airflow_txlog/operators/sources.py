@@ -1,7 +1,7 @@
 """Where the rows of a write or a merge come from: plain dicts, made by small functions.
 
-Each function gives what `records.sources` reads; a dict written by hand does as well. The texts inside are templated
-by the operator that takes them.
+Each function gives what `contract.operations.sources` reads; a dict written by hand does as well. The operator that
+takes them templates the texts inside.
 """
 
 from __future__ import annotations

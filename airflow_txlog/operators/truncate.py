@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from airflow_txlog.contract.operations import Operation, Truncate
 from airflow_txlog.operators.base import ExactlyOnceOperator
-from airflow_txlog.records import Operation, Truncate
 
 
 class DeltaTruncateOperator(ExactlyOnceOperator):

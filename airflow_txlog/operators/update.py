@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_txlog.contract.operations import Operation, Update
 from airflow_txlog.operators.arguments.given import expression_map
 from airflow_txlog.operators.base import DataChangingOperator
-from airflow_txlog.records import Operation, Update
 
 
 class DeltaUpdateOperator(DataChangingOperator):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from airflow_txlog.contract.operations import Operation, Vacuum
 from airflow_txlog.operators.arguments.given import path_text
 from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.records import Operation, Vacuum
 
 
 class VacuumOperator(TxlogOperator):

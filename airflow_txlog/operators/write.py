@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_txlog.contract.operations import Operation, Write
 from airflow_txlog.operators.arguments.given import column_list, source_of, text_map
 from airflow_txlog.operators.base import DataChangingOperator
-from airflow_txlog.records import Operation, Write
 
 
 class DeltaWriteOperator(DataChangingOperator):

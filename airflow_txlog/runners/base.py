@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import NoReturn, Protocol, runtime_checkable
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import JobLost, TxlogError
 from airflow_txlog.jobs.spark.closed import check_stays_closed
 
@@ -99,7 +99,7 @@ def result_of_done(spec: JobSpec) -> JobResult | None:
     Raises what the lookup refuses to answer.
     """
     # Here: a DAG file that names a runner is parsed without the engine.
-    from airflow_txlog.application import find_done, forget_saved_work
+    from airflow_txlog.exactly_once.transactions import find_done, forget_saved_work
 
     done = find_done(spec)
     if done is not None:

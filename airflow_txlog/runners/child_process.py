@@ -24,11 +24,11 @@ from typing import IO
 
 import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec, read_result, write_document
+from airflow_txlog.contract.job import OPEN_FILES, JobResult, JobSpec, read_result, write_document
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.installation import DISK_FULL
-from airflow_txlog.own_folder import remove_folder_of
+from airflow_txlog.process.private_folder import remove_folder_of
 from airflow_txlog.runners.base import Log, check_stays_here, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import Tail, lines_of, readable, shown
 

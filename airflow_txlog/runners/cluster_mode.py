@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.wording import application_line
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
-from airflow_txlog.exchange import KEY_SETTING, Exchange
+from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
 from airflow_txlog.runners.base import Log, result_of_done, result_of_lost, result_or_error
 from airflow_txlog.runners.child_process import (
     ChildProcessRunner,
@@ -34,7 +35,6 @@ from airflow_txlog.runners.cluster import Applications, ApplicationState, SparkS
 from airflow_txlog.runners.job_output import Tail, lines_of, shown
 from airflow_txlog.runners.submit import SHARED_DEFAULTS, SubmitRunner, check_left_to_connection, settings_file
 from airflow_txlog.storage import Access, open_store
-from airflow_txlog.wording import application_line
 
 POLL_S = 10.0
 CANCELLED_S = 20.0

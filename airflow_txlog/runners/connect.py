@@ -10,7 +10,7 @@ import json
 import uuid
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.jobs.spark.connect import ConnectTarget, with_parameter
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import JOB, ChildProcessRunner

@@ -1,6 +1,6 @@
 """An endpoint on loopback that hands the credentials of a connection to the processes of a job.
 
-It asks what this process was offered (`credentials.offer`) and knows nothing of Airflow. The invariants: only
+It asks what this process was offered (`storage.credentials.offer`) and knows nothing of Airflow. The invariants: only
 who shows the token is answered, only for a connection of a job that runs, and nothing is logged. URL and token are in
 the environment of those processes, which the same user alone can read, and nowhere else.
 """
@@ -18,8 +18,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from airflow_txlog.credentials import TOKEN, URL, body_of, kept, path_of
 from airflow_txlog.errors import CredentialsUnavailable
+from airflow_txlog.storage.credentials import TOKEN, URL, body_of, kept, path_of
 
 _TOKEN_BYTES = 32
 

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.credentials import URL
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.sizing import log_start
 from airflow_txlog.runners.base import Log, check_stays_here, result_or_error
 from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
+from airflow_txlog.storage.credentials import URL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import airflow_txlog
-from airflow_txlog.contract import OPEN_FILES, JobResult, JobSpec
+from airflow_txlog.contract.job import OPEN_FILES, JobResult, JobSpec
+from airflow_txlog.contract.wording import APPLICATION, LinesOnce
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS
 from airflow_txlog.jobs.spark.launch import properties_of
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_not_started, run_without_spark, temporary_file
 from airflow_txlog.runners.cluster import SparkSubmit
-from airflow_txlog.wording import APPLICATION, LinesOnce
 
 MASTER_ANSWERS_S = 10.0
 _MAIN = Path(airflow_txlog.__file__).resolve().parent / "jobs" / "submitted_main.py"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_txlog.credentials import KeptCredentials, has_own_identity, kept
 from airflow_txlog.errors import InvalidInput
+from airflow_txlog.storage.credentials import KeptCredentials, has_own_identity, kept
 
 
 class HasAccess(Protocol):

@@ -30,7 +30,6 @@ from azure.storage.blob import BlobBlock
 from azure.storage.blob.aio import BlobPrefix
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.credentials import AZURE, KeptCredentials, azure_arguments, unavailable
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
@@ -55,6 +54,7 @@ from airflow_txlog.storage.bucket import (
     refusal,
     whole_seconds_ms,
 )
+from airflow_txlog.storage.credentials import AZURE, KeptCredentials, azure_arguments, unavailable
 from airflow_txlog.storage.objects import ObjectStore
 
 SCHEME = "abfss"

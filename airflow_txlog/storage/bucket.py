@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
-from airflow_txlog.credentials import KeptCredentials
 from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.storage.credentials import KeptCredentials
 from airflow_txlog.storage.local_files import temporary_path
 
 CONNECT_S, READ_S, LONGEST_S = 5, 15, 300

@@ -28,7 +28,6 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.oauth2.credentials import Credentials as AccessToken
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.credentials import GOOGLE, KeptCredentials, google_token
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
@@ -51,6 +50,7 @@ from airflow_txlog.storage.bucket import (
     raise_as,
     whole_seconds_ms,
 )
+from airflow_txlog.storage.credentials import GOOGLE, KeptCredentials, google_token
 from airflow_txlog.storage.objects import ObjectStore
 
 SCHEME = "gs"

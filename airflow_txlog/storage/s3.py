@@ -42,7 +42,6 @@ from botocore.utils import parse_timestamp
 from s3fs import S3FileSystem
 
 from airflow_txlog import __version__
-from airflow_txlog.credentials import AWS, KeptCredentials
 from airflow_txlog.errors import CredentialsUnavailable, InvalidInput, UnsupportedStore
 from airflow_txlog.locations import split
 from airflow_txlog.storage.access import Access, read_options
@@ -67,6 +66,7 @@ from airflow_txlog.storage.bucket import (
     refusal,
     whole_seconds_ms,
 )
+from airflow_txlog.storage.credentials import AWS, KeptCredentials
 from airflow_txlog.storage.objects import ObjectStore
 
 SCHEME = "s3"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from airflow_txlog.application import find_done
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobLost
+from airflow_txlog.exactly_once.transactions import find_done
 from airflow_txlog.runners.base import Log
 
 DEATHS: list[tuple[str, Callable[[], None]]] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.runners.base import Log
 from airflow_txlog.runners.in_process import InProcessRunner
 from tests.helpers.specs import job_spec

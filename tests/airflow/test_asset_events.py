@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks import asset_events
 from airflow_txlog.hooks.asset_events import asset_uri, fill_asset_events

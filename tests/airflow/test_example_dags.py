@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CommitConflict, PartitionMismatch
 from airflow_txlog.operators.sources import query

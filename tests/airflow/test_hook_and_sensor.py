@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import storage
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.txlog import TxlogHook

@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.application import done_in, find_done, recorded_version
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.operations import Delete
+from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
-from airflow_txlog.records import Delete
+from airflow_txlog.exactly_once.transactions import done_in, find_done, recorded_version
 from airflow_txlog.storage import PLAIN
-from airflow_txlog.wording import summary_lines
 from tests.conftest import ManualClock
 from tests.helpers.specs import job_spec
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_txlog.contract.operations import Delete, Merge, Operation, Update, Upsert, Write
 from airflow_txlog.lineage.assignments import copied_columns
 from airflow_txlog.lineage.datasets import dataset_name, datasets_read, sizes_read
 from airflow_txlog.operators.merge import (
@@ -16,7 +17,6 @@ from airflow_txlog.operators.merge import (
     when_not_matched_insert,
 )
 from airflow_txlog.operators.sources import files, query, table
-from airflow_txlog.records import Delete, Merge, Operation, Update, Upsert, Write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Delete, Operation, Update, Upsert, Write
 from airflow_txlog.engine import Table
 from airflow_txlog.operators.sources import files, query, table
-from airflow_txlog.records import Delete, Operation, Update, Upsert, Write
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append
 

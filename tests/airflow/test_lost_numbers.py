@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.application import find_done, recorded_version, recorded_work
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import IdempotencyKeyReused
+from airflow_txlog.exactly_once.transactions import find_done, recorded_version, recorded_work
 from tests.airflow.test_identity import StateStore, Try, commit
 from tests.helpers.specs import job_spec
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.credentials import Credentials
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks import storage_connection
 from airflow_txlog.runners.warm.server import stop_all
+from airflow_txlog.storage.credentials import Credentials
 from tests.helpers import azure, gcs, s3
 from tests.helpers.depth import by_hand
 from tests.helpers.identity_proxies import OverTls, WithTokens

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.wording import summary_lines, xcom_of
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.checkpoint import CheckpointOperator
@@ -32,7 +33,6 @@ from airflow_txlog.operators.upsert import DeltaUpsertOperator
 from airflow_txlog.operators.vacuum import VacuumOperator
 from airflow_txlog.operators.write import DeltaWriteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
-from airflow_txlog.wording import summary_lines, xcom_of
 from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow

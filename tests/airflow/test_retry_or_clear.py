@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.application import recorded_version
 from airflow_txlog.engine import Table
+from airflow_txlog.exactly_once.transactions import recorded_version
 from tests.airflow.appending import DEATHS, append_a_file
 from tests.helpers.specs import job_spec
 

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
+from airflow_txlog.exactly_once.seal import work_folder
 from airflow_txlog.runners.child_process import ChildProcessRunner
-from airflow_txlog.saved_work import work_folder
 from tests.helpers.jobs import KEY
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -118,7 +118,7 @@ def test_a_child_gets_the_key_in_a_file_without_a_name(tmp_path: Path) -> None:
     script.write_text(
         """
 import json, os, sys
-from airflow_txlog.contract import *
+from airflow_txlog.contract.job import *
 spec = read_spec(sys.argv[1])
 opened = os.stat(sys.argv[1])
 shown = {

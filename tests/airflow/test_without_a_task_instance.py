@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import Asset
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators import (

@@ -66,7 +66,7 @@ def _child(side: str, table: str, predicate: str | None = None) -> None:
     began = time.perf_counter()
     if side == "ours":
         from airflow_txlog.engine import Table
-        from airflow_txlog.own_process import spare_memory
+        from airflow_txlog.process.arrow_memory import spare_memory
 
         # As the processes of our jobs and commands do.
         spare_memory()

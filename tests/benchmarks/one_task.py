@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.limits import SMALL_JOB
 from airflow_txlog.runners import make_runner
 from airflow_txlog.runners.cluster import Cluster, ConnectServer, SparkSubmit

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_txlog.own_process import spare_memory
+from airflow_txlog.process.arrow_memory import spare_memory
 from tests.helpers.paths import ROOT
 
 
@@ -35,9 +35,9 @@ def measure_plan(table: Path, files: int) -> dict[str, Any]:
 def _child(table: str) -> None:
     spare_memory()
     # As in a job's process: after Arrow has been configured, and no earlier.
-    from airflow_txlog.application import remove_saved_work
-    from airflow_txlog.contract import ApplicationTransaction
+    from airflow_txlog.contract.job import ApplicationTransaction
     from airflow_txlog.engine import Table
+    from airflow_txlog.exactly_once.transactions import remove_saved_work
     from airflow_txlog.jobs.files.scan import FilePlan
     from airflow_txlog.jobs.operations.delete.job import _Delete
     from airflow_txlog.jobs.rows.find import scan_columns

@@ -34,7 +34,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from tests.benchmarks.one_task import MASTER, URL
 from tests.helpers.paths import ROOT

@@ -188,7 +188,7 @@ class Jobs:
         self._spark.sparkContext.setLogLevel("OFF")
 
     def do(self, piece: Piece) -> Done:
-        from airflow_txlog.contract import ApplicationTransaction
+        from airflow_txlog.contract.job import ApplicationTransaction
         from airflow_txlog.jobs.run import run_job
         from tests.helpers.jobs import KEY
         from tests.helpers.specs import job_spec

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_txlog import credentials
+from airflow_txlog.storage import credentials
 from tests.helpers import s3
 from tests.helpers.depth import LONG
 from tools.standalone_cluster import StandaloneCluster

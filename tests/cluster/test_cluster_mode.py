@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import (
     ClusterLost,
@@ -31,13 +31,13 @@ from airflow_txlog.errors import (
     JobLost,
     SparkUnavailable,
 )
-from airflow_txlog.exchange import KEY_SETTING, Exchange
+from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
+from airflow_txlog.exactly_once.seal import Seal
 from airflow_txlog.hooks.spark_applications import KubernetesApplications, YarnApplications
 from airflow_txlog.jobs import cluster_main
 from airflow_txlog.jobs.spark.shipping import driver_zip
 from airflow_txlog.runners import cluster_mode
 from airflow_txlog.runners.cluster import ApplicationState
-from airflow_txlog.saved_work import Seal
 from airflow_txlog.storage import PLAIN, open_store
 from tests.helpers.driver_elsewhere import DetachedCluster, PlayedCluster, mode_of
 from tests.helpers.paths import ROOT
@@ -151,7 +151,7 @@ def test_the_result_comes_back_and_no_secret_is_seen_but_in_the_drivers_settings
 WORKER = """
 import sys
 from pathlib import Path
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from tests.helpers.driver_elsewhere import DetachedCluster
 
 spec = JobSpec.from_json(open(sys.argv[1]).read())
@@ -618,7 +618,7 @@ def test_the_packages_zip_is_all_that_a_driver_needs_of_the_package() -> None:
     code = """
 import os, sys
 sys.path[:] = [sys.argv[1], *[path for path in sys.path if path != os.getcwd()], *sys.argv[2:]]
-from airflow_txlog.records.base import OPERATIONS
+from airflow_txlog.contract.operations.base import OPERATIONS
 import airflow_txlog.jobs.cluster_main, airflow_txlog.jobs.run, airflow_txlog.jobs.spark.submitted, importlib
 for operation in OPERATIONS.values():
     importlib.import_module(operation.job.partition(":")[0])

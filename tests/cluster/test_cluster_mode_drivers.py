@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, JobLost
 from tests.cluster.test_cluster_mode import KEY, Waiting, killed_worker

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.errors import InvalidInput, NoExecutors, UnfitExecutor
 from airflow_txlog.runners.cluster import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from tests.airflow.racing import PLANNED
 from tests.cluster.core_jobs import CORE, leave_equal_rows
 from tests.helpers import s3

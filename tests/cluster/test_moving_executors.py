@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from tests.helpers.depth import by_hand
 from tests.helpers.jobs import by_id, files_on_disk, live_files

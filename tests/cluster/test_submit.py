@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import jobs
-from airflow_txlog.contract import ApplicationTransaction, read_result
+from airflow_txlog.contract.job import ApplicationTransaction, read_result
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import (
     ClusterLost,

@@ -11,7 +11,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
 from tests.helpers.depth import by_hand
 from tests.helpers.paths import ROOT
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long("two applications on a cluster
 
 WORKER = """
 import sys, threading, time
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.runners.cluster import SparkSubmit
 from airflow_txlog.runners.submit import SubmitRunner

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.child_process import job_environment
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import TxlogError

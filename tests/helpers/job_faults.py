@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult
+from airflow_txlog.contract.operations import OPERATIONS
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, from_dict
-from airflow_txlog.records import OPERATIONS
 from airflow_txlog.storage import bucket
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FAULTS, FaultProxy

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult
+from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.parameters import encode_parameters
 from tests.helpers.readers import rows_by_delta_rs
 from tests.helpers.rows import bag
 from tests.helpers.specs import job_spec

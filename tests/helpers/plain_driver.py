@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
-from airflow_txlog.exchange import KEY_SETTING, Exchange
+from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange
 from airflow_txlog.storage import Access
 from tests.helpers.rows import append
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_txlog.contract import JobSpec
-from airflow_txlog.records import operation_named, read_operation
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.operations import operation_named, read_operation
 
 
 def job_spec(*, operation: str, arguments: Mapping[str, Any] | None = None, **fields: Any) -> JobSpec:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.runners.cluster import SparkSubmit
 from airflow_txlog.runners.submit import SubmitRunner
 from tests.helpers.depth import LONG

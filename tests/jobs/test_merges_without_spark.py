@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.operations.plain_texts import looks_plain
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source import materialized
 from airflow_txlog.limits import SMALL_JOB
-from airflow_txlog.records.plain_texts import looks_plain
 from tests.helpers.jobs import application, committed, delete, error_of, files_on_disk, insert, run, update
 from tests.helpers.rows import append, bag, make_table
 from tests.helpers.specs import job_spec

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
+from airflow_txlog.exactly_once.seal import work_folder
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.saved_work import work_folder
 from tests.helpers.jobs import KEY, application, error_of, files_on_disk, rows
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec

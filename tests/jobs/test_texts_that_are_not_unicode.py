@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.files.here import threads_for
 from airflow_txlog.jobs.run import run_job

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.exactly_once.seal import Seal, work_folder
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
@@ -28,7 +29,6 @@ from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.source.frames import materialized_before
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.limits import LOG_FILE
-from airflow_txlog.saved_work import Seal, work_folder
 from airflow_txlog.storage import LocalStore
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
 from tests.helpers.jobs import KEY, rows

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.engine import Table, changes_since
 from airflow_txlog.engine.log.names import MAX_VERSION, checkpoint_name, commit_name
 from airflow_txlog.errors import CorruptDataFile, CorruptTable, InvalidJobSpec, VersionNotFound
-from airflow_txlog.parameters import encode_parameters
 from tests.helpers.specs import job_spec
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult
 from tests.conftest import REPORTED
 from tests.helpers.hostile import Log, Watched, check, drawn, line_of
 from tests.helpers.jobs import run

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from tests.conftest import REPORTED
 from tests.helpers.hostile import IDS, Log, Watched, check, column, drawn, line_of
 from tests.helpers.jobs import run

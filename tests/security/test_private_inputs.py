@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.application import forget_saved_work
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import JobError
+from airflow_txlog.exactly_once.transactions import forget_saved_work
 from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX
@@ -113,7 +113,7 @@ def test_what_a_job_saves_is_for_its_user_alone_and_goes_when_the_task_has_faile
 # Ends itself where everything is staged and nothing is committed.
 _KILLED = """
 import os, signal, sys
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.racing import before_commit
 with before_commit(lambda tx: os.kill(os.getpid(), signal.SIGKILL)):

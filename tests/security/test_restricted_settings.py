@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.restrictions import _OPTIONS
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.restrictions import _OPTIONS
 from tests.helpers.jobs import error_of, run
 from tests.helpers.specs import job_spec
 

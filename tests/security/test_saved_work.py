@@ -22,9 +22,9 @@ import pytest
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import JobError
+from airflow_txlog.exactly_once.seal import Seal
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.saved_work import Seal
 from tests.helpers.forging import OTHER_KEY, folder_of, name_of, put_newest, with_header
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import before_commit, killed_before_commit

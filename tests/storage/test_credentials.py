@@ -21,8 +21,10 @@ import botocore.exceptions
 import gcsfs
 import pytest
 
-from airflow_txlog import credentials
-from airflow_txlog.credentials import (
+from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore, from_dict
+from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
+from airflow_txlog.storage import Access, credentials, open_store
+from airflow_txlog.storage.credentials import (
     AWS,
     AZURE,
     GOOGLE,
@@ -35,9 +37,6 @@ from airflow_txlog.credentials import (
     kept,
     offer,
 )
-from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore, from_dict
-from airflow_txlog.runners.credentials_endpoint import CredentialsEndpoint
-from airflow_txlog.storage import Access, open_store
 from tests.conftest import ManualClock
 from tests.helpers import azure, gcs, s3
 

@@ -81,7 +81,7 @@ def test_a_refused_request_names_the_right_that_it_needs_and_whose_credentials_i
 
 
 def test_the_owner_of_the_credentials_is_named() -> None:
-    from airflow_txlog.credentials import AWS, kept
+    from airflow_txlog.storage.credentials import AWS, kept
 
     assert caller_of({"endpoint_url": "x"}, kept("aws_lake", AWS)) == "the connection 'aws_lake' (storage_conn_id)"
     assert caller_of({"profile": "lake"}, None) == "the profile 'lake' (storage_options)"

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.own_folder import make_own_folder
+from airflow_txlog.process.private_folder import make_own_folder
 from airflow_txlog.storage.base import Store
 
 # So many try at a time: one alone leaves the store idle while it thinks, three lose more races than they gain by it.

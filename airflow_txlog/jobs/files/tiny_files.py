@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
@@ -24,7 +25,6 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import collected, task_count
 from airflow_txlog.jobs.files.stage import staged_of, unstage
 from airflow_txlog.limits import weight_of
-from airflow_txlog.wording import plural
 
 # A file below an eighth of its target is tiny, and so is none above this.
 TINY_BYTES = 8 * 1024 * 1024

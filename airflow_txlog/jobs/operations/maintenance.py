@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Vacuum
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.records import Vacuum
 
 PATHS_SHOWN = 20
 

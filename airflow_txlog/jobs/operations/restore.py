@@ -7,17 +7,17 @@ met (`resume.first_version`), or not at all. Source: soundness B11.
 
 from __future__ import annotations
 
-from airflow_txlog.application import done_in, earlier_run
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Restore
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Table, Transaction
 from airflow_txlog.engine.table.snapshot.time_travel import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
 from airflow_txlog.errors import ConcurrentWrite
+from airflow_txlog.exactly_once.transactions import done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.first_version import first_version, forget_first_version, landed_since
-from airflow_txlog.records import Restore
-from airflow_txlog.wording import plural
 
 
 def restore(context: LogContext) -> JobResult:

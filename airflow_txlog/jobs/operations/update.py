@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Update
 from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import may_break_rules
@@ -29,7 +30,6 @@ from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
-from airflow_txlog.records import Update
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import InsertClause, Merge, UpdateClause, Upsert
+from airflow_txlog.contract.operations.fields import ClauseAssignments
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
@@ -28,9 +31,6 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, read_inpu
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.records import InsertClause, Merge, UpdateClause, Upsert
-from airflow_txlog.records.fields import ClauseAssignments
-from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides

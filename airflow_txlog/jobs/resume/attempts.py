@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from airflow_txlog.application import done_in, earlier_run
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Transaction
 from airflow_txlog.errors import (
     CommitConflict,
@@ -30,6 +30,7 @@ from airflow_txlog.errors import (
     UnsupportedStore,
     VersionNotFound,
 )
+from airflow_txlog.exactly_once.transactions import done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.files.stage import check_not_swept, unstage
 from airflow_txlog.jobs.resume.commit import Change, commit_change
@@ -37,7 +38,6 @@ from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, for
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
 from airflow_txlog.jobs.resume.saved_work import SavedWork
-from airflow_txlog.wording import plural
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0

@@ -14,14 +14,14 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from airflow_txlog.application import how_to_repeat, remove_first_version_note
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced
+from airflow_txlog.exactly_once.seal import Seal, first_version_note
+from airflow_txlog.exactly_once.transactions import how_to_repeat, remove_first_version_note
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.saved_work import Seal, first_version_note
 from airflow_txlog.storage import Store
 
 NO_TABLE = -1

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
+from airflow_txlog.contract.wording import files_text
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import covers, difference
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import POSITION, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules, still_holds
-from airflow_txlog.wording import files_text
 
 COPY = "copy"
 IMAGES = "images"

@@ -2,7 +2,7 @@
 
 It lies in the job's inputs folder inside the table, beside the materialized inputs that it names, and is written after
 every staging and before the commit that may use it. A file's name holds the size and the digest of its bytes and is
-signed with the work's key (`saved_work`), so what is torn, too large or another process's is passed over unread; the
+signed with the work's key (`seal`), so what is torn, too large or another process's is passed over unread; the
 newest file that this work has signed counts. Only work with an application transaction and a key has one: the
 transaction is what makes two tries the same work.
 
@@ -27,6 +27,7 @@ import msgspec
 import pyarrow as pa
 
 import airflow_txlog
+from airflow_txlog.contract.wording import files_text, plural
 from airflow_txlog.datafiles.deletion_vectors.packed_pairs import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
@@ -43,7 +44,6 @@ from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.jobs.sql.current_time import fix_current_time
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage.base import FileInfo
-from airflow_txlog.wording import files_text, plural
 
 _FORMAT = 7
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.deletion_vectors.bitmaps import union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import (
@@ -36,7 +37,6 @@ from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, SqlGate, aliased, quoted
 from airflow_txlog.jobs.sql.row_filters import row_filter_of
 from airflow_txlog.limits import weight_of
-from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

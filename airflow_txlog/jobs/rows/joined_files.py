@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.engine import Snapshot
@@ -20,7 +21,6 @@ from airflow_txlog.jobs.files.stage import layout_of
 from airflow_txlog.jobs.files.tiny_files import bins_of, joined_bins, partition_of
 from airflow_txlog.jobs.resume.memory import JOINED, Memory, Segment
 from airflow_txlog.jobs.rows.operation import StagedWork
-from airflow_txlog.wording import plural
 
 # So much is read and written once more for a commit, at most: about 10 ms a mebibyte. A larger bound slows down a
 # change that takes a few tenths of a second by half.

@@ -13,7 +13,8 @@ from typing import Generic
 
 import pyarrow as pa
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.wording import files_text, plural, size_text
 from airflow_txlog.engine import Transaction
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vector_of_key
 from airflow_txlog.jobs.context import JobContext
@@ -30,7 +31,6 @@ from airflow_txlog.jobs.rows.metrics import file_counts
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation
 from airflow_txlog.jobs.rows.staging import stage_work
 from airflow_txlog.jobs.sql.column_names import check_names_are_free
-from airflow_txlog.wording import files_text, plural, size_text
 
 _FILES_AT_ONCE = 16_384
 # What is read of so many bytes takes long enough to be announced.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.change_rows import INSERT, UPDATE_POSTIMAGE
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
@@ -44,7 +45,6 @@ from airflow_txlog.jobs.rows.change_feed import (
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
 from airflow_txlog.jobs.rows.joined_files import joined_files
 from airflow_txlog.jobs.rows.operation import Found, P, Prepared, RowOperation, StagedWork
-from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NullType, StructField, StructType
 
+from airflow_txlog.contract.operations import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedTask
@@ -45,7 +46,6 @@ from airflow_txlog.jobs.source.tables import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, schema_of_json, spark_schema
-from airflow_txlog.records import AnySource, FileView, QuerySource, SourceOperation, TableView, View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.places import check_reachable
 from airflow_txlog.locations import LOCAL, scheme_of, split
-from airflow_txlog.records import FileView
 from airflow_txlog.storage import STORES, Access, Store, open_store
 
 _GLOB = re.compile(r"[*?\[\]{}\\]")

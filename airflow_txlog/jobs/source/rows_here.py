@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import AnySource, FileView, TableView
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
@@ -51,7 +52,6 @@ from airflow_txlog.jobs.spark.installation import has_settings_of_its_own
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import is_classic, reads_this_disk
 from airflow_txlog.locations import LOCAL, local_path, scheme_of
-from airflow_txlog.records import AnySource, FileView, TableView
 from airflow_txlog.storage import STORES, Store, open_store
 from airflow_txlog.storage.local_files import holds_nothing, names_below
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesTask, OrcSourceTask, ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, encoding_named
@@ -49,7 +50,6 @@ from airflow_txlog.jobs.source.listing import (
 from airflow_txlog.jobs.source.partition_folders import partition_types
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, spark_schema, without_metadata
-from airflow_txlog.records import FileView
 
 # Each partition of a CSV or JSON source is a part of Spark's plan.
 MAX_TEXT_PARTITIONS = 200

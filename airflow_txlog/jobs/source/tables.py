@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from airflow_txlog.contract.operations import TableView
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, TableNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.places import canonical
-from airflow_txlog.records import TableView
 
 
 def snapshot_of_view(context: JobContext, view: TableView, target: Snapshot | None) -> tuple[Snapshot, bool]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.installed import unfit_executor
 from airflow_txlog.errors import (

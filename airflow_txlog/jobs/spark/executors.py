@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.contract.wording import application_line
 from airflow_txlog.datafiles.installed import Probe, packages_for, unfit_executor
 from airflow_txlog.errors import InvalidJobSpec, NoExecutors
 from airflow_txlog.jobs.spark.connect import settings_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.progress import task_counts
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.wording import application_line
 
 WAIT_SETTING = "spark.txlog.executorsWaitSeconds"
 WAIT_S = 600

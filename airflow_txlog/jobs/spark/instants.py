@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.contract.parameters import decode_parameter, encode_parameter
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.needed import NeedsSpark
-from airflow_txlog.parameters import decode_parameter, encode_parameter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

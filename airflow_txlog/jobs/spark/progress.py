@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.contract.wording import size_text, tasks_done
 from airflow_txlog.jobs.spark.session import is_classic
-from airflow_txlog.wording import size_text, tasks_done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from airflow_txlog.jobs.spark.closed import (
 )
 from airflow_txlog.jobs.spark.installation import JVM_OPTIONS, LOCAL_DEFAULTS, check_has_jvm_side, check_one_version
 from airflow_txlog.jobs.spark.launch import start_jvm
-from airflow_txlog.own_folder import temporary_folder
+from airflow_txlog.process.private_folder import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

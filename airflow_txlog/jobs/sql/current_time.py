@@ -15,12 +15,12 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
 from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
-from airflow_txlog.records.fields import Sees
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,12 +17,12 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.contract.operations.keywords import KEYWORDS
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
 from airflow_txlog.lexing import Token, Unreadable, lex
-from airflow_txlog.records.keywords import KEYWORDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.contract.operations import Operation
 from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
@@ -48,7 +49,6 @@ from airflow_txlog.jobs.sql.functions import (
 from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.jobs.sql.unknown_names import aliases_of
 from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
-from airflow_txlog.records import Operation
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from airflow_txlog.contract.operations import AnyClause, DeleteClause, SourceOperation, UpdateClause
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.rules import read_rules
@@ -21,7 +22,6 @@ from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_free
 from airflow_txlog.jobs.sql.gate import columns_named
-from airflow_txlog.records import AnyClause, DeleteClause, SourceOperation, UpdateClause
 
 SchemaJson: TypeAlias = Mapping[str, Any]
 """The columns of rows: Spark's JSON, which is the log's too."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import ScopedOperation
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
@@ -20,7 +21,6 @@ from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.records import ScopedOperation
 
 
 def read_condition(

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from airflow_txlog.contract.operations import Merge, Operation, Update
+from airflow_txlog.contract.operations.expressions import is_operand, lexed_or_none, words_of_types
+from airflow_txlog.contract.operations.keywords import KEYWORDS
 from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn
 from airflow_txlog.lexing import Token
-from airflow_txlog.records import Merge, Operation, Update
-from airflow_txlog.records.expressions import is_operand, lexed_or_none, words_of_types
-from airflow_txlog.records.keywords import KEYWORDS
 
 _COMPARISONS = frozenset(("=", "==", "!=", "<>", "<=", ">=", "<=>", "<", ">"))
 # Words that are expressions, or begin one: no column may be meant by them.

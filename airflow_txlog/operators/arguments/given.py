@@ -1,7 +1,7 @@
 """What a DAG author gives an operator, as the arguments of a job: accepted in every form with one plain meaning.
 
 A single column, clause or path stands for a list of one, and a number or a boolean among options for its text. Any
-other form is refused, with what to write instead. The records (`records`) alone decide whether the result is valid.
+other form is refused, with what to write instead. The records alone decide whether the result is valid.
 Invariant: an error names the argument and never a value.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from airflow_txlog.contract.operations import FORMATS
+from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.personal import revealed
-from airflow_txlog.parameters import encode_parameters
-from airflow_txlog.records import FORMATS
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 

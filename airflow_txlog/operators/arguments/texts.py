@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from airflow_txlog.contract.operations import Operation
+from airflow_txlog.contract.operations.expressions import parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
 from airflow_txlog.operators.arguments.given import has_template, is_sql_file
-from airflow_txlog.records import Operation
-from airflow_txlog.records.expressions import parameters_of, why_no_expression, why_not_cut
-from airflow_txlog.records.fields import Sees
 
 
 def check_texts(operation: Operation) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import JobError, SparkUnavailable
-from airflow_txlog.own_folder import make_own_folder
+from airflow_txlog.process.private_folder import make_own_folder
 
 FOLDER = "TXLOG_WARM_FOLDER"
 _POLL_S = 0.05

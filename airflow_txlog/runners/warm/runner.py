@@ -6,7 +6,8 @@ run once more only where nothing of it had begun.
 
 from __future__ import annotations
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.wording import LinesOnce
 from airflow_txlog.errors import JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.base import Log, check_stays_here
@@ -18,7 +19,6 @@ from airflow_txlog.runners.warm.server import (
     lease_session,
     offering_credentials,
 )
-from airflow_txlog.wording import LinesOnce
 
 
 class WarmRunner:

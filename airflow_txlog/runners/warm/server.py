@@ -24,8 +24,6 @@ from pathlib import Path
 
 import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.credentials import FOLDER as CREDENTIALS_FOLDER
-from airflow_txlog.credentials import TOKEN, URL
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark.closed import closed_settings
 from airflow_txlog.jobs.spark.installation import (
@@ -52,6 +50,8 @@ from airflow_txlog.runners.warm.folders import (
     try_lock,
     unavailable,
 )
+from airflow_txlog.storage.credentials import FOLDER as CREDENTIALS_FOLDER
+from airflow_txlog.storage.credentials import TOKEN, URL
 
 KEEPER = "airflow_txlog.runners.warm.keeper"
 SESSIONS = "TXLOG_WARM_SESSIONS"

@@ -10,7 +10,7 @@ import traceback
 
 from airflow.sdk import DAG
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.update import DeltaUpdateOperator

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.policies.retry import TxlogRetryPolicy
 from airflow_txlog.runners.base import Log

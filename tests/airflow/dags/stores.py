@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from airflow.sdk import DAG
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.operators.delete import DeltaDeleteOperator
 from airflow_txlog.operators.sources import query

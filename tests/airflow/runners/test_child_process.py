@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.operations import Truncate
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ConcurrentAppend, InvalidJobSpec, JobLost
-from airflow_txlog.records import Truncate
 from airflow_txlog.runners import child_process, make_runner
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from airflow_txlog.runners.job_output import readable, shown
@@ -25,7 +25,7 @@ from tests.helpers.specs import job_spec
 # What every child here starts with: its spec, read from the one argument.
 PROLOGUE = """
 import json, os, signal, sys, time
-from airflow_txlog.contract import *
+from airflow_txlog.contract.job import *
 spec = read_spec(sys.argv[1])
 def leave(**fields):
     result = JobResult(operation=spec.operation.name, table_uri=spec.table_uri, **fields)
@@ -157,12 +157,12 @@ leave(status="failed", error=JobLost("the driver's JVM is gone", has_application
 def test_a_lost_job_stays_lost_where_the_log_does_not_answer(
     tmp_path: Path, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_txlog import application
+    from airflow_txlog.exactly_once import transactions
 
     def no_answer(spec: JobSpec) -> None:
         raise OSError("the store does not answer")
 
-    monkeypatch.setattr(application, "find_done", no_answer)
+    monkeypatch.setattr(transactions, "find_done", no_answer)
     with pytest.raises(JobLost) as caught:
         runner(tmp_path, "os._exit(1)").run(spec, log=print)
     assert isinstance(caught.value.__cause__, OSError)
@@ -279,8 +279,8 @@ def test_a_child_whose_task_was_killed_sees_the_end_of_its_input(tmp_path: Path,
     child.write_text("import os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.buffer.read()\n")
     task = (
         "import sys\n"
-        "from airflow_txlog.contract import JobSpec\n"
-        "from airflow_txlog.records import Checkpoint\n"
+        "from airflow_txlog.contract.job import JobSpec\n"
+        "from airflow_txlog.contract.operations import Checkpoint\n"
         "from airflow_txlog.runners.child_process import ChildProcessRunner\n"
         f"runner = ChildProcessRunner(command=(sys.executable, {str(child)!r}))\n"
         f"runner.run(JobSpec(operation=Checkpoint(), table_uri={spec.table_uri!r}),\n"

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import JobResult, JobSpec
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.runners.warm.server import stop_all
 from tests.helpers.connected import run_connected

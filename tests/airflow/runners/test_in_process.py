@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.runners.in_process import InProcessRunner
@@ -88,7 +88,7 @@ def test_a_session_of_others_whose_workers_could_not_get_the_credentials_is_refu
 _APPENDS = """
 import os, sys
 from airflow_txlog.runners.in_process import InProcessRunner
-from airflow_txlog.credentials import TOKEN, URL, Credentials, offer
+from airflow_txlog.storage.credentials import TOKEN, URL, Credentials, offer
 from tests.helpers import s3
 from tests.helpers.specs import job_spec
 

@@ -10,7 +10,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidPredicate, JobLost
 from airflow_txlog.runners.child_process import ChildProcessRunner

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable
 from airflow_txlog.jobs import __main__ as job_main

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_txlog import errors
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.jobs.run import run_job

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult
+from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import RESULT_BYTES
-from airflow_txlog.wording import summary_lines
 from tests.helpers.jobs import application, committed, error_of, ids, live_files, rows
 from tests.helpers.rows import append, make_table
 from tests.helpers.specs import job_spec

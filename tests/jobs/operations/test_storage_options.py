@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_txlog import storage
-from airflow_txlog.application import find_done, forget_saved_work
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.exactly_once.transactions import find_done, forget_saved_work
 from airflow_txlog.jobs.files import scan
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage import Access, LocalStore, Store, StoreReference

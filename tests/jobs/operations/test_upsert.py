@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from airflow_txlog.contract.operations import Merge, QuerySource, Upsert
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.operations.upsert import as_merge
-from airflow_txlog.records import Merge, QuerySource, Upsert
 from tests.helpers.jobs import application, by_id, committed, error_of, ids, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, make_table

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import read_result
+from airflow_txlog.contract.job import read_result
+from airflow_txlog.contract.operations import Delete
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.errors import CommitContention, CommitStateUnknown, ConcurrentAppend
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.records import Delete
 from tests.conftest import ManualClock
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.racing import winning

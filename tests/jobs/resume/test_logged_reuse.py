@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.engine import Table
+from airflow_txlog.exactly_once.seal import work_folder
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.saved_work import work_folder
 from tests.helpers.jobs import KEY, application, committed, rows
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, make_table

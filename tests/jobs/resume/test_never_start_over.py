@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec, write_document
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec, write_document
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.resume.memory import COPY, IMAGES, INSERTS, FileMatches, LiveFile, Memory, Segment
 from airflow_txlog.jobs.rows import staging
@@ -222,7 +222,7 @@ def killed_before_commit(described: JobSpec, folder: Path) -> int:
     write_document(str(folder / "spec.json"), described.to_json(with_key=True))
     code = """
         import os, signal, sys
-        from airflow_txlog.contract import read_spec
+        from airflow_txlog.contract.job import read_spec
         from airflow_txlog.jobs.resume import attempts
         from airflow_txlog.jobs.run import run_job
         from airflow_txlog.jobs.spark.session import local_session

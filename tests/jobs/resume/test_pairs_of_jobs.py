@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table, Transaction
 from tests.engine.commit.conflicts import test_matrix as matrix
 from tests.helpers.jobs import by_id, committed, delete, insert, live_files, run, update

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import from_dict
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows, run

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.vacuum_request import ORPHAN_RETENTION_FLOOR_MS

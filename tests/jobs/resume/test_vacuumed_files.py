@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.jobs.operations.optimize import job as optimize_job

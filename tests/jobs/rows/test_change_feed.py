@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.changes.versions import changes_since
 from tests.helpers.jobs import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.columns import table_to_adds
 from airflow_txlog.engine.table.snapshot.files import vectors_of

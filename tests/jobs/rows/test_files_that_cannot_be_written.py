@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.parameters import encode_parameter
+from airflow_txlog.contract.parameters import encode_parameter
 from tests.helpers.jobs import committed, error_of, files_on_disk, ids, rows, run, set_property
 from tests.helpers.rows import make_table
 from tests.helpers.vectors import allow_vectors, mask

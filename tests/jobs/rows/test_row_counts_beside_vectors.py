@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog import errors
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.snapshot.files import live_row_counts, vectors_of
 from tests.helpers.jobs import committed, ids, rows, run

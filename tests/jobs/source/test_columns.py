@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
@@ -34,7 +35,6 @@ from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN
 from tests.helpers.depth import depth
 from tests.helpers.jobs import committed, error_of

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetSourceTask
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Table
@@ -28,7 +29,6 @@ from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
-from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN
 from tests.helpers import layouts
 from tests.helpers.jobs import random_rows, spark_bag

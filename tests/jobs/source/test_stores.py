@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, TxlogError
 from airflow_txlog.jobs.context import JobContext
@@ -26,7 +27,6 @@ from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
-from airflow_txlog.records import FileView
 from airflow_txlog.storage import PLAIN, Access
 from tests.helpers import s3
 from tests.helpers.jobs import spark_bag

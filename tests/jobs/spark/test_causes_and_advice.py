@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import ClusterLost, ExecutorsLost, JobError, JobLost, OutOfMemory, TxlogError, UnfitExecutor
 from airflow_txlog.jobs.spark.causes import causes_of
 from airflow_txlog.jobs.spark.errors import failure_of, translate
@@ -142,10 +142,10 @@ def test_a_job_whose_memory_runs_out_says_so_in_its_first_line(tmp_path: Path) -
 
 RUNS_OUT = """
 import json, sys
-from airflow_txlog.contract import JobSpec
+from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.session import local_session
-from airflow_txlog.records import QuerySource, Write
+from airflow_txlog.contract.operations import QuerySource, Write
 
 keys = "(SELECT id % 3 AS id FROM range(0, 10, 1, 2)) a"
 rows = "(SELECT id, repeat(CAST(id AS STRING), 20) AS x FROM range(0, 3000000, 1, 2)) b"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import InvalidJobSpec, from_dict
 from airflow_txlog.jobs.spark.connect import ConnectTarget, checked_url, status_of, with_parameter
 from airflow_txlog.runners.connect import sessions_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import read_result, write_document
+from airflow_txlog.contract.job import read_result, write_document
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark import installation
 from airflow_txlog.jobs.spark.connect import ConnectTarget

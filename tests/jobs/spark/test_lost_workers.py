@@ -17,7 +17,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
 from airflow_txlog.errors import JobError, JobLost
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.errors import collect, failure_of, translate

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_txlog.contract import JobSpec, read_result, write_document
+from airflow_txlog.contract.job import JobSpec, read_result, write_document
 from airflow_txlog.engine import Table
 from tests.helpers.jobs import files_on_disk, live_files, rows
 from tests.helpers.paths import ROOT

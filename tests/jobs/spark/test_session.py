@@ -85,13 +85,12 @@ def test_the_zip_is_named_by_its_content_and_equal_each_time() -> None:
     assert {
         "airflow_txlog/__init__.py",
         "airflow_txlog/clock.py",
-        "airflow_txlog/credentials.py",
         "airflow_txlog/errors/failed_jobs.py",
         "airflow_txlog/datafiles/tasks/scan_and_write.py",
     } <= set(names)
     folders = ("airflow_txlog/datafiles/", "airflow_txlog/errors/", "airflow_txlog/storage/")
     others = [name for name in names if not name.startswith(folders)]
-    assert len(others) == 5
+    assert len(others) == 4
 
 
 def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
-from airflow_txlog.wording import summary_lines
 from tests.helpers.jobs import rows
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec

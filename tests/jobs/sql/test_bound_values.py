@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.jobs.sql.bound import _BEFORE_AN_OPERAND, reference, with_references
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from airflow_txlog.lexing import lex
-from airflow_txlog.parameters import encode_parameters
 from tests.conftest import REPORTED
 from tests.helpers.connected import connect_server, run_connected
 from tests.helpers.depth import depth

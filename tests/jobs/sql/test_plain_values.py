@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.datafiles.tasks import row_values
 from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.operations import update
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.sql.plain_values import plain_values
-from airflow_txlog.parameters import encode_parameters
 from tests.helpers.depth import depth
 from tests.helpers.jobs import committed
 from tests.helpers.rows import bag, make_table

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
+from airflow_txlog.contract.parameters import decode_parameter
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, PackPairsTask
 from airflow_txlog.datafiles.tasks.key_rows import HeldKeys, KeyRowsTask
@@ -55,9 +58,6 @@ from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
-from airflow_txlog.parameters import decode_parameter
-from airflow_txlog.records import Delete, KeySource, KeyValues
-from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     pass

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Delete
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.jobs.context import JobContext
@@ -26,7 +27,6 @@ from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope
-from airflow_txlog.records import Delete
 
 
 def delete(context: JobContext) -> JobResult:

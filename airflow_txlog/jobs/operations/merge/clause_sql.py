@@ -13,6 +13,7 @@ from functools import cached_property
 
 from pyspark.sql.types import DataType, StructField, StructType
 
+from airflow_txlog.contract.operations import AnyClause, InsertClause, UpdateClause
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec
@@ -21,7 +22,6 @@ from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
 from airflow_txlog.jobs.sql.gate import SqlGate, columns_named, quoted
 from airflow_txlog.jobs.sql.schemas import Lacking, can_store, lacking_member, mismatch, stored_sql
 from airflow_txlog.jobs.sql.table_rules import Rules
-from airflow_txlog.records import AnyClause, InsertClause, UpdateClause
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Merge
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
@@ -54,8 +56,6 @@ from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
-from airflow_txlog.records import Merge
-from airflow_txlog.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

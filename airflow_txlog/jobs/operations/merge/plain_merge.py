@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import AnyClause, InsertClause, Merge, UpdateClause
 from airflow_txlog.datafiles.tasks.key_rows import SourceKeys
 from airflow_txlog.datafiles.tasks.row_values import ConstantValue, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
@@ -32,7 +33,6 @@ from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
 from airflow_txlog.lexing import Token, Unreadable, lex
-from airflow_txlog.records import AnyClause, InsertClause, Merge, UpdateClause
 
 # What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
 MOST_KEY_BYTES = 256 * 1024 * 1024

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
@@ -43,7 +44,6 @@ from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.wording import plural
 
 # Above so many combinations of values, each column's least and greatest do.
 MOST_VALUES = 10_000

@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Optimize
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
@@ -47,8 +49,6 @@ from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import partition_scope
-from airflow_txlog.records import Optimize
-from airflow_txlog.wording import plural
 
 
 def optimize(context: JobContext, clock: Clock = SYSTEM_CLOCK) -> JobResult:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.contract import JobResult
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import Write
+from airflow_txlog.contract.wording import files_text, plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.engine import Snapshot, Transaction
@@ -50,8 +52,6 @@ from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
-from airflow_txlog.records import Write
-from airflow_txlog.wording import files_text, plural
 
 
 def write(context: JobContext) -> JobResult:

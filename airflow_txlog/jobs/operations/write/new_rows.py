@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_txlog.contract.operations import FileView, Write
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Snapshot
@@ -21,7 +22,6 @@ from airflow_txlog.jobs.source.rows_here import PlainFiles, plain_source
 from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
-from airflow_txlog.records import FileView, Write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from airflow_txlog.contract.operations import Write
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
@@ -33,7 +34,6 @@ from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
 from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import partition_scope, read_condition
 from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
-from airflow_txlog.records import Write
 
 
 def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from airflow_txlog.contract.operations import Write
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.errors import PartitionMismatch
@@ -20,7 +21,6 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.scope import PartitionScope, both, partition_scope, read_condition
-from airflow_txlog.records import Write
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.contract import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.jobs.spark.connect import TARGET, ConnectTarget
-from airflow_txlog.parameters import encode_parameters
 from airflow_txlog.runners.child_process import ChildProcessRunner, job_environment
 from airflow_txlog.runners.cluster import ConnectServer
 from airflow_txlog.runners.connect import ConnectRunner
@@ -342,7 +342,7 @@ def test_a_job_on_the_warm_spark_has_no_jvm_of_its_own_and_its_secrets_are_in_no
 
 KILLED = """
 import os, signal, sys, threading, time
-from airflow_txlog.contract import read_spec
+from airflow_txlog.contract.job import read_spec
 from airflow_txlog.engine import Table
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.runners.cluster import ConnectServer

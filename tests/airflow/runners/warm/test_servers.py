@@ -18,9 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog import credentials
-from airflow_txlog.contract import ApplicationTransaction
-from airflow_txlog.credentials import FOLDER, TOKEN, URL, Credentials, offer
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CredentialsUnavailable, JobError, JobLost, SparkUnavailable, UnknownColumn
 from airflow_txlog.runners.warm import server as servers
@@ -35,6 +33,8 @@ from airflow_txlog.runners.warm.server import (
     stop,
     stop_all,
 )
+from airflow_txlog.storage import credentials
+from airflow_txlog.storage.credentials import FOLDER, TOKEN, URL, Credentials, offer
 from tests.airflow.appending import append_a_file
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
@@ -237,7 +237,7 @@ def test_a_job_whose_server_ends_while_it_connects_runs_on_another(
 ) -> None:
     code = f"""
 import os, sys
-from airflow_txlog.contract import JobResult, read_spec, write_document
+from airflow_txlog.contract.job import JobResult, read_spec, write_document
 from airflow_txlog.errors import SparkUnavailable
 from airflow_txlog.runners.warm.server import stop_all
 spec = read_spec(sys.argv[-1])

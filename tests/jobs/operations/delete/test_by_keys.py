@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.jobs.operations.delete import by_keys as job
-from airflow_txlog.parameters import encode_parameter
 from tests.helpers.depth import LONG
 from tests.helpers.jobs import (
     application,

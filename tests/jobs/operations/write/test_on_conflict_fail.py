@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.application import forget_saved_work
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.contract import ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import CommitContention
+from airflow_txlog.exactly_once.transactions import forget_saved_work
 from airflow_txlog.jobs.run import run_job
 from tests.helpers.first_versions import lose_by_hand, lose_by_vacuum_of_delta_rs, move_to_the_head, notes
 from tests.helpers.jobs import DAY, KEY, application, committed, error_of, ids, rows, set_property

@@ -1,6 +1,6 @@
 """What a job is to do: one record for each operation, with the records of sources, keys and clauses inside."""
 
-from airflow_txlog.records.base import (
+from airflow_txlog.contract.operations.base import (
     OPERATIONS,
     REPLACED,
     Operation,
@@ -11,8 +11,8 @@ from airflow_txlog.records.base import (
     register,
     row_counts,
 )
-from airflow_txlog.records.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
-from airflow_txlog.records.operations import (
+from airflow_txlog.contract.operations.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
+from airflow_txlog.contract.operations.records import (
     Checkpoint,
     Delete,
     Merge,
@@ -24,7 +24,7 @@ from airflow_txlog.records.operations import (
     Vacuum,
     Write,
 )
-from airflow_txlog.records.sources import (
+from airflow_txlog.contract.operations.sources import (
     FORMATS,
     AnyKeys,
     AnySource,

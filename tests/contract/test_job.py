@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.contract import (
+from airflow_txlog.contract.job import (
     DIGEST_TAG,
     ApplicationTransaction,
     JobResult,
@@ -22,9 +22,9 @@ from airflow_txlog.contract import (
     read_spec,
     write_document,
 )
+from airflow_txlog.contract.operations import Delete
+from airflow_txlog.contract.parameters import decode_parameter, encode_parameter
 from airflow_txlog.errors import ConcurrentAppend, InvalidJobSpec, UnsupportedStore
-from airflow_txlog.parameters import decode_parameter, encode_parameter
-from airflow_txlog.records import Delete
 from tests.helpers.specs import job_spec
 
 FILES = {"format": "parquet", "path": "/in/a"}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.locations import PRIVATE_PREFIX
 
 _FORMAT = "airflow_txlog saved work 1"

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from airflow_txlog.records.fields import Location, Sees
-from airflow_txlog.records.refusals import invalid, missing, unknown, want, want_place, whole
+from airflow_txlog.contract.operations.fields import Location, Sees
+from airflow_txlog.contract.operations.refusals import invalid, missing, unknown, want, want_place, whole
 
 Change = Callable[[str, Sees], str]
 """Another SQL text for one that stands in a record, by what it may name."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from airflow_txlog.records.fields import ClauseAssignments, ClauseText
-from airflow_txlog.records.reading import Part
-from airflow_txlog.records.refusals import want
+from airflow_txlog.contract.operations.fields import ClauseAssignments, ClauseText
+from airflow_txlog.contract.operations.reading import Part
+from airflow_txlog.contract.operations.refusals import want
 
 
 class UpdateClause(Part, frozen=True, kw_only=True):

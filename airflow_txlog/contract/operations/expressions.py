@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from airflow_txlog.contract.operations.keywords import KEYWORDS
 from airflow_txlog.lexing import Lexed, Token, Uncut, Unreadable, lex
-from airflow_txlog.records.keywords import KEYWORDS
 
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 # Between two operands; neither a sign, a star nor part of a type may be one of these.

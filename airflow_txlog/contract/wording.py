@@ -1,7 +1,7 @@
 """How a result is worded: for the task's log, its XCom, its asset events, the progress file and the command line.
 
 A result is a `contract.JobResult`, from the commit on; here are the only lines that describe one. What a row count of a
-commit means is said by the operation's own record (`records`). The invariant: wording never fails for what
+commit means is said by the operation's own record (`contract.operations`). The invariant: wording never fails for what
 a newer release has put into a result.
 """
 
@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_txlog.contract import JobResult
-from airflow_txlog.records import REPLACED, row_counts
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import REPLACED, row_counts
 
 APPLICATION = "Spark application "
 """How the line begins that says where a job runs on a cluster."""

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_txlog.parameters import decode_parameter
-from airflow_txlog.records.fields import Parameters, PartitionText, Sees
-from airflow_txlog.records.reading import Change, Part, check_names, kinds_of, read
-from airflow_txlog.records.refusals import want
-from airflow_txlog.records.sources import AnySource
+from airflow_txlog.contract.operations.fields import Parameters, PartitionText, Sees
+from airflow_txlog.contract.operations.reading import Change, Part, check_names, kinds_of, read
+from airflow_txlog.contract.operations.refusals import want
+from airflow_txlog.contract.operations.sources import AnySource
+from airflow_txlog.contract.parameters import decode_parameter
 
 _PLACE = "arguments"
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from airflow_txlog.contract.parameters import is_parameter
 from airflow_txlog.locations import ABSOLUTE
-from airflow_txlog.parameters import is_parameter
 
 
 class Sees(enum.Enum):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 FORK = """
 import json, os, sys
-from airflow_txlog.own_folder import temporary_folder
+from airflow_txlog.process.private_folder import temporary_folder
 ours = temporary_folder()
 child = os.fork()
 if child == 0:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from airflow_txlog.contract.operations import FileView, Operation
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.records import FileView, Operation
 
 RESTRICTED = ("options", "query", "spark_conf")
 """What `unrestricted` may name: the options of file sources, the SQL of a source, the Spark settings."""

@@ -1,6 +1,6 @@
 """Whether the work of a job is in its table already: application transactions, looked up in the log.
 
-The head of `contract` says what a recorded transaction means; soundness A10 and A11 are its source. Invariant:
+The head of `contract.job` says what a recorded transaction means; soundness A10 and A11 are its source. Invariant:
 "done" is never guessed: it is read from the log, uncached, or the lookup raises.
 """
 
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.contract import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
+from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
-from airflow_txlog.exchange import Exchange
-from airflow_txlog.saved_work import first_version_note, work_folder
+from airflow_txlog.exactly_once.exchange import Exchange
+from airflow_txlog.exactly_once.seal import first_version_note, work_folder
 from airflow_txlog.storage import Access, open_store
 from airflow_txlog.storage.base import Store
 

@@ -10,7 +10,7 @@ from typing import Any
 
 BEGIN = """
 import json, sys
-from airflow_txlog.own_process import spare_memory
+from airflow_txlog.process.arrow_memory import spare_memory
 spare_memory()
 import pyarrow as pa
 pa.array(["x"])

@@ -34,10 +34,8 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
-from airflow_txlog.locations import is_absolute, local_path, scheme_of
-from airflow_txlog.records import Operation, operation_named, read_operation
-from airflow_txlog.records.refusals import (
+from airflow_txlog.contract.operations import Operation, operation_named, read_operation
+from airflow_txlog.contract.operations.refusals import (
     invalid,
     is_int,
     is_text,
@@ -49,7 +47,9 @@ from airflow_txlog.records.refusals import (
     want_place,
     whole,
 )
-from airflow_txlog.restrictions import RESTRICTED, check_restrictions
+from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
+from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
+from airflow_txlog.locations import is_absolute, local_path, scheme_of
 
 _Value = TypeVar("_Value")
 
@@ -90,9 +90,9 @@ class ApplicationTransaction:
 class JobSpec:
     """One job on one table.
 
-    `operation` is a record of `records`: what to do, with its arguments. In JSON it is two names, `operation` with the
-    operation's own and `arguments` with its fields, of which those that hold their default may be missing. A source, a
-    view, keys and a clause are mappings there: `{"table": uri}`, `{"format": "parquet", "path": uri}`,
+    `operation` is one of `contract.operations`: what to do, with its arguments. In JSON it is two names, `operation`
+    with the operation's own and `arguments` with its fields, of which those that hold their default may be missing.
+    A source, a view, keys and a clause are mappings there: `{"table": uri}`, `{"format": "parquet", "path": uri}`,
     `{"sql": "SELECT …", "views": {name: VIEW}}`, `{"column": name, "values": […]}`,
     `{"when": "matched", "then": "update", "set": "*"}`. Every path is absolute, or a URI.
     `annotations` (dag_id, task_id, run_id, map_index, try_number, …) go into the commit's tags and decide nothing.

@@ -20,9 +20,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_txlog.contract import ApplicationTransaction
+from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import JobError, LimitExceeded, OutsideTable
-from airflow_txlog.saved_work import Seal, folder_named
+from airflow_txlog.exactly_once.seal import Seal, folder_named
 from airflow_txlog.storage import Access, Store, open_store
 
 KEY_SETTING = "spark.txlog.secret"

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from airflow_txlog.records.fields import KeyList, Location, Query, Text, TextMap, Version
-from airflow_txlog.records.reading import Part
+from airflow_txlog.contract.operations.fields import KeyList, Location, Query, Text, TextMap, Version
+from airflow_txlog.contract.operations.reading import Part
 
 FileFormat = Literal["csv", "json", "orc", "parquet"]
 FORMATS: frozenset[str] = frozenset(get_args(FileFormat))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_txlog.contract.operations.expressions import parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.lexing import lex, quoted_hint
-from airflow_txlog.records.expressions import parameters_of, why_no_expression, why_not_cut
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,8 @@ from typing import ClassVar
 import pytest
 
 from airflow_txlog import operators
-from airflow_txlog.contract import JobResult, JobSpec
-from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.run import run_job
-from airflow_txlog.operators.base import TxlogOperator
-from airflow_txlog.records import (
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import (
     OPERATIONS,
     Delete,
     Operation,
@@ -26,9 +22,13 @@ from airflow_txlog.records import (
     register,
     row_counts,
 )
-from airflow_txlog.records.fields import Sees, TableText
-from airflow_txlog.records.reading import kinds_of
-from airflow_txlog.wording import rows_changed, summary_lines
+from airflow_txlog.contract.operations.fields import Sees, TableText
+from airflow_txlog.contract.operations.reading import kinds_of
+from airflow_txlog.contract.wording import rows_changed, summary_lines
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.context import LogContext
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.operators.base import TxlogOperator
 from tests.helpers.jobs import rows
 from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec

@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.locations import LOCAL, scheme_of
-from airflow_txlog.records.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
-from airflow_txlog.records.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
-from airflow_txlog.records.fields import (
+from airflow_txlog.contract.operations.base import REPLACED, Operation, ScopedOperation, SourceOperation, register
+from airflow_txlog.contract.operations.clauses import AnyClause, DeleteClause, InsertClause, UpdateClause
+from airflow_txlog.contract.operations.fields import (
     Assignments,
     Bytes,
     ColumnNames,
@@ -25,9 +23,11 @@ from airflow_txlog.records.fields import (
     TextMap,
     Version,
 )
-from airflow_txlog.records.plain_texts import looks_plain
-from airflow_txlog.records.refusals import invalid, want
-from airflow_txlog.records.sources import AnyKeys, AnySource, FileView, KeySource, KeyValues, TableView
+from airflow_txlog.contract.operations.plain_texts import looks_plain
+from airflow_txlog.contract.operations.refusals import invalid, want
+from airflow_txlog.contract.operations.sources import AnyKeys, AnySource, FileView, KeySource, KeyValues, TableView
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.locations import LOCAL, scheme_of
 
 _JOBS = "airflow_txlog.jobs.operations"
 

@@ -1,0 +1,1 @@
+"""Is this work done already, and who may say so?"""
