@@ -26,16 +26,18 @@ MAX_MODULE_LINES = 450
 
 # What each part may import of ours, and of others beside the standard library. The longest matching name decides.
 AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "lineage", "runners")
-BASE = ("clock", "errors", "lexing", "locations")
+BASE = ("clock", "errors", "locations")
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
     "errors": ("errors",),
-    "contract": ("errors", "lexing", "locations", "contract"),
+    # What a SQL text says by itself.
+    "sql": ("errors", "sql"),
+    "contract": ("errors", "locations", "sql", "contract"),
     "limits": ("errors",),
     "storage": ("", *BASE, "limits", "storage"),
     "datafiles": (*BASE, "limits", "storage", "datafiles"),
-    "engine": ("", *BASE, "limits", "process", "storage", "datafiles", "engine"),
+    "engine": ("", *BASE, "limits", "process", "sql", "storage", "datafiles", "engine"),
     # Whether a task's work is in its table already, and what it saved: asked on both sides of the process boundary.
     "exactly_once": (*BASE, "contract", "storage", "datafiles", "engine", "exactly_once"),
     "process": ("clock",),
@@ -46,6 +48,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "exactly_once",
         "process",
         "limits",
+        "sql",
         "storage",
         "datafiles",
         "engine",
@@ -59,6 +62,7 @@ OURS: dict[str, tuple[str, ...]] = {
             "contract",
             "exactly_once",
             "process",
+            "sql",
             "storage",
             "engine",
             *AIRFLOW_SIDE,
@@ -74,6 +78,7 @@ CLIENT_MODULES = tuple(f"airflow_txlog.storage.{name}" for name in ("s3", "gcs",
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),
     **dict.fromkeys(BASE, ()),
+    "sql": (),
     "contract": ("msgspec",),
     "exactly_once": (),
     "limits": (),
@@ -158,6 +163,7 @@ SHARED_NAMES = {
     "listing footers": "of the log and of a source; of Parquet files, and their columns to Spark",
     "output": "files put by the store; files that were written",
     "table_version": "waiting for one: the sensor, and its trigger",
+    "sql": "what a text says by itself, and what Spark says of it",
     "staging": "of changed rows, and of the rows that OPTIMIZE moves",
 }
 
@@ -304,7 +310,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
 # --- docs/architecture.md -----------------------------------------------------------------------------------------
 
 # What the drawing shows as one node.
-DRAWN_AS = dict.fromkeys(BASE, "errors, clock, locations, lexing")
+DRAWN_AS = dict.fromkeys(BASE, "errors, clock, locations")
 # Operations and the modules of engine/log are too many to draw.
 NOT_DRAWN = {"jobs.operations", "engine.log", "operators", "operators.arguments"}
 

@@ -30,11 +30,8 @@ from airflow_txlog.contract.operations import (
     Upsert,
     Write,
 )
-from airflow_txlog.contract.operations.expressions import lexed_or_none, parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.contract.operations.fields import Sees
-from airflow_txlog.contract.operations.keywords import KEYWORDS
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
@@ -55,6 +52,10 @@ from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_va
 from airflow_txlog.jobs.sql.partitions import beyond_partitions
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows
 from airflow_txlog.jobs.sql.unknown_names import NamedRows, aliases_of, check_names
+from airflow_txlog.sql import confinement
+from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.sql.keywords import KEYWORDS
+from airflow_txlog.sql.lexer import sql_text
 
 # Words that bring names of a query's own, or a FROM that is none of a query.
 _WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))
@@ -119,13 +120,12 @@ def _check_texts(context: JobContext) -> None:
             raise no_expression(text, why)
         if not is_query:
             refuse_star(text)
-        lexed = lexed_or_none(text)
-        is_certain &= lexed is not None
-        if lexed is not None:
-            used |= set(lexed.parameters)
-            for name in parameters_of(lexed.tokens):
-                if name not in parameters:
-                    raise missing_value(text, name, parameters)
+        cut = sql_text(text)
+        is_certain &= cut.problem is None
+        used |= set(cut.parameters)
+        for name in parameters_of(cut.tokens):
+            if name not in parameters:
+                raise missing_value(text, name, parameters)
     if is_certain and isinstance(operation, ScopedOperation):
         check_none_spare(operation, used)
 
@@ -252,9 +252,8 @@ class _Checks:
             check_source_columns(operation, columns.names)
 
     def _check_condition(self, text: str, rows: list[NamedRows]) -> None:
-        lexed = lexed_or_none(text)
-        if lexed is not None:
-            confinement.check_tokens(lexed, text)
+        if sql_text(text).problem is None:
+            confinement.check_tokens(sql_text(text))
         check_listed(text)
         check_names(text, rows, aliases_of(self.context.operation))
 
@@ -309,8 +308,7 @@ class _Checks:
 
 def _check_views(source: QuerySource, argument: str) -> None:
     """Raises InvalidJobSpec (`argument`) for what a restricted query certainly reads and the source has no view for."""
-    lexed = lexed_or_none(source.sql)
-    tokens = [] if lexed is None else lexed.tokens
+    tokens = sql_text(source.sql).tokens
     words = [token.text.lower() if token.kind == "word" else "" for token in tokens]
     if _WITH_OTHER_NAMES & set(words):
         return
@@ -338,10 +336,10 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
     if not isinstance(source, QuerySource) or name.lower() in _NAMES_OF_SPARK:
         return False
     # A column of the name is one that the text names, or that a star brings.
-    lexed = lexed_or_none(source.sql)
-    if lexed is None or name.lower() in {token.text.lower() for token in lexed.tokens}:
+    cut = sql_text(source.sql)
+    if cut.problem is not None or name.lower() in {token.text.lower() for token in cut.tokens}:
         return False
-    has_star = any(token.text == "*" for token in lexed.tokens)
+    has_star = any(token.text == "*" for token in cut.tokens)
     return not has_star or all(isinstance(view, FileView) and view.format == "csv" for view in source.views.values())
 
 

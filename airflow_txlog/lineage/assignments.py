@@ -25,8 +25,8 @@ from airflow_txlog.contract.operations import (
     View,
     Write,
 )
-from airflow_txlog.lexing import Token, Unreadable, lex
 from airflow_txlog.lineage.datasets import folder_of_glob
+from airflow_txlog.sql.lexer import Token, sql_text
 
 Field: TypeAlias = tuple[str, str]
 """The URI of a table or of files, and the name of a column there."""
@@ -137,10 +137,7 @@ def _assigned(texts: Mapping[str, str], table: Origins, seen: Mapping[str, Origi
 
 def _tokens(text: str) -> Sequence[Token]:
     """None of a text that could be read in another way; a session may take double quotes for those of a name."""
-    try:
-        return () if '"' in text else lex(text).tokens
-    except Unreadable:
-        return ()
+    return () if '"' in text else sql_text(text).tokens
 
 
 def _is_name(token: Token) -> bool:

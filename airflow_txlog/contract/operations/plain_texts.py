@@ -6,7 +6,7 @@ result.
 
 from __future__ import annotations
 
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.sql.lexer import Token, sql_text
 
 _COMPARING = frozenset({"=", "==", "!=", "<>", "<", "<=", ">", ">=", "<=>", "(", ")", ",", "."})
 _CALCULATING = frozenset({"+", "-", "*"})
@@ -17,13 +17,12 @@ _OF_SPARK = frozenset({"case", "like", "ilike", "rlike", "regexp", "exists", "se
 
 def looks_plain(text: str, *, is_value: bool = False) -> bool:
     """Whether a text consists of names, constants and comparisons; with `is_value`, also of `+`, `-` and `*`."""
-    try:
-        tokens = lex(text).tokens
-    except Unreadable:
+    cut = sql_text(text)
+    if cut.problem is not None:
         return False
     symbols = _COMPARING | _CALCULATING if is_value else _COMPARING
     before: Token | None = None
-    for token in tokens:
+    for token in cut.tokens:
         word = token.text.lower()
         if token.kind == "symbol" and token.text not in symbols:
             # A sign begins a number, and ends nothing.

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.lexing import has_half_of_a_character
 from airflow_txlog.locations import can_name_a_file, shown
+from airflow_txlog.sql.lexer import has_half_of_a_character
 
 
 def is_int(value: Any) -> bool:

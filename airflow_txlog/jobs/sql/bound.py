@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.session import is_classic
 from airflow_txlog.jobs.sql.parsed import words
-from airflow_txlog.lexing import Token, Unreadable, lex_statement
+from airflow_txlog.sql.lexer import Token, statement_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -97,13 +97,10 @@ def with_references(sql: str, references: Mapping[str, str]) -> str:
     A marker stays where it may be a member of what precedes it, and each does in a statement that cannot be cut into
     tokens.
     """
-    try:
-        lexed = lex_statement(sql)
-    except Unreadable:
-        return sql
+    statement = statement_text(sql)
     pieces: list[str] = []
     before, done = Token("symbol", "("), 0
-    for token, (start, end) in zip(lexed.tokens, lexed.spans, strict=True):
+    for token, (start, end) in zip(statement.tokens, statement.spans, strict=True):
         if token.kind == "parameter" and token.text in references and _begins_an_operand(before):
             pieces += [sql[done:start], references[token.text]]
             done = end

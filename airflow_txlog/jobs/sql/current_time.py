@@ -12,7 +12,7 @@ Source: soundness A2.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobSpec
@@ -20,7 +20,7 @@ from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import FixedTexts
 from airflow_txlog.jobs.spark.instants import NOW, TODAY, WALL, CurrentTime
-from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
+from airflow_txlog.sql.lexer import SqlText, Token, sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
         replaced, found_bare = replace_clocks(text)
         if replaced != text:
             bare.update(found_bare)
-            used.update(lex(replaced).parameters)
+            used.update(sql_text(replaced).parameters)
         return replaced
 
     operation = spec.operation.with_texts(fixed)
@@ -118,20 +118,17 @@ def replace_clocks(
     Such a name is left where it is one of `columns`. A text that cannot be cut into Spark's tokens is given back as it
     is.
     """
-    try:
-        lexed = lex(text)
-    except Unreadable:
-        return text, frozenset()
+    cut = sql_text(text)
     pieces: list[str] = []
     bare: set[str] = set()
     done = 0
     taken = {name.lower() for name in columns}
-    for first, last, name in _clocks(lexed):
+    for first, last, name in _clocks(cut):
         if first == last and name in taken:
             continue
         replacement = calls[name]
-        pieces += [text[done : lexed.spans[first][0]], replacement]
-        done = lexed.spans[last][1]
+        pieces += [text[done : cut.spans[first][0]], replacement]
+        done = cut.spans[last][1]
         if first == last:
             bare.add(name)
     return "".join([*pieces, text[done:]]), frozenset(bare)
@@ -142,7 +139,7 @@ def clocks_left(text: str) -> list[tuple[str, bool]]:
 
     Spark takes one that is not called for a clock where no column has the name, in backquotes too.
     """
-    tokens = lex(text).tokens
+    tokens = sql_text(text).tokens
     found = []
     for index, token in enumerate(tokens):
         name = token.text.lower()
@@ -159,15 +156,14 @@ def special_date(text: str, parameters: Mapping[str, Any]) -> bool | None:
     Such a word is a clock wherever Spark makes a date or a timestamp of it, and a plain text elsewhere.
     """
     suspects = [value for value in parameters.values() if isinstance(value, str)]
-    try:
-        lexed = lex(text)
-    except Unreadable:
+    cut = sql_text(text)
+    if cut.problem is not None:
         return None if _mentions_special(text) or any(map(_SPECIAL.fullmatch, suspects)) else False
-    suspects = [parameters[name] for name in lexed.parameters if isinstance(parameters.get(name), str)]
-    suspects += [each.value for each in lexed.strings]
+    suspects = [parameters[name] for name in cut.parameters if isinstance(parameters.get(name), str)]
+    suspects += [each.value for each in cut.strings]
     if not any(map(_SPECIAL.fullmatch, suspects)):
         return False
-    for token, following in zip(lexed.tokens, lexed.tokens[1:], strict=False):
+    for token, following in zip(cut.tokens, cut.tokens[1:], strict=False):
         is_type = token.kind == "word" and token.text.lower() in _TYPED_LITERALS
         if is_type and following.kind == "string" and _SPECIAL.fullmatch(following.text):
             return True
@@ -212,10 +208,10 @@ def _mentions_special(text: str) -> bool:
     return re.search(r"now|today|tomorrow|yesterday", text, re.IGNORECASE) is not None
 
 
-def _clocks(lexed: Lexed) -> list[tuple[int, int, str]]:
+def _clocks(cut: SqlText) -> list[tuple[int, int, str]]:
     """First and last token of each clock, and its name."""
     found = []
-    tokens = lexed.tokens
+    tokens = cut.tokens
     for index, token in enumerate(tokens):
         name = token.text.lower()
         if token.kind not in ("word", "name") or name not in _CALLS or _is_no_expression(tokens, index):
@@ -227,7 +223,7 @@ def _clocks(lexed: Lexed) -> list[tuple[int, int, str]]:
     return found
 
 
-def _is_no_expression(tokens: list[Token], index: int) -> bool:
+def _is_no_expression(tokens: Sequence[Token], index: int) -> bool:
     if index == 0:
         return False
     before = tokens[index - 1]

@@ -17,12 +17,12 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract.operations.keywords import KEYWORDS
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY
 from airflow_txlog.jobs.sql.parsed import CATALYST, EXPRESSIONS, Tree, classes_of, nodes_of, parser_of, short, words
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.sql.keywords import KEYWORDS
+from airflow_txlog.sql.lexer import Token, sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,12 +190,11 @@ def check_named(text: str, built_in: Collection[str]) -> None:
     `built_in` are the functions that are built into the server's Spark: a catalog may have one of another listed name.
     Raises UnsupportedPredicate, also for a text that cannot be cut into tokens. A local Spark may accept it.
     """
-    try:
-        lexed = lex(text)
-    except Unreadable as error:
-        raise unsupported(text, str(error), "Whether it calls a function cannot be seen.", **LOCAL_ONLY) from error
+    cut = sql_text(text)
+    if cut.problem is not None:
+        raise unsupported(text, cut.problem, "Whether it calls a function cannot be seen.", **LOCAL_ONLY)
     allowed = FUNCTIONS - set(TYPE_ARGUMENT)
-    for before, token, following in zip([_OPEN, *lexed.tokens], lexed.tokens, lexed.tokens[1:], strict=False):
+    for before, token, following in zip([_OPEN, *cut.tokens], cut.tokens, cut.tokens[1:], strict=False):
         name = token.text.lower()
         # Whatever follows: a column of that name is written in backquotes.
         if token.kind == "word" and (name == "using" or (before == _OPEN and name in _QUERIES)):
@@ -223,11 +222,7 @@ def names_of(spark: SparkSession, statement: str) -> frozenset[str]:
 def check_listed(text: str) -> None:
     """Raises UnsupportedPredicate for a call of a function that is not listed, in a text that any parser cuts alike: no
     Spark has to be asked. A keyword before a parenthesis may be no call."""
-    try:
-        tokens = lex(text).tokens
-    except Unreadable:
-        return
-    for token, following in itertools.pairwise(tokens):
+    for token, following in itertools.pairwise(sql_text(text).tokens):
         name = token.text.lower()
         is_call = following == _OPEN and token.kind in ("word", "name")
         if is_call and name not in FUNCTIONS | CALLS_NOTHING | KEYWORDS:

@@ -13,14 +13,12 @@ Source: soundness A2, A3, B6.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.names import Names
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema import types as delta
@@ -48,7 +46,8 @@ from airflow_txlog.jobs.sql.functions import (
 )
 from airflow_txlog.jobs.sql.query_gate import check_query
 from airflow_txlog.jobs.sql.unknown_names import aliases_of
-from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
+from airflow_txlog.sql import confinement
+from airflow_txlog.sql.lexer import Token, quoted_hint, sql_text
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -75,9 +74,8 @@ def columns_named(sql: str, schema: delta.StructType, other_alias: str = "") -> 
     Every name that Spark resolves stands in the text as a word, so a column whose name does not is not needed. A name
     behind `other_alias.` is another relation's, unless the schema itself has a column of the alias's name.
     """
-    try:
-        lexed = lex(sql)
-    except Unreadable:
+    lexed = sql_text(sql)
+    if lexed.problem is not None:
         return None
     if other_alias and schema.find(other_alias) is None:
         lexed = replace(lexed, tokens=_without_members_of(other_alias, lexed.tokens))
@@ -140,8 +138,8 @@ class SqlGate:
         """
         if (text, relation) in self._accepted:
             return dict(self._accepted[text, relation])
-        with contextlib.suppress(Unreadable):  # then Spark's parser decides alone
-            confinement.check_tokens(lex(text), text)
+        if sql_text(text).problem is None:  # else Spark's parser decides alone
+            confinement.check_tokens(sql_text(text))
         refuse_star(text)
         self._parse(text)
         frame, used = self._analyse(f"SELECT 1 FROM {relation} WHERE (\n{text}\n)", text, relation)
@@ -271,10 +269,7 @@ class SqlGate:
 
     def parameters_in(self, text: str) -> dict[str, Any]:
         """The given parameters that the text seems to name; Spark asks for any other, one failed analysis each."""
-        try:
-            return {name: self._parameters[name] for name in lex(text).parameters if name in self._parameters}
-        except Unreadable:
-            return {}
+        return {name: self._parameters[name] for name in sql_text(text).parameters if name in self._parameters}
 
     def _refusal(self, error: PySparkException, text: str, relation: str) -> TxlogError:
         condition, aliases = condition_of(error) or "", aliases_of(self._context.spec.operation)
@@ -397,27 +392,14 @@ def _unbound_parameter(error: PySparkException) -> str | None:
 
 def refuse_star(text: str) -> None:
     """Refuses `*` for all columns: beside the table's columns stand some of ours, and it would mean those too."""
-    try:
-        before = Token("symbol", "(")
-        for token in lex(text).tokens:
-            if token == Token("symbol", "*") and before.kind == "symbol" and before.text in ("(", ",", "."):
-                break
-            before = token
-        else:
-            return
-    except Unreadable:
-        if "*" not in text:
-            return
-    raise unsupported(text, "a star", "Name the columns that are meant.")
+    cut = sql_text(text)
+    if cut.has_star() or (cut.problem is not None and "*" in text):
+        raise unsupported(text, "a star", "Name the columns that are meant.")
 
 
 def _advice(text: str) -> str:
     """What to write where a parameter stands after the name of a type, as only a literal may."""
-    try:
-        tokens = lex(text).tokens
-    except Unreadable:
-        return ""
-    for word, following in itertools.pairwise(tokens):
+    for word, following in itertools.pairwise(sql_text(text).tokens):
         kind = word.text.upper() if word.kind == "word" else ""
         if following.kind == "parameter" and kind in _TYPED_LITERALS:
             parameter = f":{following.text}"

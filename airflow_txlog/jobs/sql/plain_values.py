@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.predicate.plain import WHOLE, NotPlain, fits_pla
 from airflow_txlog.engine.table.schema.schema import array_of
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.sql.column_names import assigned_column
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.sql.lexer import Token, sql_text
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # As many digits as a double holds exactly.
@@ -63,10 +63,9 @@ def _value(
         raise NotPlain(f"the column {field.name}, of the type {field.type}")
     if text.strip().upper() == "DEFAULT" or text.endswith("\\"):
         raise NotPlain("another value")
-    try:
-        lexed = lex(text)
-    except Unreadable as error:
-        raise NotPlain("a literal that two parsers may read differently") from error
+    lexed = sql_text(text)
+    if lexed.problem is not None:
+        raise NotPlain("a literal that two parsers may read differently")
     if any(string.doubt is not None for string in lexed.strings):
         raise NotPlain("a text that two parsers may read differently")
     for at, token in enumerate(lexed.tokens):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_txlog.jobs.spark.session import FILES_BY_SQL
 from airflow_txlog.jobs.sql.functions import CALLS_NOTHING, TYPE_ARGUMENT, built_into_server, names_of
 from airflow_txlog.jobs.sql.parsed import words
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.sql.lexer import Token, sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +44,10 @@ def check_names(spark: SparkSession, sql: str, views: Collection[str], listed: C
 
     Asks Spark for its functions, and whether there are tables of these names. Raises Unjudged.
     """
-    try:
-        tokens = lex(sql).tokens
-    except Unreadable as error:
-        raise Unjudged(str(error)) from error
+    cut = sql_text(sql)
+    if cut.problem is not None:
+        raise Unjudged(cut.problem)
+    tokens = cut.tokens
     if _setting(spark, FILES_BY_SQL, "true") != "false":
         raise Unjudged(f"names, which may be those of files: the server keeps {FILES_BY_SQL}")
     if _setting(spark, "spark.sql.ansi.doubleQuotedIdentifiers", "false") != "false":

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_txlog.contract.operations import Merge, Operation, Update
-from airflow_txlog.contract.operations.expressions import is_operand, lexed_or_none, words_of_types
-from airflow_txlog.contract.operations.keywords import KEYWORDS
 from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn
-from airflow_txlog.lexing import Token
+from airflow_txlog.sql.certain_mistakes import is_operand, words_of_types
+from airflow_txlog.sql.keywords import KEYWORDS
+from airflow_txlog.sql.lexer import Token, sql_text
 
 _COMPARISONS = frozenset(("=", "==", "!=", "<>", "<=", ">=", "<=>", "<", ">"))
 # Words that are expressions, or begin one: no column may be meant by them.
@@ -54,10 +54,7 @@ def check_names(text: str, sides: Sequence[NamedRows], note: str = "") -> None:
     """Raises UnknownColumn for a name in an expression over these rows that none of them has, and InvalidPredicate for
     one that two of them have. `note`: for the end of the message.
     """
-    lexed = lexed_or_none(text)
-    if lexed is None:
-        return
-    for parts, is_call in _names(lexed.tokens):
+    for parts, is_call in _names(sql_text(text).tokens):
         _check_name(text, parts, is_call, sides, note)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.contract.operations.expressions import parameters_of, why_no_expression, why_not_cut
 from airflow_txlog.contract.operations.fields import Sees
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.lexing import Token, Unreadable, lex, quoted_hint
 from airflow_txlog.operators.arguments.given import has_template, is_sql_file
+from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.sql.lexer import Token, quoted_hint, sql_text
 
 
 def check_texts(operation: Operation) -> None:
@@ -31,9 +31,9 @@ def check_texts(operation: Operation) -> None:
         mistake = _mistake(text, values, is_query=sees is Sees.VIEWS)
         if mistake is not None:
             raise InvalidJobSpec(f"{name} {mistake} Nothing was read.", argument=f"arguments.{name}")
-        used |= {token.text for token in _tokens(text) if token.kind == "parameter"}
+        used |= {token.text for token in sql_text(text).tokens if token.kind == "parameter"}
     spare = sorted(values.keys() - used)
-    if spare and all(_tokens(text) for _, text, _ in texts):
+    if spare and all(sql_text(text).tokens for _, text, _ in texts):
         raise InvalidJobSpec(
             f"parameters has a value for {spare[0]}, and no SQL of this operator has :{spare[0]}."
             f"{quoted_hint((text for _, text, _ in texts), spare[0])} A misspelt parameter is refused rather than "
@@ -65,19 +65,11 @@ def check_key(key: str) -> None:
         raise InvalidJobSpec("idempotency_key must not be empty: it names the work.", argument="idempotency_key")
 
 
-def _tokens(text: str) -> Sequence[Token]:
-    """None of a text that could be cut in another way."""
-    try:
-        return lex(text).tokens
-    except Unreadable:
-        return ()
-
-
 def _mistake(text: str, values: Mapping[str, Any], *, is_query: bool) -> str | None:
     why = why_not_cut(text) if is_query else why_no_expression(text)
     if why is not None:
         return f"is no {'query' if is_query else 'SQL expression'}: {why}."
-    tokens = _tokens(text)
+    tokens = sql_text(text).tokens
     for name in dict.fromkeys(parameters_of(tokens)):
         if name not in values:
             given = f"it has {', '.join(sorted(values))}" if values else "it has none"

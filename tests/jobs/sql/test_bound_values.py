@@ -21,7 +21,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.spark.connect import ConnectTarget
 from airflow_txlog.jobs.sql.bound import _BEFORE_AN_OPERAND, reference, with_references
 from airflow_txlog.jobs.sql.schemas import spark_schema
-from airflow_txlog.lexing import lex
+from airflow_txlog.sql.lexer import sql_text
 from tests.conftest import REPORTED
 from tests.helpers.connected import connect_server, run_connected
 from tests.helpers.depth import depth
@@ -68,7 +68,7 @@ def test_a22_a_marker_becomes_a_reference_where_an_operand_begins_and_nowhere_el
 def test_a22_no_reference_makes_a_call_of_the_name_before_it(before: str) -> None:
     # The gate looks for calls in the text as it was before.
     sent = with_references(f"{before}:x", {"x": reference("v.p0", "STRING")})
-    assert lex(sent).calls() in ([], ["cast"]), sent
+    assert sql_text(sent).calls() in ([], ["cast"]), sent
 
 
 # --- each kind after each operator ------------------------------------------------------------------------------------

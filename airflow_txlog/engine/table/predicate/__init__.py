@@ -1,8 +1,8 @@
 """Predicates in Spark SQL: read, asked of files for pruning and conflicts, and evaluated on rows.
 
 Spark decides rows; the engine reads one closed grammar and says unknown to the rest. Reading is `reading` over
-`lexing`, `confinement`, `names`, `leaves`, `constants` and `coercion`; what comes out is `tree`; it is asked of files
-by `pruning` and of rows by `rows`.
+`sql`, `names`, `leaves`, `constants` and `coercion`; what comes out is `tree`; it is asked of files by `pruning` and of
+rows by `rows`.
 """
 
 from airflow_txlog.engine.table.predicate.partition_sets import partitions_of

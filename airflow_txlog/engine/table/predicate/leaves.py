@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.predicate.tree import (
     any_of,
 )
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive
-from airflow_txlog.lexing import Lexed
+from airflow_txlog.sql.lexer import SqlText
 
 _OPERATORS: dict[type[exp.Expr], Operator] = {
     exp.EQ: Operator.EQ,
@@ -58,7 +58,7 @@ _NOT_CALLED = ("and", "or", "not", "in", "between", "like", "is", "as", "when", 
 class LeafReader:
     """Reads leaves of one predicate. `parameters` are the bound values by name; `sql` is for messages."""
 
-    lexed: Lexed
+    lexed: SqlText
     names: Names
     parameters: Mapping[str, object]
     time_zone: str
@@ -197,7 +197,7 @@ class LeafReader:
         return constants.cast(self._constant(node.this), target, self.time_zone)
 
 
-def parameter_name(node: exp.Expr, lexed: Lexed) -> str | None:
+def parameter_name(node: exp.Expr, lexed: SqlText) -> str | None:
     """The name that a placeholder stands for, or None where it is no stand-in of ours."""
     return lexed.parameter(str(node.this)) if isinstance(node, exp.Placeholder) else None
 
@@ -217,7 +217,7 @@ def _arguments(node: exp.Expr, *known: str) -> dict[str, list[exp.Expr]]:
     return {name: node.args.get(name) or [] for name in known}
 
 
-def _described(node: exp.Expr, lexed: Lexed) -> str:
+def _described(node: exp.Expr, lexed: SqlText) -> str:
     """The construct in words, for messages."""
     match node:
         case exp.Anonymous():
@@ -233,7 +233,7 @@ def _described(node: exp.Expr, lexed: Lexed) -> str:
     return type(node).__name__.lower()
 
 
-def _called(node: exp.Func, lexed: Lexed) -> str:
+def _called(node: exp.Func, lexed: SqlText) -> str:
     """The function by the author's name for it: the parser renames many."""
     calls = [name for name in lexed.calls() if name not in _NOT_CALLED]
     name = node.sql_name().lower()
@@ -242,7 +242,7 @@ def _called(node: exp.Func, lexed: Lexed) -> str:
     return f"the function {name}()" if name in calls or not calls else "a function"
 
 
-def _function_name(node: exp.Anonymous, lexed: Lexed) -> str:
+def _function_name(node: exp.Anonymous, lexed: SqlText) -> str:
     name = node.this
     if isinstance(name, exp.Identifier):
         return lexed.name(str(name.this)) or str(name.this)

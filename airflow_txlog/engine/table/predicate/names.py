@@ -7,7 +7,6 @@ columns. Source: Spark, name resolution (case-insensitive; alias, then column, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -17,7 +16,7 @@ from airflow_txlog.engine.table.predicate.suggestions import SPECIAL_NAMES, did_
 from airflow_txlog.engine.table.predicate.tree import Column
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, VariantType
 from airflow_txlog.errors import UnknownColumn
-from airflow_txlog.lexing import Lexed
+from airflow_txlog.sql.lexer import SqlText
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Names:
     """
 
     schema: StructType
-    lexed: Lexed
+    lexed: SqlText
     alias: str | None = None
     only_qualified: bool = False
     other_columns: frozenset[str] | None = None
@@ -69,7 +68,7 @@ class Names:
 
     def columns_named(self) -> frozenset[str] | None:
         """A superset of the table's columns that the text names; None when a star or IDENTIFIER() hides some."""
-        if "identifier" in self.lexed.calls() or _has_star(self.lexed):
+        if "identifier" in self.lexed.calls() or self.lexed.has_star():
             return None
         words = self.lexed.words()
         return frozenset(name for name in self.schema.names if name.lower() in words)
@@ -122,12 +121,3 @@ def _usable(field: StructField) -> Column:
 
 def _is_special(node: exp.Column, name: list[str]) -> bool:
     return len(name) == 1 and not node.this.args.get("quoted") and name[0].lower() in SPECIAL_NAMES
-
-
-def _has_star(lexed: Lexed) -> bool:
-    """A `*` that multiplies nothing: after an opening parenthesis, a comma or a dot, or at the start."""
-    befores: Iterator[str] = iter(["(", *(token.text if token.kind == "symbol" else "" for token in lexed.tokens)])
-    return any(
-        token.kind == "symbol" and token.text == "*" and before in ("(", ",", ".")
-        for before, token in zip(befores, lexed.tokens, strict=False)
-    )

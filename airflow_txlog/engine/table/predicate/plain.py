@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from airflow_txlog.datafiles.text import date_text, parse_date
 from airflow_txlog.engine.table.predicate.constants import INTEGER_BITS
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
+from airflow_txlog.sql.lexer import SqlText, Token, sql_text
 
 
 def _words(text: str) -> frozenset[str]:
@@ -51,14 +51,14 @@ def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]
     """What in the text is not plain; None where all of it is. `schema`: the columns that it may name."""
     if sql.endswith("\\"):
         return "a backslash at its end"  # in a comment, which goes on with what a job writes behind the text
+    text = sql_text(sql)
+    if text.problem is not None:
+        return "a literal that two parsers may read differently"
     try:
-        lexed = lex(sql)
-        reader = _Reader(lexed, schema, parameters)
+        reader = _Reader(text, schema, parameters)
         reader.expression(0)
         if reader.at < len(reader.tokens):
             return "more than one expression"
-    except Unreadable:
-        return "a literal that two parsers may read differently"
     except NotPlain as found:
         return str(found.args[0])
     return None
@@ -67,12 +67,12 @@ def why_not_plain(sql: str, schema: StructType, parameters: Mapping[str, object]
 class _Reader:
     """The tokens, of which those before `at` are read."""
 
-    def __init__(self, lexed: Lexed, schema: StructType, parameters: Mapping[str, object]) -> None:
-        if len(lexed.tokens) > _MOST_TOKENS:
+    def __init__(self, text: SqlText, schema: StructType, parameters: Mapping[str, object]) -> None:
+        if len(text.tokens) > _MOST_TOKENS:
             raise NotPlain("a very long text")
-        if any(text.doubt is not None for text in lexed.strings):
+        if any(string.doubt is not None for string in text.strings):
             raise NotPlain("a text that two parsers may read differently")
-        self.tokens = lexed.tokens
+        self.tokens = text.tokens
         self.at = 0
         self._schema = schema
         self._parameters = parameters

@@ -1,6 +1,6 @@
 """Reads a predicate: from Spark SQL text to a `Predicate` of the closed grammar.
 
-sqlglot parses a copy of the text that holds no literals (`lexing`); what its tree says is believed only leaf by leaf
+sqlglot parses a copy of the text that holds no literals (`sql.lexer`); what its tree says is believed only leaf by leaf
 (`leaves`), everything else is unknown. The invariant: SQL is never made from a tree; Spark always gets the author's
 text. It holds for Spark with ANSI mode on or off, and with the defaults of what else changes the meaning of a text
 (`spark.sql.timestampType`, `spark.sql.caseSensitive`, legacy flags). Source: soundness A3, A4, B6.
@@ -15,7 +15,6 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from airflow_txlog.engine.table.predicate import confinement
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.leaves import LeafReader, parameter_name
 from airflow_txlog.engine.table.predicate.names import Names, unknown_column
@@ -28,7 +27,8 @@ from airflow_txlog.engine.table.predicate.tree import (
 )
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidPredicate
-from airflow_txlog.lexing import Lexed, Unreadable, has_half_of_a_character, lex, quoted_hint
+from airflow_txlog.sql import confinement
+from airflow_txlog.sql.lexer import SqlText, has_half_of_a_character, quoted_hint, sql_text
 
 
 def read_predicate(
@@ -55,11 +55,10 @@ def read_predicate(
     """
     bound = dict(parameters or {})
     _check_whole(sql, bound)
-    try:
-        lexed = lex(sql)
-    except Unreadable as problem:
-        return _unreadable(sql, f"{problem}", lenient)
-    confinement.check_tokens(lexed, sql)
+    lexed = sql_text(sql)
+    if lexed.problem is not None:
+        return _unreadable(sql, lexed.problem, lenient)
+    confinement.check_tokens(lexed)
     parsed = _parse(lexed, sql)
     if parsed is None:
         # What looks like a parameter may be something else here (`v:path`); Spark has seen that none is missing.
@@ -99,11 +98,10 @@ def target_conjuncts(
     """
     bound = dict(parameters or {})
     _check_whole(on_sql, bound)
-    try:
-        lexed = lex(on_sql)
-    except Unreadable as problem:
-        return _unreadable(on_sql, f"{problem}", lenient)
-    confinement.check_tokens(lexed, on_sql)
+    lexed = sql_text(on_sql)
+    if lexed.problem is not None:
+        return _unreadable(on_sql, lexed.problem, lenient)
+    confinement.check_tokens(lexed)
     parsed = _parse(lexed, on_sql)
     if parsed is None:
         return _unreadable(on_sql, confinement.guess_what_failed(lexed), lenient)
@@ -119,7 +117,7 @@ def target_conjuncts(
     return Predicate(on_sql, tree, names.columns_named())
 
 
-def _parse(lexed: Lexed, sql: str) -> exp.Expr | None:
+def _parse(lexed: SqlText, sql: str) -> exp.Expr | None:
     """sqlglot's tree over the stand-ins, or None where it cannot parse them as one condition."""
     try:
         parsed = sqlglot.parse_one(lexed.stand_in, dialect="spark", into=exp.Condition)
@@ -137,7 +135,7 @@ def _unreadable(sql: str, what: str, lenient: bool) -> Predicate:
     return Predicate(sql, Unknown(what), None)
 
 
-def _parameters(parsed: exp.Expr, lexed: Lexed) -> list[str]:
+def _parameters(parsed: exp.Expr, lexed: SqlText) -> list[str]:
     named = (parameter_name(node, lexed) for node in parsed.find_all(exp.Placeholder))
     return [name for name in named if name is not None]
 

@@ -10,9 +10,9 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.table.predicate.confinement import unsupported
 from airflow_txlog.engine.table.predicate.exact import comparable, true_where
 from airflow_txlog.engine.table.predicate.tree import And, Node, Or, PartitionSet, Predicate, Truth, Unknown
+from airflow_txlog.sql.confinement import unsupported
 
 
 def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:

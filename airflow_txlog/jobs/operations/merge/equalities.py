@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate.plain import is_certain_name
-from airflow_txlog.lexing import Lexed, Token, Unreadable, lex
+from airflow_txlog.sql.lexer import SqlText, Token, sql_text
 
 _EQUALITIES = {"=": False, "==": False, "<=>": True}
 _COMPARISONS = frozenset({*_EQUALITIES, "<>", "!=", "<", "<=", ">", ">=", "!", "->", "=>"})
@@ -69,9 +69,8 @@ def conjuncts_as_equalities(
     """
     others = {name.lower() for name in source_columns}
     every = others | {name.lower() for name in target_columns}
-    try:
-        lexed = lex(on)
-    except Unreadable:
+    lexed = sql_text(on)
+    if lexed.problem is not None:
         return []
     # Spark takes no text that ends in a backslash.
     if target_alias.lower() in every or on.endswith("\\") or not _is_nested_plainly(lexed, every):
@@ -91,7 +90,7 @@ def conjuncts_as_equalities(
     return [_equality(lexed, conjunct, target_column, on) for conjunct in _conjuncts(lexed, (0, len(lexed.tokens)))]
 
 
-def _conjuncts(lexed: Lexed, span: Span) -> Iterator[Span]:
+def _conjuncts(lexed: SqlText, span: Span) -> Iterator[Span]:
     """The conjuncts of a condition, those within parentheses too; what an OR stands in is one."""
     parts, has_or = _split(lexed, span)
     if has_or:
@@ -105,7 +104,7 @@ def _conjuncts(lexed: Lexed, span: Span) -> Iterator[Span]:
             yield from _conjuncts(lexed, inner)
 
 
-def _split(lexed: Lexed, span: Span) -> tuple[list[Span], bool]:
+def _split(lexed: SqlText, span: Span) -> tuple[list[Span], bool]:
     """The text cut at each AND that joins conditions, and whether an OR does."""
     parts = []
     start, betweens = span[0], 0
@@ -122,7 +121,7 @@ def _split(lexed: Lexed, span: Span) -> tuple[list[Span], bool]:
     return [*parts, (start, span[1])], False
 
 
-def _is_nested_plainly(lexed: Lexed, columns: Collection[str]) -> bool:
+def _is_nested_plainly(lexed: SqlText, columns: Collection[str]) -> bool:
     """Every parenthesis and every CASE closes, and no column has the name of either end of a CASE."""
     depth = 0
     for index in range(len(lexed.tokens)):
@@ -132,7 +131,7 @@ def _is_nested_plainly(lexed: Lexed, columns: Collection[str]) -> bool:
     return depth == 0 and not set(_CASES) & set(columns)
 
 
-def _nesting(lexed: Lexed, index: int) -> int:
+def _nesting(lexed: SqlText, index: int) -> int:
     """1 for a token that opens, -1 for one that closes, else 0."""
     token = lexed.tokens[index]
     if token.kind == "symbol":
@@ -140,12 +139,12 @@ def _nesting(lexed: Lexed, index: int) -> int:
     return _CASES.get(token.text.lower(), 0) if token.kind == "word" and not _is_member(lexed, index) else 0
 
 
-def _is_member(lexed: Lexed, index: int) -> bool:
+def _is_member(lexed: SqlText, index: int) -> bool:
     """After a dot, a word is a name and nothing else."""
     return index > 0 and lexed.tokens[index - 1] == _DOT
 
 
-def _loose_words(lexed: Lexed, span: Span) -> Iterator[tuple[int, str]]:
+def _loose_words(lexed: SqlText, span: Span) -> Iterator[tuple[int, str]]:
     """The words of `_LOOSE_WORDS` and the comparisons outside of every parenthesis and CASE, with their places."""
     depth = 0
     for index in range(*span):
@@ -159,7 +158,7 @@ def _loose_words(lexed: Lexed, span: Span) -> Iterator[tuple[int, str]]:
                 yield index, word
 
 
-def _within_parentheses(lexed: Lexed, span: Span) -> Span | None:
+def _within_parentheses(lexed: SqlText, span: Span) -> Span | None:
     """What one pair of parentheses around the whole text holds, or None."""
     first, end = span
     if end - first < 3 or lexed.tokens[first] != _OPEN:
@@ -173,7 +172,7 @@ def _within_parentheses(lexed: Lexed, span: Span) -> Span | None:
     return None
 
 
-def _equality(lexed: Lexed, span: Span, column_of: Callable[[Span], str | None], on: str) -> Equality | None:
+def _equality(lexed: SqlText, span: Span, column_of: Callable[[Span], str | None], on: str) -> Equality | None:
     loose = list(_loose_words(lexed, span))
     if len(loose) != 1 or loose[0][1] not in _EQUALITIES:
         return None

@@ -32,7 +32,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, 
 from airflow_txlog.jobs.sql.column_names import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES
-from airflow_txlog.lexing import Token, Unreadable, lex
+from airflow_txlog.sql.lexer import Token, sql_text
 
 # What every task that looks for keys holds of the source's, and of their rows' numbers, uncompressed.
 MOST_KEY_BYTES = 256 * 1024 * 1024
@@ -291,10 +291,7 @@ def _assigned(
 
 def source_column(sql: str, pair: PairColumns) -> str | None:
     """The source's column that the text is; None where it is more, or may mean something else."""
-    try:
-        tokens = lex(sql).tokens
-    except Unreadable:
-        return None
+    tokens = sql_text(sql).tokens
     # Spark takes no text that ends in a backslash.
     if sql.endswith("\\"):
         return None

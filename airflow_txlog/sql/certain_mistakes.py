@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from airflow_txlog.contract.operations.keywords import KEYWORDS
-from airflow_txlog.lexing import Lexed, Token, Uncut, Unreadable, lex
+from airflow_txlog.sql.keywords import KEYWORDS
+from airflow_txlog.sql.lexer import Token, sql_text
 
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 # Between two operands; neither a sign, a star nor part of a type may be one of these.
@@ -33,38 +33,26 @@ _BEFORE_VALUES = frozenset(
 _START, _END = Token("start", ""), Token("end", "")
 
 
-def lexed_or_none(text: str) -> Lexed | None:
-    """Return the tokens of a text; None for one that could be cut in two ways, or not at all."""
-    try:
-        return lex(text)
-    except Unreadable:
-        return None
-
-
 def why_not_cut(text: str) -> str | None:
     """Return why Spark cannot read the text of a query or an expression, such as a quote without its partner; None
     where it may."""
-    try:
-        tokens = lex(text).tokens
-    except Uncut as error:
-        return None if error.args[0] in ("the character ';'", "the character '{'") else f"it has {error}"
-    except Unreadable:
-        return None
-    return _unbalanced(tokens)
+    cut = sql_text(text)
+    if cut.is_refused:
+        return None if cut.problem in ("the character ';'", "the character '{'") else f"it has {cut.problem}"
+    return _unbalanced(cut.tokens)
 
 
 def why_no_expression(text: str) -> str | None:
     """Return why the text cannot be one SQL expression, such as `nothing comes after =`; None where it may be one."""
-    try:
-        tokens = lex(text).tokens
-    except Uncut as error:
-        hint = ": leave that out" if error.args[0] == "the character ';'" else ""
-        return f"it has {error}{hint}"
-    except Unreadable:
+    cut = sql_text(text)
+    if cut.is_refused:
+        hint = ": leave that out" if cut.problem == "the character ';'" else ""
+        return f"it has {cut.problem}{hint}"
+    if cut.problem is not None:
         return None
-    if not tokens:
+    if not cut.tokens:
         return "it is empty"
-    return _unbalanced(tokens) or _misplaced(tokens)
+    return _unbalanced(cut.tokens) or _misplaced(cut.tokens)
 
 
 def parameters_of(tokens: Iterable[Token]) -> Iterator[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.contract.operations.expressions import parameters_of, why_no_expression, why_not_cut
-from airflow_txlog.lexing import lex, quoted_hint
+from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.sql.lexer import quoted_hint, sql_text
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_a_parameter_in_quotes_is_pointed_out() -> None:
     ],
 )
 def test_a_parameter_is_no_member_of_a_column_or_a_type_whatever_its_name(text: str, names: list[str]) -> None:
-    assert list(parameters_of(lex(text).tokens)) == names
+    assert list(parameters_of(sql_text(text).tokens)) == names

@@ -9,8 +9,10 @@ Source: Spark 4.2, ExpressionInfo groups of the function registry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_txlog.errors import InvalidPredicate, UnsupportedPredicate
-from airflow_txlog.lexing import Lexed, Token
+from airflow_txlog.sql.lexer import SqlText, Token
 
 
 def _words(text: str) -> frozenset[str]:
@@ -57,15 +59,16 @@ _AFTER_A_COLUMN = _words("is in not between like ilike rlike regexp and or div c
 _CLAUSES = ("union", "intersect", "except", "order", "group", "limit", "having", "where", "select", "from", "as")
 
 
-def check_tokens(lexed: Lexed, sql: str) -> None:
+def check_tokens(text: SqlText) -> None:
     """Nothing that is refused by name, and parentheses that close.
 
     Raises InvalidPredicate or UnsupportedPredicate, naming the construct.
     """
-    _check_shape(lexed.tokens, sql)
-    _check_queries(lexed.tokens, sql)
+    sql = text.sql
+    _check_shape(text.tokens, sql)
+    _check_queries(text.tokens, sql)
     previous = Token("start", "")
-    for token, following in zip(lexed.tokens, [*lexed.tokens[1:], Token("end", "")], strict=True):
+    for token, following in zip(text.tokens, [*text.tokens[1:], Token("end", "")], strict=True):
         if following == Token("symbol", "(") and token.kind in ("word", "name"):
             name = token.text.lower()
             if not (name in _QUANTIFIERS and previous.text.lower() in _LIKES):
@@ -98,17 +101,17 @@ def subquery(sql: str) -> UnsupportedPredicate:
     return unsupported(sql, "a subquery", "It reads what conflict checks cannot see: join the values as a source.")
 
 
-def guess_what_failed(lexed: Lexed) -> str:
+def guess_what_failed(text: SqlText) -> str:
     """In words, what the author of a text that cannot be parsed seems to have written; for the message only."""
     depth = 0
-    for token in lexed.tokens:
+    for token in text.tokens:
         depth += {"(": 1, ")": -1}.get(token.text, 0) if token.kind == "symbol" else 0
         if token.kind == "word" and depth == 0 and token.text.lower() in _CLAUSES:
             return f"{token.text.upper()} has no place in it"
     return "it cannot be parsed"
 
 
-def _check_shape(tokens: list[Token], sql: str) -> None:
+def _check_shape(tokens: Sequence[Token], sql: str) -> None:
     if not tokens:
         raise invalid(sql, "it is empty")
     depth = 0
@@ -127,7 +130,7 @@ def _check_call(name: str, sql: str) -> None:
             raise unsupported(sql, construct.format(name), why)
 
 
-def _check_queries(tokens: list[Token], sql: str) -> None:
+def _check_queries(tokens: Sequence[Token], sql: str) -> None:
     for before, token, after in zip(tokens, tokens[1:], [*tokens[2:], Token("end", "")], strict=False):
         word = token.text.lower() if token.kind == "word" else ""
         # A column may be called `from`; then an operator follows it.

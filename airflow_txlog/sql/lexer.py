@@ -3,7 +3,7 @@
 Spark's lexer and sqlglot's disagree about literals: `'O''Brien'` is one string to Spark and the concatenation of two
 to sqlglot, so a person of that name would not be found (soundness A3). So no literal reaches sqlglot: every string,
 number, backquoted name and parameter is cut out here by Spark's own rules and replaced by a numbered stand-in, and
-comments are left out. The invariant: where a text could be cut in two ways, it is not cut at all (`Unreadable`), and a
+comments are left out. The invariant: where a text could be cut in two ways, it is not cut at all (`problem`), and a
 string whose content two parsers could read differently carries its `doubt`.
 Source: Spark 4.2, SqlBaseLexer.g4; tests/engine/table/predicate/test_differential.py.
 """
@@ -11,15 +11,16 @@ Source: Spark 4.2, SqlBaseLexer.g4; tests/engine/table/predicate/test_differenti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 
-class Unreadable(Exception):
+class _Unreadable(Exception):
     """The text cannot be cut into tokens that Spark would find too; `args[0]` says at what."""
 
 
-class Uncut(Unreadable):
+class _Uncut(_Unreadable):
     """Spark cannot cut the text either, and refuses it."""
 
 
@@ -39,19 +40,22 @@ class Token:
     text: str
 
 
-@dataclass(slots=True)
-class Lexed:
-    """The tokens in order, the stand-in text, and what the stand-ins stand for (by their number).
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """A text and its tokens in order, `spans` their places in it, and what it holds besides words and symbols.
 
-    `spans` are the tokens' places in the text, one `(start, end)` each.
+    A text that cannot be cut has a `problem` and no tokens; with `is_refused`, Spark cannot cut it either.
     """
 
-    tokens: list[Token] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    strings: list[Text] = field(default_factory=list)
-    numbers: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    parameters: list[str] = field(default_factory=list)
+    sql: str
+    tokens: Sequence[Token] = ()
+    spans: Sequence[tuple[int, int]] = ()
+    strings: Sequence[Text] = ()
+    numbers: Sequence[str] = ()
+    names: Sequence[str] = ()
+    parameters: Sequence[str] = ()
+    problem: str | None = None
+    is_refused: bool = False
     stand_in: str = ""
 
     def string(self, stand_in: str) -> Text | None:
@@ -79,6 +83,14 @@ class Lexed:
         pairs = zip(self.tokens, self.tokens[1:], strict=False)
         return [this.text.lower() for this, following in pairs if this.kind in _NAMING and following == _OPENING]
 
+    def has_star(self) -> bool:
+        """Whether a `*` multiplies nothing: after an opening parenthesis, a comma or a dot, or at the start."""
+        befores = [_OPENING, *self.tokens]
+        return any(
+            token == _STAR and before.kind == "symbol" and before.text in ("(", ",", ".")
+            for before, token in zip(befores, self.tokens, strict=False)
+        )
+
     def words(self) -> set[str]:
         """Everything that could name a column, in lower case.
 
@@ -100,7 +112,7 @@ _PARAMETER_MARK = "txlog_parameter_"
 _NUMBER_MARK = 700_000_000_000
 
 _NAMING = ("word", "name")
-_OPENING = Token("symbol", "(")
+_OPENING, _STAR = Token("symbol", "("), Token("symbol", "*")
 
 DOUBLE_QUOTED = "a double-quoted string"
 _LONE = re.compile("[\ud800-\udfff]")
@@ -121,6 +133,8 @@ _SYMBOL = re.compile(r"<=>|<>|<=|>=|!=|==|\|\||->|=>|::|[()\[\],.+\-*/%&|^~<>=!:
 _UNKNOWN_TO_SPARK = "@#{}$;"
 # `a ISNULL` is a null test to sqlglot and the alias ISNULL to Spark.
 _ALIAS_TO_SPARK = ("isnull", "notnull")
+# The characters of a text that is kept after it was cut: an IN list may have megabytes of them.
+_MOST_REMEMBERED = 20_000
 
 
 def has_half_of_a_character(text: str) -> bool:
@@ -128,34 +142,31 @@ def has_half_of_a_character(text: str) -> bool:
     return not text.isascii() and _LONE.search(text) is not None
 
 
-def lex(sql: str) -> Lexed:
-    """The tokens of `sql`. Raises Unreadable for what Spark would refuse to cut, or what could be cut in two ways."""
+def sql_text(sql: str) -> SqlText:
+    """Return the text cut into tokens; a text that was asked for lately is cut only once."""
+    return _cut(sql) if len(sql) <= _MOST_REMEMBERED else _cut.__wrapped__(sql)
+
+
+@lru_cache(maxsize=64)
+def _cut(sql: str) -> SqlText:
     # A Spark that substitutes replaces ${name} in the whole text, strings included, before it reads anything.
     if "${" in sql:
-        raise Unreadable("variable substitution `${…}`")
+        return SqlText(sql, problem="variable substitution `${…}`")
     if has_half_of_a_character(sql):
-        raise Unreadable("half of a character, a lone surrogate")
+        return SqlText(sql, problem="half of a character, a lone surrogate")
     return _Lexer(sql).run()
+
+
+def statement_text(sql: str) -> SqlText:
+    """Return a whole statement of a session that substitutes no variables: hints are cut like the rest."""
+    return _Lexer(sql, has_hints=True).run()
 
 
 def quoted_hint(texts: Iterable[str], name: str) -> str:
     """What to do where one of the texts has `':name'` in quotes, as a sentence for a message; empty where none has."""
-    for text in texts:
-        try:
-            strings = lex(text).strings
-        except Unreadable:
-            continue
-        if any(string.value == f":{name}" for string in strings):
-            return f" A parameter in quotes is a text: write :{name} without quotes."
+    if any(string.value == f":{name}" for text in texts for string in sql_text(text).strings):
+        return f" A parameter in quotes is a text: write :{name} without quotes."
     return ""
-
-
-def lex_statement(sql: str) -> Lexed:
-    """The tokens of a whole statement of a session that substitutes no variables: hints are cut like the rest.
-
-    Its stand-in is for no parser. Raises Unreadable as `lex` does.
-    """
-    return _Lexer(sql, has_hints=True).run()
 
 
 class _Lexer:
@@ -163,18 +174,37 @@ class _Lexer:
         self.sql = sql
         self.has_hints = has_hints
         self.position = 0
-        self.out = Lexed()
+        self.tokens: list[Token] = []
+        self.spans: list[tuple[int, int]] = []
+        self.strings: list[Text] = []
+        self.numbers: list[str] = []
+        self.names: list[str] = []
+        self.parameters: list[str] = []
         self.pieces: list[str] = []
 
-    def run(self) -> Lexed:
+    def run(self) -> SqlText:
+        try:
+            self._cut_all()
+        except _Unreadable as error:
+            return SqlText(self.sql, problem=str(error), is_refused=isinstance(error, _Uncut))
+        return SqlText(
+            self.sql,
+            self.tokens,
+            self.spans,
+            self.strings,
+            self.numbers,
+            self.names,
+            self.parameters,
+            stand_in="".join(self.pieces),
+        )
+
+    def _cut_all(self) -> None:
         while self.position < len(self.sql):
             self._step()
         self._doubt_neighbours()
-        for token, following in zip(self.out.tokens, [*self.out.tokens[1:], Token("end", "")], strict=False):
+        for token, following in zip(self.tokens, [*self.tokens[1:], Token("end", "")], strict=False):
             if token.kind == "word" and token.text.lower() in _ALIAS_TO_SPARK and following != _OPENING:
-                raise Unreadable(f"the alias {token.text}")
-        self.out.stand_in = "".join(self.pieces)
-        return self.out
+                raise _Unreadable(f"the alias {token.text}")
 
     def _step(self) -> None:
         sql, at = self.sql, self.position
@@ -185,7 +215,7 @@ class _Lexer:
             found = _LINE_COMMENT.match(sql, at)
             self._advance(len(sql) if found is None else found.end(), " ")
         elif self.has_hints and sql.startswith("/*+", at):
-            self.out.tokens.append(Token("symbol", "/*+"))
+            self.tokens.append(Token("symbol", "/*+"))
             self._advance(at + 3, " ")
         elif sql.startswith("/*", at):
             self._advance(_end_of_block_comment(sql, at), " ")
@@ -200,7 +230,7 @@ class _Lexer:
             found = _NAME.match(sql, at)
             if found is None:
                 # Spark also knows a name without a character.
-                raise (Unreadable if "`" in sql[at + 1 :] else Uncut)("a backquote without its partner")
+                raise (_Unreadable if "`" in sql[at + 1 :] else _Uncut)("a backquote without its partner")
             self._name(found.end(), found[1].replace("``", "`"), "name")
         elif (found := _number(sql, at)) is not None:
             self._number(found)
@@ -209,59 +239,59 @@ class _Lexer:
         elif not sql.startswith("::", at) and (found := _PARAMETER.match(sql, at)) is not None:
             self._parameter(found)
         elif (found := _SYMBOL.match(sql, at)) is not None:
-            self.out.tokens.append(Token("symbol", found[0]))
+            self.tokens.append(Token("symbol", found[0]))
             self._advance(found.end(), found[0])
         else:
-            raise (Uncut if character in _UNKNOWN_TO_SPARK else Unreadable)(f"the character {character!r}")
+            raise (_Uncut if character in _UNKNOWN_TO_SPARK else _Unreadable)(f"the character {character!r}")
 
     def _advance(self, end: int, piece: str) -> None:
-        if len(self.out.tokens) > len(self.out.spans):
-            self.out.spans.append((self.position, end))
+        if len(self.tokens) > len(self.spans):
+            self.spans.append((self.position, end))
         self.position = end
         self.pieces.append(piece)
 
     def _string(self, end: int, text: Text) -> None:
-        self.out.tokens.append(Token("string", text.value))
-        self.out.strings.append(text)
-        self._advance(end, f"'{_STRING_MARK}{len(self.out.strings) - 1}'")
+        self.tokens.append(Token("string", text.value))
+        self.strings.append(text)
+        self._advance(end, f"'{_STRING_MARK}{len(self.strings) - 1}'")
 
     def _name(self, end: int, name: str, kind: str) -> None:
-        self.out.tokens.append(Token(kind, name))
-        self.out.names.append(name)
-        self._advance(end, f"`{_NAME_MARK}{len(self.out.names) - 1}`")
+        self.tokens.append(Token(kind, name))
+        self.names.append(name)
+        self._advance(end, f"`{_NAME_MARK}{len(self.names) - 1}`")
 
     def _word(self, found: re.Match[str]) -> None:
         # A word that begins with a digit and is no number names a column to Spark (0x1F), and a number to sqlglot.
         if found[0][0].isdigit():
             self._name(found.end(), found[0], "word")
         else:
-            self.out.tokens.append(Token("word", found[0]))
+            self.tokens.append(Token("word", found[0]))
             self._advance(found.end(), found[0])
 
     def _number(self, found: re.Match[str]) -> None:
         end = found.end()
         glued = found[0][0] == "." and self.position > 0 and re.match(r"[\w)\]`'\"]", self.sql[self.position - 1])
         if glued or re.match(r"[\w.]", self.sql[end : end + 1]):
-            raise Unreadable(f"the number {found[0]} and what stands beside it")
-        self.out.tokens.append(Token("number", found[0]))
-        self.out.numbers.append(found[0])
-        self._advance(end, str(_NUMBER_MARK + len(self.out.numbers) - 1))
+            raise _Unreadable(f"the number {found[0]} and what stands beside it")
+        self.tokens.append(Token("number", found[0]))
+        self.numbers.append(found[0])
+        self._advance(end, str(_NUMBER_MARK + len(self.numbers) - 1))
 
     def _parameter(self, found: re.Match[str]) -> None:
-        self.out.tokens.append(Token("parameter", found[1]))
-        self.out.parameters.append(found[1])
-        self._advance(found.end(), f":{_PARAMETER_MARK}{len(self.out.parameters) - 1}")
+        self.tokens.append(Token("parameter", found[1]))
+        self.parameters.append(found[1])
+        self._advance(found.end(), f":{_PARAMETER_MARK}{len(self.parameters) - 1}")
 
     def _doubt_neighbours(self) -> None:
         """Strings side by side are one literal to Spark; neither piece may be taken for the whole."""
         number = -1
         previous = ""
-        for token in self.out.tokens:
+        for token in self.tokens:
             if token.kind == "string":
                 number += 1
                 if previous == "string":
                     for beside in (number - 1, number):
-                        self.out.strings[beside] = Text(self.out.strings[beside].value, "a string in several pieces")
+                        self.strings[beside] = Text(self.strings[beside].value, "a string in several pieces")
             previous = token.kind
 
 
@@ -277,7 +307,7 @@ def _text(literal: str) -> Text:
 def _end_of_string(sql: str, at: int) -> int:
     found = _STRING.match(sql, at)
     if found is None:
-        raise Uncut("a string without its closing quote")
+        raise _Uncut("a string without its closing quote")
     return found.end()
 
 
@@ -287,7 +317,7 @@ def _end_of_block_comment(sql: str, at: int) -> int:
     while here < len(sql):
         if sql.startswith("/*", here):
             if sql.startswith("/*+", here):
-                raise Unreadable("a hint")
+                raise _Unreadable("a hint")
             depth, here = depth + 1, here + 2
         elif sql.startswith("*/", here):
             depth, here = depth - 1, here + 2
@@ -295,7 +325,7 @@ def _end_of_block_comment(sql: str, at: int) -> int:
                 return here
         else:
             here += 1
-    raise Uncut("a comment that is not closed")
+    raise _Uncut("a comment that is not closed")
 
 
 def _number(sql: str, at: int) -> re.Match[str] | None:
