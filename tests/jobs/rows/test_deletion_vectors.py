@@ -227,8 +227,14 @@ def test_b1_a_retry_commits_the_vectors_that_the_try_before_it_had_staged(tmp_pa
 
 def test_four_who_delete_different_rows_of_one_file_at_once_all_commit(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(400), properties=ON)
+    # A job changes settings of its session while it runs, so two jobs at once need two sessions.
+    sessions = [spark.newSession() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda rest: run(spark, "delete", table, predicate=f"id % 10 = {rest}"), range(4)))
+        deletes = [
+            pool.submit(run, session, "delete", table, predicate=f"id % 10 = {rest}")
+            for rest, session in enumerate(sessions)
+        ]
+        results = [delete.result() for delete in deletes]
     assert sorted(committed(result).version or 0 for result in results) == [2, 3, 4, 5]
     assert [result.metrics["numDeletedRows"] for result in results] == [40] * 4
     assert ids(table) == [key for key in range(400) if key % 10 >= 4]
