@@ -1,4 +1,5 @@
-"""How the package is cut: its widest folder, its longest chain of imports, and the modules behind a MERGE.
+"""How the package is cut: its widest folder, its longest chain of imports, the modules behind a MERGE, its lines, and
+how often it asks or does the same thing.
 
 `python -m tools.rooms` measures this checkout, `python -m tools.rooms PATH` another one. Everything is read from the
 source text, imports inside functions included; what stands under `if TYPE_CHECKING:` never runs and does not count.
@@ -11,7 +12,7 @@ import contextlib
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = "airflow_txlog"
@@ -87,6 +88,52 @@ def reached_from(name: str, graph: Mapping[str, frozenset[str]]) -> set[str]:
     return found
 
 
+_ASKS_FOR_SPARK = re.compile(
+    r"(session|spark) is (not )?None|\.ask_spark\(|(raise|except) NeedsSpark|\.check_small\(|\.reads_here\("
+)
+_CUTS_SQL = re.compile(r"(?<!def )\blex\(")
+_KNOWS_WIDTHS = re.compile(r"Primitive\.BYTE: 8\b")
+
+
+def sites(pattern: re.Pattern[str], paths: Iterable[Path]) -> Counter[Path]:
+    """How many lines of each module match."""
+    found = {path: sum(bool(pattern.search(line)) for line in path.read_text().splitlines()) for path in paths}
+    return Counter({path: number for path, number in found.items() if number})
+
+
+def imports_inside_functions(known: Mapping[str, Path]) -> set[tuple[str, str]]:
+    """The pairs of a module and another of the package that a function of it imports."""
+    found = set()
+    for name, path in known.items():
+        inside = (
+            node
+            for function in running_nodes(syntax_of(path))
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for node in running_nodes(function)
+        )
+        for node in inside:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    found.add((name, full if full in known else str(node.module)))
+    return found
+
+
+def task_classes(root: Path) -> list[str]:
+    """The classes of what runs in tasks: those of `datafiles/tasks` that are named so."""
+    paths = (root / PACKAGE / "datafiles" / "tasks").glob("*.py")
+    return [
+        node.name
+        for path in sorted(paths)
+        for node in ast.walk(syntax_of(path))
+        if isinstance(node, ast.ClassDef) and re.search("Task$|Rows$|Keys$|Table$", node.name)
+    ]
+
+
+def lines_of(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.rglob("*.py"))
+
+
 def main(root: Path) -> None:
     known = modules(root)
     graph = {name: imports_of(name, known) & known.keys() - {name} for name in known}
@@ -94,12 +141,22 @@ def main(root: Path) -> None:
     folder, width = held.most_common(1)[0]
     chain = longest_chain(graph)
     (job,) = (name for name, path in known.items() if re.search(r"^def merge\(context\b", path.read_text(), re.M))
+    (truncate,) = (n for n, path in known.items() if re.search(r"^def truncate\(context\b", path.read_text(), re.M))
     reached = reached_from(job, graph)
     ours = [name for name in reached if name.startswith(f"{PACKAGE}.jobs.") and known[name].name != "__init__.py"]
     print(f"modules: {sum(held.values())} in {len(held)} folders")
     print(f"widest folder: {folder.relative_to(root)}, {width} modules")
     print(f"longest chain of imports: {len(chain)} modules, from {chain[0]} to {chain[-1]}")
     print(f"a MERGE ({job}) stands on {len(reached)} modules, {len(ours)} of them in jobs/")
+    print(f"a TRUNCATE ({truncate}) stands on {len(reached_from(truncate, graph))} modules")
+    asked = sites(_ASKS_FOR_SPARK, (root / PACKAGE / "jobs").rglob("*.py"))
+    print(f"jobs ask for Spark in {asked.total()} places of {len(asked)} modules")
+    paths = list(known.values())
+    print(f"SQL texts are cut in {sites(_CUTS_SQL, paths).total()} places")
+    print(f"the widths of integers are defined in {len(sites(_KNOWS_WIDTHS, paths))} modules")
+    print(f"imports inside functions: {len(imports_inside_functions(known))} pairs of modules")
+    print(f"classes of tasks: {len(task_classes(root))}")
+    print(f"lines: {lines_of(root / PACKAGE)} of the product, {lines_of(root / 'tests')} of tests")
 
 
 if __name__ == "__main__":
