@@ -292,7 +292,7 @@ FAULTS = (
     Fault(
         name="function-not-refused",
         breaks="a condition calls any Java method",
-        file="airflow_txlog/engine/table/predicate/confinement.py",
+        file="airflow_txlog/sql/confinement.py",
         old='    (_FOREIGN_CODE, "the function {}()", "It calls arbitrary Java code."),\n',
         new="",
         tests=(CONFINEMENT,),
