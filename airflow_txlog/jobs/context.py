@@ -10,27 +10,24 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Operation
-from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder
-from airflow_txlog.jobs.spark.instants import CurrentTime, instants_of
-from airflow_txlog.jobs.spark.needed import NeedsSpark
-from airflow_txlog.jobs.spark.progress import watched
-from airflow_txlog.jobs.spark.session import is_local
-from airflow_txlog.limits import MIB, SMALL_JOB, weight_of
+from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_txlog.jobs.executor.base import Executor
 
 Log = Callable[[str], None]
 
@@ -190,21 +187,15 @@ class FixedTexts:
 
 @dataclass(kw_only=True)
 class JobContext(LogContext):
-    """One job while it runs, with its Spark. Used by one thread."""
+    """One job while it runs, with what does its work. Used by one thread."""
 
-    session: SparkSession | None
-    """Its Spark; None for a job that is tried without, of which `bytes_allowed` is what it may read at once."""
+    executor: Executor
     current_time: CurrentTime
     """The time that the job's texts and the table's rules name: of its start, or of the earlier try that it goes on."""
     texts: FixedTexts
     """The author's texts, with the current time fixed."""
-    parallelism: int
-    """How many tasks run at once."""
     is_spark_here: bool = True
     """Whether Spark reads this machine's disk."""
-    bytes_allowed: int = 0
-    bytes_planned: int = 0
-    """The most that was read at once without Spark."""
     job_id: str = field(init=False)
     views: list[str] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
@@ -235,51 +226,23 @@ class JobContext(LogContext):
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Measures what runs inside as a step of the result; while it runs long, logs how far it is."""
-        watching = contextlib.nullcontext() if self.session is None else watched(self.session, name, self.log)
-        with super().step(name), watching:
+        with super().step(name), self.executor.watched(name, self.log):
             yield
 
     @property
     def spark(self) -> SparkSession:
-        """Raises NeedsSpark in a job that is tried without."""
-        self.ask_spark("a step of the job is a query")
-        assert self.session is not None
-        return self.session
+        """The executor's session. Raises NeedsSpark."""
+        return self.executor.spark
 
-    def ask_spark(self, why: str) -> None:
-        """Raises NeedsSpark in a job that is tried without: `why` is what only Spark can answer."""
-        if self.session is None:
-            raise NeedsSpark(why)
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        return self.executor.parallelism
 
     @property
     def is_ansi(self) -> bool:
         """Whether a cast that does not fit fails."""
-        return self.setting("spark.sql.ansi.enabled", "true").lower() == "true"
-
-    def setting(self, name: str, default: str) -> str:
-        """A setting of the session; where there is none, what this job's own settings say."""
-        if self.session is None:
-            return self.spec.spark_conf.get(name, default)
-        return str(self.session.conf.get(name, default))
-
-    def check_small(self, sizes: Sequence[int]) -> None:
-        """Raises NeedsSpark where a job that is tried without is to read files that cost so much, and that is much."""
-        if self.session is not None:
-            return
-        if weight_of(sizes) > self.bytes_allowed:
-            raise NeedsSpark(
-                f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes (more than on disk where their rows take much) "
-                f"are to be read, and {SMALL_JOB.setting} allows {self.bytes_allowed}, "
-                f"each file counted as {MIB} at least"
-            )
-        self.bytes_planned = max(self.bytes_planned, sum(sizes))
-
-    def reads_here(self, weight: int) -> bool:
-        """Whether tasks that read files of this weight, and no frame of Spark's, run in this process.
-
-        Where Spark has no other machine, it would only start other processes beside this one, and hand the work on.
-        """
-        return self.session is None or (weight <= self.bytes_allowed and is_local(self.session))
+        return self.executor.setting("spark.sql.ansi.enabled", "true").lower() == "true"
 
     @property
     def operation(self) -> Operation:
@@ -290,11 +253,6 @@ class JobContext(LogContext):
     def parameters(self) -> dict[str, Any]:
         """The values of `:name` in the texts of `operation`: the author's, and the current time."""
         return self.texts.parameters
-
-    def instants(self, walls: Sequence[int]) -> list[int | None]:
-        """The instants at which clocks of the job's time zone show these times (`spark.instants`)."""
-        self.ask_spark(f"times without a zone are to be read as those of {self.spec.time_zone}")
-        return instants_of(self.spark, walls)
 
     @property
     def inputs_folder(self) -> str:
@@ -323,12 +281,11 @@ class JobContext(LogContext):
 
     def drop_views(self) -> None:
         """Drop the temporary views of this job, and its variables."""
-        if self.session is not None:
-            with contextlib.suppress(Exception):  # the session may be gone
-                for variable in self.variables:
-                    self.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {variable}")
-            for name in self.views:
-                with contextlib.suppress(Exception):
-                    self.spark.catalog.dropTempView(name)
+        with contextlib.suppress(Exception):  # the session may be gone
+            for variable in self.variables:
+                self.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {variable}")
+        for name in self.views:
+            with contextlib.suppress(Exception):
+                self.spark.catalog.dropTempView(name)
         self.variables.clear()
         self.views.clear()

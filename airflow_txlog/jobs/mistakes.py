@@ -37,6 +37,7 @@ from airflow_txlog.engine.table.schema.types import Primitive, StructField, Stru
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import FixedTexts, JobContext
+from airflow_txlog.jobs.executor.local import LocalExecutor
 from airflow_txlog.jobs.operations.delete.by_keys import key_field, key_source_column
 from airflow_txlog.jobs.operations.merge.job import check_aliases
 from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
@@ -77,13 +78,12 @@ def check_mistakes(spec: JobSpec, table: Table, *, is_spark_here: bool, has_own_
     nothing_logged: Callable[[str], None] = lambda line: None  # noqa: E731 - the job itself logs what it finds
     context = JobContext(
         spec=spec,
-        session=None,
+        executor=LocalExecutor(spec),
         table=table,
         log=nothing_logged,
-        current_time=CurrentTime(None, spec.time_zone),
+        current_time=CurrentTime(dict),
         # The author's own texts: no clock is read for this.
         texts=FixedTexts(operation=spec.operation, parameters=spec.operation.bound_parameters),
-        parallelism=1,
         is_spark_here=is_spark_here,
     )
     snapshot = _snapshot(context)

@@ -38,12 +38,13 @@ def _child(table: str) -> None:
     from airflow_txlog.contract.job import ApplicationTransaction
     from airflow_txlog.engine import Table
     from airflow_txlog.exactly_once.transactions import remove_saved_work
+    from airflow_txlog.jobs.executor.spark import SparkExecutor
     from airflow_txlog.jobs.files.scan import FilePlan
     from airflow_txlog.jobs.operations.delete.job import _Delete
+    from airflow_txlog.jobs.planner import begin_job
     from airflow_txlog.jobs.rows.find import scan_columns
     from airflow_txlog.jobs.rows.matches import Matches
     from airflow_txlog.jobs.rows.pipeline import run_row_operation
-    from airflow_txlog.jobs.run import begin_job
     from airflow_txlog.jobs.spark.session import job_settings, local_session
     from airflow_txlog.storage import Access
     from tests.benchmarks.peaks import peaks_mb, set_back
@@ -73,7 +74,7 @@ def _child(table: str) -> None:
     began_s = time.perf_counter()
     with job_settings(spark, "UTC", {}):
         said: list[str] = []
-        context = begin_job(spec, spark, Table.at(table, Access.of(spec)), said.append)
+        context = begin_job(spec, SparkExecutor(spark), Table.at(table, Access.of(spec)), said.append)
         try:
             result = run_row_operation(context, Planned)
         finally:

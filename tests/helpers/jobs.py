@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.contract.job import ApplicationTransaction, JobResult
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.parameters import encode_parameters
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.changes.versions import changes_since
+from airflow_txlog.jobs import planner
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.executor.local import LocalExecutor
+from airflow_txlog.jobs.executor.spark import SparkExecutor
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.sql.schemas import spark_schema
 from tests.helpers.readers import rows_by_delta_rs
@@ -33,6 +37,18 @@ DAY = dt.date(2024, 1, 1)
 
 KEY = "5ec2e7" + 58 * "0"
 """What the works of the tests sign their saved work with."""
+
+
+def begin_job(
+    spec: JobSpec,
+    spark: SparkSession | None,
+    table: Table,
+    log: Callable[[str], None] = print,
+    tried: JobContext | None = None,
+) -> JobContext:
+    """Return the context of a job that begins on this session, or on none."""
+    executor = LocalExecutor(spec) if spark is None else SparkExecutor(spark)
+    return planner.begin_job(spec, executor, table, log, tried)
 
 
 RANDOM_SCHEMA = pa.schema(

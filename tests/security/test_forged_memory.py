@@ -25,13 +25,10 @@ from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
-from airflow_txlog.jobs.run import begin_job
-from airflow_txlog.jobs.source.frames import materialized_before
-from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.limits import LOG_FILE
 from airflow_txlog.storage import LocalStore
 from tests.helpers.forging import OTHER_KEY, name_of, put_newest, table_folder, with_header
-from tests.helpers.jobs import KEY, rows
+from tests.helpers.jobs import KEY, begin_job, rows
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
@@ -315,7 +312,7 @@ def test_no_class_that_a_saved_schema_names_is_imported(
     context = context_of(spark, table)
     SavedWork(context).load()
     with contextlib.suppress(Exception):
-        materialized_before(context, SqlGate(context, {}))
+        context.executor.stored_columns(USER_DEFINED)
     assert CLASS_OF not in sys.modules
 
 

@@ -18,7 +18,7 @@ import pytest
 from airflow_txlog.contract.job import ApplicationTransaction
 from airflow_txlog.errors import JobError
 from airflow_txlog.exactly_once.transactions import forget_saved_work
-from airflow_txlog.jobs.operations.delete import by_keys
+from airflow_txlog.jobs.executor.spark import SparkExecutor
 from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage import LocalStore
@@ -150,7 +150,7 @@ def test_a_killed_delete_leaves_no_key_in_the_clear(tmp_path: Path, source: str,
 def test_a_retry_reads_the_keys_that_a_killed_try_has_encrypted(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_keys: int
 ) -> None:
-    monkeypatch.setattr(by_keys, "MOST_KEYS", most_keys)
+    monkeypatch.setattr(SparkExecutor, "most_sent_rows", most_keys)
     table, who = make_table(tmp_path / "t", pa.table({"email": ["a", PERSON, "z"]})), application()
     given = {"keys": {"column": "email", "source": {"sql": f"SELECT '{PERSON}' AS email"}}, "predicate": None}
     with killed_before_commit():

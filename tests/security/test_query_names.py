@@ -15,7 +15,6 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import FILES_BY_SQL, job_settings
 from airflow_txlog.jobs.sql.functions import built_into_server, names_of
 from airflow_txlog.jobs.sql.gate import SqlGate
@@ -24,6 +23,7 @@ from airflow_txlog.jobs.sql.query_names import Unjudged, check_names
 from airflow_txlog.storage import PLAIN
 from tests.conftest import REPORTED
 from tests.helpers.depth import depth
+from tests.helpers.jobs import begin_job
 from tests.helpers.specs import job_spec
 from tests.security.test_trust import CALL, ORDINARY, PROPERTY, READS_FILES, RUNS_CODE
 

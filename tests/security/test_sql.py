@@ -15,12 +15,11 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, UnsupportedPredicate
-from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql import functions
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.storage import PLAIN
-from tests.helpers.jobs import committed, delete, error_of, files_on_disk, insert, merge, run, update
+from tests.helpers.jobs import begin_job, committed, delete, error_of, files_on_disk, insert, merge, run, update
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:

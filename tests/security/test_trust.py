@@ -10,11 +10,10 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.query_gate import QUERY_FUNCTIONS
 from airflow_txlog.storage import PLAIN
-from tests.helpers.jobs import committed, error_of, run
+from tests.helpers.jobs import begin_job, committed, error_of, run
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:

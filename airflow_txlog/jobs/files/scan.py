@@ -34,14 +34,13 @@ from airflow_txlog.engine.table.columns.partitions import Instants, typed_partit
 from airflow_txlog.engine.table.schema.rules import CHAR_VARCHAR_KEY
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.here import Task, bin_number, run_here
-from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.files.here import Task, bin_number
 from airflow_txlog.limits import weight_of
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 # A closure of more than this is left in files: Connect refuses large messages.
 MAX_INLINE_BYTES = 32 * 1024 * 1024
@@ -197,19 +196,17 @@ def scan_frame(context: JobContext, plan: FilePlan, task: ScanTask) -> DataFrame
     """The rows that `task` (made with `bins_for` of the same plan) reads, as a frame."""
     from airflow_txlog.jobs.sql.schemas import compared_as_char  # noqa: PLC0415 - only with Spark
 
-    frame = over_bins(context, task, task.output_schema)
+    frame = over_bins(context.spark, task, task.output_schema)
     marks = {field.name: (field.metadata or {}).get(CHAR_VARCHAR_KEY.encode()) for field in task.schema}
     return compared_as_char(frame, {name: mark.decode() for name, mark in marks.items() if mark is not None})
 
 
 def collected(context: JobContext, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
-    """What tasks make of their bins, all of it, in one Spark job or (`reads_here`) in this process. Evaluated once.
+    """What tasks make of their bins, all of it, in one Spark job or in this process. Evaluated once.
 
-    `what` says in an error what was being done. Raises what `collect` raises.
+    `what` says in an error what was being done. Raises what `Executor.run` raises.
     """
-    if context.reads_here(sum(map(_weight_of, tasks))):
-        return run_here(work_of(tasks), schema, what, context.parallelism)
-    return collect(union_of(over_bins(context, task, schema) for task in tasks), what)
+    return context.executor.run(tasks, schema, what)
 
 
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:
@@ -229,7 +226,7 @@ def bins_for(context: JobContext, plan: FilePlan, *, in_pieces: bool = False, pi
     at least `piece_bytes` of it. Raises NeedsSpark where that is too much work for a job without Spark.
     """
     sizes = plan.reading_costs()
-    context.check_small(sizes)
+    context.executor.admit(sizes)
     if in_pieces:
         parts = parts_of(context.parallelism, sizes, piece_bytes)
         if max(parts, default=1) > 1:
@@ -247,7 +244,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
     for row, segment in enumerate(plan.table.column("segment").to_pylist()):
         segments.setdefault(segment, []).append(row)
     file_sizes = plan.reading_costs()
-    context.check_small(file_sizes)
+    context.executor.admit(file_sizes)
     sizes = [sum(file_sizes[row] for row in rows) for rows in segments.values()]
     groups = list(segments.values())
     packed = pack_bins(sizes, task_count(context.parallelism, sizes))
@@ -323,14 +320,14 @@ BinTask: TypeAlias = (
 )
 
 
-def over_bins(context: JobContext, task: BinTask, schema: pa.Schema) -> DataFrame:
+def over_bins(spark: SparkSession, task: BinTask, schema: pa.Schema) -> DataFrame:
     """What a task makes of its bins, one Spark task each, as a frame. One that writes is to be collected once."""
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
     count = len(_bins_of(task))
     if count == 0:
-        return context.spark.createDataFrame([], spark_schema(schema))
-    return context.spark.range(0, count, 1, count).mapInArrow(task, spark_schema(schema))
+        return spark.createDataFrame([], spark_schema(schema))
+    return spark.range(0, count, 1, count).mapInArrow(task, spark_schema(schema))
 
 
 def _bins_of(task: BinTask) -> Bins:
@@ -338,7 +335,7 @@ def _bins_of(task: BinTask) -> Bins:
     return task.scan.bins if isinstance(task, scans) else task.bins
 
 
-def _weight_of(task: BinTask) -> int:
-    """What it costs to read all files that the task reads."""
+def weight_of_task(task: BinTask) -> int:
+    """Return what it costs to read all files that the task reads."""
     has_its_own = KeyRowsTask | FilterRowsTask | DistinctTask | SourceImageTask
     return task.weight if isinstance(task, has_its_own) else _bins_of(task).weight

@@ -38,7 +38,7 @@ def shuffled_towards(context: JobContext, target_bytes: int) -> Iterator[None]:
 
     Shuffled rows weigh about as much as their files. A size that the job's own settings name stays.
     """
-    if context.session is None or _SHUFFLED_SIZE in context.spec.spark_conf:
+    if _SHUFFLED_SIZE in context.spec.spark_conf:
         yield
         return
     before = context.spark.conf.get(_SHUFFLED_SIZE, None)

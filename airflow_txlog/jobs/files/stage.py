@@ -149,7 +149,7 @@ def stage(
         values = images.values
         if isinstance(values, SourceRows | RowValues):
             tasks.append(_images_task(layout, images, values))
-        elif frames or images.num_rows > _most_computed(values) or not context.reads_here(images.bins.weight):
+        elif frames or images.num_rows > _most_computed(values) or not context.executor.runs_here(images.bins.weight):
             frames.append(WritingFrame(rows=values, task=_computed_task(layout, images, values)))
         else:
             work = _images_work(layout, images, values)
@@ -244,7 +244,7 @@ def collect_records(
     Raises the first TxlogError among the records, after deleting the files of the others; InvalidInput or JobError
     where Spark itself failed, and then what other tasks staged is unknown and left to VACUUM.
     """
-    over = [over_bins(context, task, RECORD_SCHEMA) for task in tasks]
+    over = [over_bins(context.spark, task, RECORD_SCHEMA) for task in tasks]
     has_own_bound = {ROWS_SETTING, BYTES_SETTING} & context.spec.spark_conf.keys()
     narrow = [] if has_own_bound else [frame.narrow_records() for frame in frames]
 

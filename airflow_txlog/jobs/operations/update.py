@@ -41,16 +41,10 @@ def update(context: JobContext) -> JobResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BySpark:
-    """New values that Spark computes, every text accepted."""
-
-    sides: Sides
-    clauses: Clauses
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Prepared(PreparedByCondition):
-    values: RowValues | _BySpark
+    """`computed` gives the new values of the rows at a plan's positions, every text accepted."""
+
+    computed: Callable[[FilePlan], ComputedColumns]
 
 
 class _Update(ByCondition[_Prepared]):
@@ -68,7 +62,7 @@ class _Update(ByCondition[_Prepared]):
             check_may_remove_rows(snapshot, "UPDATE")
             sides = functools.cache(functools.partial(self._sides, snapshot))
             condition_read = self._accepted(snapshot, lambda: gate.condition(condition, sides().target_alone))
-            values = self._values(snapshot, sides)
+            computed = self._computed(snapshot, sides)
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             files = scope.read_files(tx, condition_read)
@@ -79,11 +73,11 @@ class _Update(ByCondition[_Prepared]):
                 whole=files.slice(0, 0),
                 updates=frozenset({ONLY_CLAUSE}),
                 condition=condition_read,
-                values=values,
+                computed=computed,
             )
 
-    def _values(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> RowValues | _BySpark:
-        """What the rows' columns become: by plain texts where the table has no rule that new rows can break."""
+    def _computed(self, snapshot: Snapshot, sides_of: Callable[[], Sides]) -> Callable[[FilePlan], ComputedColumns]:
+        """Return what computes the new values: tasks by plain texts, if no rule of the table judges new rows."""
         context, gate, update = self._context, self._gate, self._context.record(Update)
         found: RowValues | str = "rules of the table"
         if not may_break_rules(snapshot.metadata, snapshot.delta_schema):
@@ -94,14 +88,19 @@ class _Update(ByCondition[_Prepared]):
                 for text in update.set.values():
                     gate.check_clocks(text, snapshot.delta_schema.names)
                 gate.used |= set(used)
-                return found
-        context.ask_spark(f"the new values are more than plain ones: they have {found}")
-        from airflow_txlog.jobs.operations.merge.clause_sql import assigned_values  # noqa: PLC0415
+                return functools.partial(_assigned_by_tasks, context, found)
+        why = f"the new values are more than plain ones: they have {found}"
+        return context.executor.by_spark(why, lambda: self._computed_by_spark(snapshot, sides_of()))
 
-        sides = sides_of()
-        values = assigned_values(gate, sides, sides.target_alone, update.set, is_insert=False)
+    def _computed_by_spark(self, snapshot: Snapshot, sides: Sides) -> Callable[[FilePlan], ComputedColumns]:
+        from airflow_txlog.jobs.operations.merge.clause_sql import assigned_values  # noqa: PLC0415
+        from airflow_txlog.jobs.operations.merge.images import updated_columns  # noqa: PLC0415 - only with Spark
+
+        context, gate = self._context, self._gate
+        values = assigned_values(gate, sides, sides.target_alone, context.record(Update).set, is_insert=False)
         clause = Clause(number=ONLY_CLAUSE, action="update", condition=None, values=values)
-        return _BySpark(sides=sides, clauses=Clauses(matched=(clause,), not_matched=()))
+        clauses, schema = Clauses(matched=(clause,), not_matched=()), snapshot.delta_schema
+        return lambda updated: updated_columns(context, gate, updated, schema, sides, clauses)
 
     def check(self, prepared: _Prepared, found: Found) -> None:
         """Raises MatchNotFound where a row must match and none does."""
@@ -109,14 +108,7 @@ class _Update(ByCondition[_Prepared]):
 
     def images(self, prepared: _Prepared, updated: FilePlan) -> ComputedColumns:
         """The rows' new values."""
-        context, values = self._context, prepared.values
-        if isinstance(values, RowValues):
-            bins, first_files = bins_by_segment(context, updated)
-            return ComputedColumns(values=values, bins=bins, first_files=first_files, num_rows=updated.num_positions)
-        from airflow_txlog.jobs.operations.merge.images import updated_columns  # noqa: PLC0415 - only with Spark
-
-        schema = prepared.snapshot.delta_schema
-        return updated_columns(context, self._gate, updated, schema, values.sides, values.clauses)
+        return prepared.computed(updated)
 
     def parameters(self, prepared: _Prepared) -> dict[str, Any]:
         return {"predicate": predicate_parameter([prepared.scope.with_condition(self._condition)])}
@@ -145,3 +137,8 @@ class _Update(ByCondition[_Prepared]):
             table_uri=context.root,
             rules=rules,
         )
+
+
+def _assigned_by_tasks(context: JobContext, values: RowValues, updated: FilePlan) -> ComputedColumns:
+    bins, first_files = bins_by_segment(context, updated)
+    return ComputedColumns(values=values, bins=bins, first_files=first_files, num_rows=updated.num_positions)

@@ -21,7 +21,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
+from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, Judged, MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.plain_merge import WhyNotPlain, key_columns
 from airflow_txlog.jobs.operations.merge.source_scope import MOST_BYTES_READ
 from airflow_txlog.jobs.resume.commit import predicate_parameter
@@ -148,17 +148,17 @@ class _Upsert(MergeRows):
     def _check_keys(self, prepared: PreparedMerge) -> None:
         """No key is NULL, and none stands in two rows of the source. Keys are judged as the table stores them."""
         source = prepared.source
-        if prepared.sides is not None:
-            self._check_types(prepared.sides)
+        columns = key_columns(self._merge.on, prepared.pair) or {}
+        if not columns:
+            self._check_types(prepared.judged(self.not_plain.keys).sides)
         if source.num_rows == 0:
             return
-        columns = key_columns(self._merge.on, prepared.pair) or {}
         is_small = source.bytes_of(columns.values()) <= MOST_BYTES_READ
         with self._context.step("check keys"):
             if columns and is_small:
                 nulls, repeated = self._counted_here(prepared, columns)
             else:
-                nulls, repeated = self._counted_by_spark(prepared, prepared.of_spark)
+                nulls, repeated = self._counted_by_spark(prepared, prepared.judged(TOO_MANY_ROWS))
         self._refuse(nulls, repeated, source.num_rows)
 
     def _counted_here(self, prepared: PreparedMerge, columns: Mapping[str, str]) -> tuple[int, int]:
@@ -180,12 +180,12 @@ class _Upsert(MergeRows):
         repeated = pc.sum(pc.greater(counts, pa.scalar(1, pa.int64()))).as_py() or 0
         return keys.num_rows - whole.num_rows, repeated
 
-    def _counted_by_spark(self, prepared: PreparedMerge, sides: Sides) -> tuple[int, int]:
+    def _counted_by_spark(self, prepared: PreparedMerge, judged: Judged) -> tuple[int, int]:
         """The same for keys of any type."""
         from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
 
         context = self._context
-        (insert,) = prepared.clauses.not_matched
+        (insert,) = judged.clauses.not_matched
         stored = {name.lower(): sql for name, sql in insert.values.items()}
         keys = [f"k{number}" for number in range(len(self._upsert.keys))]
         empty = {name.lower(): literal for name, literal in _kept_as_null(prepared.snapshot).items()}
@@ -197,7 +197,7 @@ class _Upsert(MergeRows):
         view = context.view_name()
         frame_of(context, prepared.source).createOrReplaceTempView(view)
         has_null = " OR ".join(f"{key} IS NULL" for key in keys)
-        rows = f"SELECT {values} FROM {quoted(view)} AS {quoted(sides.source_alias)}"
+        rows = f"SELECT {values} FROM {quoted(view)} AS {quoted(judged.sides.source_alias)}"
         groups = f"SELECT count(*) AS n, ({has_null}) AS has_null FROM ({rows}) GROUP BY {', '.join(keys)}"
         counts = (
             "SELECT coalesce(sum(n) FILTER (WHERE has_null), 0) AS nulls, "

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +32,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.digests import has_digest
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.errors import CorruptDeletionVector, CorruptTable, LimitExceeded, OutsideTable, UnsupportedFeature
+from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.saved_files import confined
 from airflow_txlog.jobs.files.stage import may_be_swept
@@ -131,7 +129,7 @@ class SavedWork:
                 break
             memory = found.memory
             self._context.saved_inputs = found.inputs
-            self._context.current_time = CurrentTime(self._context.session, self._context.spec.time_zone, found.clocks)
+            self._context.current_time = CurrentTime(self._context.executor.now, found.clocks)
             self._context.texts = fix_current_time(self._context.spec, self._context.current_time)
             self._context.is_resumed = True
             self.is_published = True
@@ -248,7 +246,7 @@ class SavedWork:
             inputs = header.inputs
             for schema in (None if inputs.source is None else inputs.source.schema, inputs.source_schema):
                 if schema is not None:
-                    self._check_schema(schema)
+                    self._context.executor.check_columns(schema)
             return _Saved(
                 memory=memory_of(header, scans),
                 inputs=_with_source_files(header.inputs, lambda file: confined(file, self._folder)),
@@ -257,18 +255,6 @@ class SavedWork:
         except _MALFORMED as error:
             self._pass_over(f"ignored {path}: it is no saved work of this form ({type(error).__name__})")
             return None
-
-    def _check_schema(self, schema: dict[str, Any]) -> None:
-        """Raises one of `_MALFORMED` for what is no schema."""
-        if self._context.session is None:
-            try:
-                parse_schema(json.dumps(schema))
-            except (CorruptTable, UnsupportedFeature) as error:
-                raise ValueError("no schema of a table") from error
-            return
-        from airflow_txlog.jobs.sql.schemas import schema_of_json  # noqa: PLC0415 - only with Spark
-
-        schema_of_json(schema)
 
     def _identity(self) -> Identity:
         """What must agree for the memory of another process to be this job's."""

@@ -56,8 +56,9 @@ class ByCondition(RowOperation[C]):
         """
         plain = self._plain(snapshot)
         if isinstance(plain, str):
-            self._context.ask_spark(f"the predicate is more than a plain condition: it has {plain}")
-            return read_condition(self._context, snapshot, self._condition, in_spark())
+            why = f"the predicate is more than a plain condition: it has {plain}"
+            used = self._context.executor.by_spark(why, in_spark)
+            return read_condition(self._context, snapshot, self._condition, used)
         self._gate.check_clocks(self._condition, snapshot.delta_schema.names)
         self._gate.used |= set(self._gate.parameters_in(self._condition))
         return plain[0]

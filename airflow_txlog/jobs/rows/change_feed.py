@@ -66,7 +66,9 @@ def leaving_rows(context: JobContext, prepared: Prepared, found: Found) -> Leavi
     files = prepared.candidates.take(pa.array(touched, pa.int64()))
     tables = [found.removed.plan_with_clauses(found.plan, touched).table]
     if prepared.whole.num_rows:
-        tables.append(plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.instants).table)
+        tables.append(
+            plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.executor.instants).table
+        )
         files = pa.concat_tables([files, prepared.whole])
     plan = replace(found.plan, table=pa.concat_tables(tables))
     return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())

@@ -101,7 +101,7 @@ class RowAttempts(Generic[P]):
     def _find(self, prepared: P) -> Found:
         """The matches in all candidates: recalled, or found by looking."""
         context, memory = self._context, self._memory
-        plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.instants)
+        plan = plan_files(prepared.snapshot, prepared.candidates, context.spec.time_zone, context.executor.instants)
         matches: dict[int, FileMatches] = {}
         unknown: list[int] = []
         for number, file in _live_files(context, plan, prepared.candidates):

@@ -133,8 +133,8 @@ def in_java(path: str) -> bytes:
 
 def padded_columns(context: JobContext, chars: Mapping[str, int]) -> Mapping[str, int]:
     """Those of the texts of the type `char(n)` that Spark pads, by its settings: all or none."""
-    is_padded = context.setting("spark.sql.readSideCharPadding", "true").lower() == "true"
-    is_text = context.setting("spark.sql.legacy.charVarcharAsString", "false").lower() == "true"
+    is_padded = context.executor.setting("spark.sql.readSideCharPadding", "true").lower() == "true"
+    is_text = context.executor.setting("spark.sql.legacy.charVarcharAsString", "false").lower() == "true"
     return chars if is_padded and not is_text else {}
 
 

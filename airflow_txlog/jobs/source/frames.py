@@ -33,8 +33,6 @@ from airflow_txlog.jobs.source.materialized import (
     input_layout,
     input_scan,
     materialized,
-    read_again,
-    saved_source,
     stored_of,
     unmatched_plan,
     with_row_id,
@@ -45,7 +43,7 @@ from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
 from airflow_txlog.jobs.source.tables import snapshot_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
 from airflow_txlog.jobs.sql.gate import NO_FILES, SqlGate, check_types, quoted
-from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, schema_of_json, spark_schema
+from airflow_txlog.jobs.sql.schemas import as_spark_schema, nullable_columns, spark_schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +97,14 @@ def build_source(
     return replace(source, reads_target=reads_target)
 
 
-def materialize(context: JobContext, source: Source, gate: SqlGate) -> MaterializedSource:
-    """The source evaluated, once, and written down in the job's inputs folder. `gate` has built it.
+def materialize(context: JobContext, source: Source, parameters: Collection[str]) -> MaterializedSource:
+    """The source evaluated, once, and written down in the job's inputs folder. Its SQL has used the `parameters`.
 
     Raises SchemaMismatch for columns that cannot be written down, InvalidInput where the query fails on its data.
     """
     wanted = source.frame.schema
     check_names(wanted.names)
-    stored = _stored(wanted)
+    stored = stored_columns(wanted)
     schema = with_row_id(stored)
     layout = input_layout(context, schema)
     scan = source.scan()
@@ -119,16 +117,7 @@ def materialize(context: JobContext, source: Source, gate: SqlGate) -> Materiali
         staged = collect_records(context, [records_of(rows, layout, numbers_rows=True)], WRITING_SOURCE)
     else:
         staged = load(context, LoadTask(scan=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
-    return materialized(context, staged, wanted.jsonValue(), stored, gate.used, reads_target=source.reads_target)
-
-
-def materialized_before(context: JobContext, gate: SqlGate) -> MaterializedSource | None:
-    """The source that an earlier try of this work has materialized; None where `context.saved_inputs` has none."""
-    saved = saved_source(context)
-    if saved is None:
-        return None
-    gate.used.update(saved.parameters)
-    return read_again(context, saved, _stored(schema_of_json(saved.schema)))
+    return materialized(context, staged, wanted.jsonValue(), stored, parameters, reads_target=source.reads_target)
 
 
 def schema_of(source: MaterializedSource) -> StructType:
@@ -204,7 +193,7 @@ def _read_here(context: JobContext, view: FileView, found: SourceFiles, argument
 
 def _table_view(context: JobContext, view: TableView, target: Snapshot | None) -> Source:
     snapshot, reads_target = snapshot_of_view(context, view, target)
-    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
+    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.executor.instants)
     frame = scan_frame(context, plan, ScanTask(bins=bins_for(context, plan), schema=snapshot.schema))
     return Source(frame=frame, reads_target=reads_target, size=plan.size)
 
@@ -234,7 +223,7 @@ def _columns(frame: DataFrame, names: Collection[str]) -> list[Column]:
     return [frame[quoted(name)] if name in have else F.lit(None).alias(name) for name in names]
 
 
-def _stored(schema: StructType) -> pa.Schema:
+def stored_columns(schema: StructType) -> pa.Schema:
     """The columns that are written down of a source with this schema.
 
     A column without a type holds nothing but null, and Parquet has no such type: it is put back when read.

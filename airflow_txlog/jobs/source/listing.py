@@ -184,7 +184,7 @@ def check_honoured(context: JobContext, view: FileView, argument: str) -> None:
     if view.format == "csv" and is_true(options, "multiline"):
         raise refused(argument, "CSV with multiLine", "Have the files written without line ends inside of values")
     for name, value in _SETTINGS[view.format].items():
-        found = context.setting(name, context.setting(_FORMER.get(name, name), value)).lower()
+        found = context.executor.setting(name, context.executor.setting(_FORMER.get(name, name), value)).lower()
         # Values that Spark would refuse for their calendar are refused here, too.
         if found != value and not (name.endswith("RebaseModeInRead") and found == "exception"):
             raise refused(argument, f"the setting {name}", f"Set it to {value}")

@@ -70,7 +70,7 @@ class MaterializedSource:
     @cached_property
     def columns(self) -> StructType:
         """The same with their types; void for a type that no table can have."""
-        return StructType(tuple(map(_field_of, self.described["fields"])))
+        return columns_of(self.described)
 
     @property
     def num_rows(self) -> int:
@@ -157,6 +157,11 @@ def hashed_bytes(rows: int, columns: int) -> int:
     return rows * (_HASHED_ROW_BYTES + 8 * columns)
 
 
+def columns_of(described: Mapping[str, Any]) -> StructType:
+    """Return the columns of this JSON of Spark's; void for a type that no table can have."""
+    return StructType(tuple(map(_field_of, described["fields"])))
+
+
 def _field_of(described: Mapping[str, Any]) -> StructField:
     try:
         (field,) = parse_schema(json.dumps({"type": "struct", "fields": [described]}))
@@ -213,10 +218,10 @@ def saved_source(context: JobContext) -> SavedSource | None:
     return None if context.saved_inputs.reads_target else context.saved_inputs.source
 
 
-def plain_columns_of(saved: SavedSource) -> StructType | None:
-    """Its columns as a table may have them; None where one has another type, or none."""
+def plain_columns_of(described: Mapping[str, Any]) -> StructType | None:
+    """The columns of this JSON of Spark's as a table may have them; None where one has another type, or none."""
     try:
-        columns = parse_schema(json.dumps(saved.schema))
+        columns = parse_schema(json.dumps(described))
     except TxlogError:
         return None
     return None if any(field.type is Primitive.VOID for field in walk_fields(columns)) else columns

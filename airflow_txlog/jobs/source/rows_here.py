@@ -246,7 +246,7 @@ def _source_here(
     if not isinstance(described, TableView):
         raise NeedsSpark("the source is a query")
     snapshot, reads_target = snapshot_of_view(context, described, target)
-    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.instants)
+    plan = plan_files(snapshot, snapshot.files(), context.spec.time_zone, context.executor.instants)
     columns = bare_columns(snapshot.delta_schema)
     if any(field.type is Primitive.VOID for field in walk_fields(columns)):
         raise NeedsSpark("the source has a column of the type void, which no file holds")
@@ -273,7 +273,7 @@ def plain_source(context: JobContext, view: FileView, argument: str, *, reads_al
         )
     if any(file.values for file in found.files) or len(files) > MAX_FILES or len(files) < len(held):
         raise NeedsSpark("the source has columns that folders name, or very many files, or files that are named twice")
-    context.check_small(list(files.values()))
+    context.executor.admit(list(files.values()))
     store, files = found.store, dict(sorted(files.items()))
     footers = footers_of(store, files)
     first = first_of(store, found.summary, footers)
@@ -285,7 +285,7 @@ def plain_source(context: JobContext, view: FileView, argument: str, *, reads_al
     if _lie_in_columns(list(files), source.columns):
         raise NeedsSpark("a folder of the source may name one of its columns, or a column has a collation")
     plan = _plan(store, source.columns, files, source.costs)
-    context.check_small(plan.reading_costs())
+    context.executor.admit(plan.reading_costs())
     padded = padded_columns(context, source.padded)
     return PlainFiles(columns=source.columns, plan=plan, padded=padded, defaults=source.defaults)
 

@@ -275,7 +275,9 @@ class _Read:
         paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
         plan = plan_of(self._found.store, LINE_SCHEMA, paths, sizes)
         bins = bins_for(self._context, plan, in_pieces=True, piece_bytes=TEXT_PIECE_BYTES)
-        return over_bins(self._context, LinesTask(bins=bins, text=text, kind=self._view.format.upper()), LINE_SCHEMA)
+        return over_bins(
+            self._context.spark, LinesTask(bins=bins, text=text, kind=self._view.format.upper()), LINE_SCHEMA
+        )
 
     def _text_format(self) -> TextFormat:
         """How the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""

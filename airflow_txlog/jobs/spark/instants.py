@@ -6,7 +6,7 @@ A job in UTC needs no Spark for the first.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.parameters import decode_parameter, encode_parameter
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,39 +27,41 @@ WALL = "_txlog_wall"
 class CurrentTime:
     """The current time of a job: one moment for all its texts, attempts and tries.
 
-    Read when it is first asked for, in the job's time zone, which the session has too, or taken from `saved` of an
-    earlier try.
+    Read (`read`, in the job's time zone) when it is first asked for, or taken from `saved` of an earlier try.
     """
 
-    def __init__(self, spark: SparkSession | None, time_zone: str, saved: Mapping[str, Any] | None = None) -> None:
-        self._spark = spark
-        self._time_zone = time_zone
-        self._values = {name: decode_parameter(value) for name, value in (saved or {}).items()} or None
+    def __init__(self, read: Callable[[], Mapping[str, Any]], saved: Mapping[str, Any] | None = None) -> None:
+        self._read = read
+        self._values: Mapping[str, Any] | None = {
+            name: decode_parameter(value) for name, value in (saved or {}).items()
+        } or None
 
     def values(self) -> Mapping[str, Any]:
         """By NOW the instant, by TODAY the day, by WALL the text of the wall clock."""
         if self._values is None:
-            if self._spark is None:
-                self._values = self._in_utc()
-                return self._values
-            row = self._spark.sql(
-                "SELECT unix_micros(current_timestamp()), unix_date(current_date()), CAST(localtimestamp() AS STRING)"
-            ).collect()[0]
-            instant = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=row[0])
-            self._values = {NOW: instant, TODAY: dt.date(1970, 1, 1) + dt.timedelta(days=row[1]), WALL: row[2]}
+            self._values = self._read()
         return self._values
-
-    def _in_utc(self) -> dict[str, Any]:
-        if self._time_zone != "UTC":
-            raise NeedsSpark(f"its SQL names the current time, in {self._time_zone}")
-        now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=SYSTEM_CLOCK.now_ms())
-        wall = now.replace(tzinfo=None).isoformat(" ")
-        return {NOW: now, TODAY: now.date(), WALL: wall.rstrip("0") if "." in wall else wall}
 
     @property
     def saved(self) -> dict[str, Any]:
         """The moment for another try of the job, JSON-plain; empty where nothing has asked for it."""
         return {name: encode_parameter(value) for name, value in (self._values or {}).items()}
+
+
+def now_of(spark: SparkSession) -> dict[str, Any]:
+    """Return the current time in the session's zone, as `CurrentTime.values` has it."""
+    row = spark.sql(
+        "SELECT unix_micros(current_timestamp()), unix_date(current_date()), CAST(localtimestamp() AS STRING)"
+    ).collect()[0]
+    instant = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=row[0])
+    return {NOW: instant, TODAY: dt.date(1970, 1, 1) + dt.timedelta(days=row[1]), WALL: row[2]}
+
+
+def now_in_utc() -> dict[str, Any]:
+    """Return the same in UTC, by this process's clock."""
+    now = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=SYSTEM_CLOCK.now_ms())
+    wall = now.replace(tzinfo=None).isoformat(" ")
+    return {NOW: now, TODAY: now.date(), WALL: wall.rstrip("0") if "." in wall else wall}
 
 
 def instants_of(spark: SparkSession, walls: Sequence[int]) -> list[int | None]:

@@ -53,9 +53,7 @@ class Partitions:
         if isinstance(self._plain(text), Predicate):
             return True
         try:
-            self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
-        except UnknownColumn:
-            return False
+            self._condition(text)
         except InvalidPredicate:
             return False
         return True
@@ -70,11 +68,15 @@ class Partitions:
             used = self._gate.parameters_in(text)
             self._gate.used |= set(used)
             return used
-        self._context.ask_spark(f"partition_predicate is more than a plain one of partition columns: it has {plain}")
+        why = f"partition_predicate is more than a plain one of partition columns: it has {plain}"
         try:
-            return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
+            return self._context.executor.by_spark(why, lambda: self._condition(text))
         except UnknownColumn as error:
             raise beyond_partitions(text, error.facts.get("column"), self.columns) from error
+
+    def _condition(self, text: str) -> dict[str, Any]:
+        """Have Spark accept a condition on the partition columns; return the parameters that it uses."""
+        return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
 
     def _plain(self, text: str) -> Predicate | str:
         """A plain condition of partition columns, as the engine reads it; else what in the text is more than that.
@@ -161,7 +163,7 @@ class Partitions:
         arrays = []
         for index, field in enumerate(self._fields):
             texts = pa.array([entry[index] for entry in tuples], pa.string())
-            zone, instants = self._context.spec.time_zone, self._context.instants
+            zone, instants = self._context.spec.time_zone, self._context.executor.instants
             parsed = parse_partition_values(texts, field.type, time_zone=zone, instants=instants)
             arrays.append(parsed.for_rows(field.name))
         numbers = pa.array(range(len(tuples)), pa.int64())

@@ -11,8 +11,10 @@ CharVarcharUtils.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -194,6 +196,24 @@ def fit_new_rows(frame: DataFrame, rules: Rules, *, ansi: bool) -> DataFrame:
     return rules.enforce(rules.with_generated(rows, dict.fromkeys(absent)))
 
 
+def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> DataFrame:
+    """The rows; beside each for which the accepted condition is not true a violation (`tasks.violations`)."""
+    violation: dict[str, Any] = {
+        "constraint": "replace_where",
+        "column": None,
+        "what": f"replace_where ({condition})",
+        "values": {},
+    }
+    rows.createOrReplaceTempView(view)
+    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {_text(json.dumps(violation))} END"
+    names = [name for name in rows.schema.names if name != VIOLATION_COLUMN]
+    columns = [quoted(name) for name in names]
+    if VIOLATION_COLUMN in rows.schema.names:
+        # A rule of the table that is broken is reported first.
+        broken = f"coalesce({VIOLATION_COLUMN}, {broken})"
+    return gate.run(f"SELECT {', '.join(columns)}, {broken} AS {VIOLATION_COLUMN} FROM {quoted(view)}")
+
+
 def accepted_rules(context: JobContext, metadata: Metadata) -> Rules:
     """The rules that the metadata states, every text of them judged by Spark before anything is read or staged.
 
@@ -284,3 +304,9 @@ def _fitted(name: str, length: Length) -> Column:
     if length.is_padded:
         return F.expr(f"rpad({cut}, {length.limit}, ' ')")
     return F.expr(cut)
+
+
+def _text(value: str) -> str:
+    """A SQL literal of a text."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

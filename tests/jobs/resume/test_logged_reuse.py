@@ -94,7 +94,7 @@ def test_a_job_that_goes_on_with_spark_takes_its_own_rows_for_no_earlier_ones(tm
     """A merge that writes its source down and then asks for Spark looks for saved work twice."""
     from airflow_txlog.jobs.context import JobContext
     from airflow_txlog.jobs.resume.saved_work import SavedWork
-    from airflow_txlog.jobs.run import begin_job
+    from tests.helpers.jobs import begin_job
 
     table = make_table(tmp_path / "t", rows(10))
     lines: list[str] = []

@@ -26,7 +26,7 @@ from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import run_here
 from airflow_txlog.jobs.files.scan import work_of
-from airflow_txlog.jobs.run import begin_job, run_job
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source.frames import build_source
 from airflow_txlog.jobs.source.listing import find_files
 from airflow_txlog.jobs.source.rows_here import plain_source
@@ -37,7 +37,7 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.storage import PLAIN
 from tests.helpers.depth import depth
-from tests.helpers.jobs import committed, error_of
+from tests.helpers.jobs import begin_job, committed, error_of
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:

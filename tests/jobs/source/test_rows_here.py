@@ -21,7 +21,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import ConstraintViolation, InvalidInput
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import over_bins
-from airflow_txlog.jobs.run import begin_job, run_job
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source.frames import build_source
 from airflow_txlog.jobs.source.rows_here import files_on_disk, plain_files, plain_source
 from airflow_txlog.jobs.spark.needed import NeedsSpark
@@ -31,7 +31,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 from airflow_txlog.storage import PLAIN
 from tests.helpers import layouts
-from tests.helpers.jobs import random_rows, spark_bag
+from tests.helpers.jobs import begin_job, random_rows, spark_bag
 from tests.helpers.specs import job_spec
 from tests.jobs.source.test_stores import ROWS
 
@@ -78,7 +78,7 @@ def check_alike(context: JobContext, folder: Path | str, schema: str | None = No
     """How many rows both read. Their schemas and rows are asserted to be equal."""
     frame, scan = both(context, folder, schema, **options)
     assert scan is not None
-    ours = over_bins(context, scan, scan.output_schema)
+    ours = over_bins(context.spark, scan, scan.output_schema)
     assert [(f.name, f.dataType) for f in ours.schema] == [(f.name, f.dataType) for f in frame.schema]
     found = spark_bag(ours)
     assert found == spark_bag(frame)

@@ -21,7 +21,6 @@ from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.source.listing import find_files
 from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.errors import translate
@@ -29,7 +28,7 @@ from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.storage import PLAIN, Access
 from tests.helpers import s3
-from tests.helpers.jobs import spark_bag
+from tests.helpers.jobs import begin_job, spark_bag
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:

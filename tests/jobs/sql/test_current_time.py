@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -106,5 +106,4 @@ def test_a_clock_in_a_rule_of_the_table_becomes_a_literal(text: str, columns: tu
         WALL: "2024-02-29 13:00:00.000001",
     }
     saved = {name: encode_parameter(value) for name, value in clocks.items()}
-    without_spark = cast("SparkSession", None)
-    assert with_literal_clocks(text, CurrentTime(without_spark, "UTC", saved), columns) == expected
+    assert with_literal_clocks(text, CurrentTime(dict, saved), columns) == expected

@@ -12,11 +12,10 @@ import pytest
 
 from airflow_txlog.datafiles.text import timestamp_text
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.sql.bound import Binder
 from airflow_txlog.storage import PLAIN
-from tests.helpers.jobs import committed, ids, run
+from tests.helpers.jobs import begin_job, committed, ids, run
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 

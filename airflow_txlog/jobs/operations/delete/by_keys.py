@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -51,16 +51,11 @@ from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, StagedWork
 from airflow_txlog.jobs.source.materialized import hashed_bytes, input_scan, read_input, write_input
-from airflow_txlog.jobs.source.rows_here import source_here
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
 from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
-
-if TYPE_CHECKING:
-    pass
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
 MOST_KEYS = 10_000
@@ -181,32 +176,19 @@ class DeleteByKeys(RowOperation[_Prepared]):
         described = self._described
         if isinstance(described, KeyValues):
             return [decode_parameter(value) for value in described.values], False
-        if self._context.session is None:
-            return self._given_here(described, snapshot)
-        from airflow_txlog.jobs.source.frames import build_source  # noqa: PLC0415 - only with Spark
-
-        source = build_source(self._context, self._gate, snapshot, described.source, "keys.source")
-        name = key_source_column(described, source.frame.schema.names)
-        return collect(source.frame.select(source.frame[quoted(name)]), "read the keys").column(0), source.reads_target
-
-    def _given_here(self, described: KeySource, target: Snapshot) -> tuple[pa.ChunkedArray, bool]:
-        """The keys that one of our tables or Parquet files hold, read in this process.
-
-        Raises NeedsSpark for another source.
-        """
         context = self._context
-        source = source_here(context, described.source, "keys.source", target, reads_all=False)
-        name = key_source_column(described, source.columns.names)
-        only = replace(source.scan, schema=pa.schema([source.scan.schema.field(name)]))
-        return collected(context, [only], only.output_schema, "read the keys").column(0), source.reads_target
+        source = context.executor.source(context, self._gate, described.source, "keys.source", snapshot)
+        keys = source.values_of(lambda names: key_source_column(described, names), "read the keys")
+        return keys, source.reads_target
 
     def find(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """Every row that has a key, with the key's number, to be deleted by the only clause there is."""
         context, source, name = self._context, prepared.source, prepared.field.name
         if plan.num_files == 0 or source.num_rows == 0:
             return Matches()
-        if not _is_exact(prepared.field.type) or (context.session is not None and source.num_rows > MOST_KEYS):
-            return self._joined(prepared, plan)
+        if not _is_exact(prepared.field.type) or source.num_rows > context.executor.most_sent_rows:
+            why = f"the keys are of the type {prepared.field.type}, whose values it compares in its own way"
+            return context.executor.by_spark(why, lambda: self._joined(prepared, plan))
         scan = addressed_scan(context, plan, frozenset({name}))
         numbers = whole(source.rows.column(ROW_ID_COLUMN))
         # One of each that was written down, in that order.
@@ -217,8 +199,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
     def _joined(self, prepared: _Prepared, plan: FilePlan) -> Matches:
         """The same by a join of Spark's: for a type that it compares in a way of its own, or very many keys."""
         context, source, name = self._context, prepared.source, prepared.field.name
-        if context.session is None:
-            raise NeedsSpark(f"the keys are of the type {prepared.field.type}, whose values it compares in its own way")
         from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415
 
         target_view, source_view = context.view_name(), context.view_name()

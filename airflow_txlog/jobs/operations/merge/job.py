@@ -9,6 +9,7 @@ soundness A2, A13, A14.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from airflow_txlog.datafiles.tasks.source_rows import UnmatchedTask
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
-from airflow_txlog.engine.table.schema.schema import StructType, to_arrow
+from airflow_txlog.engine.table.schema.schema import StructType
 from airflow_txlog.errors import InvalidJobSpec, MatchNotFound, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan
@@ -46,13 +47,9 @@ from airflow_txlog.jobs.rows.operation import Found, Prepared, RowOperation, Sta
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.materialized import (
     MaterializedSource,
-    materialize_scan,
-    plain_columns_of,
     read_again,
     saved_source,
 )
-from airflow_txlog.jobs.source.rows_here import source_here
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
 from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
@@ -61,6 +58,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides
+
+
+TOO_MANY_ROWS = "the source's rows are more than one process may look at"
 
 
 def merge(context: JobContext) -> JobResult:
@@ -83,15 +83,16 @@ class PreparedMerge(Prepared):
     clauses: Clauses
     plain: PlainClauses | None
     """What the clauses assign, where no value has to be computed."""
-    sides: Sides | None
-    """What Spark has accepted the texts on; None in a job without it."""
+    judged: Callable[[str], Judged]
+    """Has Spark accept the texts, at most once; the argument is why. Raises NeedsSpark."""
 
-    @property
-    def of_spark(self) -> Sides:
-        """Raises NeedsSpark in a job without it."""
-        if self.sides is None:
-            raise NeedsSpark("the source's rows are more than one process may look at")
-        return self.sides
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What Spark has accepted of a merge: the clauses, with SQL for their values, on rows of these sides."""
+
+    sides: Sides
+    clauses: Clauses
 
 
 class MergeRows(RowOperation[PreparedMerge]):
@@ -121,16 +122,17 @@ class MergeRows(RowOperation[PreparedMerge]):
         with context.step("plan"):
             snapshot = self._evolved(tx, snapshot, source)
             pair = self._pair(snapshot, source.columns)
-            sides, clauses = self._accepted(snapshot, pair, source)
+            judged = self._judging(snapshot, source)
+            clauses = self._accepted(snapshot, pair, judged)
             if clauses.on_target:
                 check_may_remove_rows(snapshot, "a MERGE with WHEN MATCHED clauses")
             scope = partition_scope(context, gate, snapshot)
             gate.check_all_used()
             # Read: all files that may hold a row which decides on them.
-            candidates = scope.read_files(tx, self._of_interest(snapshot, pair, sides, clauses, source))
+            candidates = scope.read_files(tx, self._of_interest(snapshot, pair, judged, clauses, source))
             plain = plain_clauses(context, self._merge, snapshot, pair, source)
-            if sides is None and (plain is None or not plain.are_all_of(clauses)):
-                raise NeedsSpark("the source's rows are more than one task may write")
+            if plain is None or not plain.are_all_of(clauses):
+                judged("the source's rows are more than one task may write")
             return PreparedMerge(
                 snapshot=snapshot,
                 scope=scope,
@@ -141,7 +143,7 @@ class MergeRows(RowOperation[PreparedMerge]):
                 pair=pair,
                 clauses=clauses,
                 plain=plain,
-                sides=sides,
+                judged=judged,
             )
 
     def _pair(self, snapshot: Snapshot, source: StructType) -> PairColumns:
@@ -152,34 +154,44 @@ class MergeRows(RowOperation[PreparedMerge]):
             source_alias=self._merge.source_alias,
         )
 
-    def _accepted(
-        self, snapshot: Snapshot, pair: PairColumns, source: MaterializedSource
-    ) -> tuple[Sides | None, Clauses]:
-        """The clauses, and what Spark has accepted them and ON on. Without it both must be plain: raises NeedsSpark."""
-        if self._context.session is None:
-            self._accept_plain(snapshot, pair)
-            return None, clauses_of(self._merge)
+    def _judging(self, snapshot: Snapshot, source: MaterializedSource) -> Callable[[str], Judged]:
+        judge = functools.cache(functools.partial(self._judge, snapshot, source))
+        return lambda why: self._context.executor.by_spark(why, judge)
+
+    def _judge(self, snapshot: Snapshot, source: MaterializedSource) -> Judged:
         from airflow_txlog.jobs.operations.merge.clause_sql import check_clauses  # noqa: PLC0415 - only with Spark
 
         sides = self._sides(snapshot, source)
         self._gate.condition(self._merge.on, sides.pair)
-        return sides, check_clauses(self._gate, sides, self._merge.clauses)
+        return Judged(sides=sides, clauses=check_clauses(self._gate, sides, self._merge.clauses))
 
-    def _accept_plain(self, snapshot: Snapshot, pair: PairColumns) -> None:
-        """Raises NeedsSpark for texts that Spark has to judge or to evaluate."""
-        context, gate = self._context, self._gate
+    def _accepted(self, snapshot: Snapshot, pair: PairColumns, judged: Callable[[str], Judged]) -> Clauses:
+        """Return the clauses once they and ON are accepted: plain ones are, and any others by Spark."""
+        why = self._why_spark(snapshot, pair)
+        if why is not None:
+            return judged(why).clauses
+        for text in self._texts:
+            self._gate.used |= set(self._gate.parameters_in(text))
+        return clauses_of(self._merge)
+
+    def _why_spark(self, snapshot: Snapshot, pair: PairColumns) -> str | None:
+        """Return why Spark has to judge or to evaluate the texts; None if they are plain."""
+        context = self._context
         parameters, is_ansi = context.parameters, context.is_ansi
         why = why_not_plain(self._merge, snapshot, pair, parameters, is_ansi=is_ansi, words=self.not_plain)
         if why is not None:
-            raise NeedsSpark(why)
-        columns = [*pair.target.names, *pair.source.names]
-        for text in [self._merge.on, *self._merge.assigned_texts]:
-            try:
-                gate.check_clocks(text, columns)
-            except UnsupportedPredicate as error:
-                # Spark knows which of the columns a clause sees.
-                raise NeedsSpark("a text has a name that is a column and a clock") from error
-            gate.used |= set(gate.parameters_in(text))
+            return why
+        try:
+            for text in self._texts:
+                self._gate.check_clocks(text, [*pair.target.names, *pair.source.names])
+        except UnsupportedPredicate:
+            # Spark knows which of the columns a clause sees.
+            return "a text has a name that is a column and a clock"
+        return None
+
+    @property
+    def _texts(self) -> list[str]:
+        return [self._merge.on, *self._merge.assigned_texts]
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         """The source, materialized once for all attempts and tries; in each attempt where it reads the target."""
@@ -197,36 +209,21 @@ class MergeRows(RowOperation[PreparedMerge]):
     def _saved(self) -> MaterializedSource | None:
         """The source that an earlier try has materialized."""
         context = self._context
-        if context.session is not None:
-            from airflow_txlog.jobs.source.frames import materialized_before  # noqa: PLC0415 - only with Spark
-
-            return materialized_before(context, self._gate)
         saved = saved_source(context)
         if saved is None:
             return None
-        columns = plain_columns_of(saved)
-        if columns is None:
-            raise NeedsSpark("an earlier try has written down a source with columns of types that only Spark knows")
         self._gate.used.update(saved.parameters)
-        return read_again(context, saved, to_arrow(columns))
+        return read_again(context, saved, context.executor.stored_columns(saved.schema))
 
     def _written_down(self, tx: Transaction, snapshot: Snapshot, forget: Callable[[], None]) -> MaterializedSource:
         """The source's rows, evaluated now. `forget` is called before they are. Raises NeedsSpark."""
         context, gate = self._context, self._gate
-        if context.session is None:
-            here = source_here(context, self._merge.source, "source", snapshot)
-            self._accept_plain(snapshot, self._pair(snapshot, here.columns))
-            if here.reads_target:
-                tx.read_whole_table()
-            forget()
-            return materialize_scan(context, here.scan, here.columns, gate.used, reads_target=here.reads_target)
-        from airflow_txlog.jobs.source.frames import build_source, materialize  # noqa: PLC0415 - only with Spark
-
-        source = build_source(context, gate, snapshot)
+        source = context.executor.source(context, gate, self._merge.source, "source", snapshot)
+        context.executor.foresee(lambda: self._why_spark(snapshot, self._pair(snapshot, source.columns)))
         if source.reads_target:
             tx.read_whole_table()
         forget()
-        return materialize(context, source, gate)
+        return source.materialize(gate.used)
 
     def _evolved(self, tx: Transaction, snapshot: Snapshot, source: MaterializedSource) -> Snapshot:
         """The table with the columns that this merge gives it; itself where it gives it none."""
@@ -261,14 +258,22 @@ class MergeRows(RowOperation[PreparedMerge]):
         )
 
     def _of_interest(
-        self, snapshot: Snapshot, pair: PairColumns, sides: Sides | None, clauses: Clauses, source: MaterializedSource
+        self,
+        snapshot: Snapshot,
+        pair: PairColumns,
+        judged: Callable[[str], Judged],
+        clauses: Clauses,
+        source: MaterializedSource,
     ) -> Predicate:
         """Where a row can be that ON matches, or on which a clause acts because nothing matches it (soundness A14)."""
         context = self._context
         conditions = [clause.condition for clause in clauses.not_matched_by_source]
         if None in conditions:
             return Predicate.true()
-        source_alone = None if sides is None else sides.source_alone
+
+        def source_alone() -> str:
+            return judged("ON compares with more than columns of the source").sides.source_alone
+
         auto = self._auto.of(snapshot, pair, source, self._merge.on, source_alone)
         read = both(self._on(pair), auto)
         for text in filter(None, conditions):
@@ -317,7 +322,8 @@ class MergeRows(RowOperation[PreparedMerge]):
         """The new images of matched rows, and of rows that a clause updates because nothing matched."""
         if prepared.plain is not None and prepared.plain.updated is not None:
             return plain_images(self._context, updated, prepared.source, prepared.plain.updated)
-        sides, clauses, schema = prepared.of_spark, prepared.clauses, prepared.snapshot.delta_schema
+        judged = prepared.judged(TOO_MANY_ROWS)
+        sides, clauses, schema = judged.sides, judged.clauses, prepared.snapshot.delta_schema
         from airflow_txlog.jobs.operations.merge.images import updated_images  # noqa: PLC0415 - only with Spark
 
         return updated_images(self._context, self._gate, updated, schema, sides, clauses, prepared.source)
@@ -336,7 +342,8 @@ class MergeRows(RowOperation[PreparedMerge]):
         source, matched = prepared.source, matches.source_rows
         if prepared.plain is not None and prepared.plain.inserted is not None:
             return plain_inserts(self._context, source, matched, prepared.plain.inserted, buckets)
-        sides, clauses = prepared.of_spark, prepared.clauses
+        judged = prepared.judged(TOO_MANY_ROWS)
+        sides, clauses = judged.sides, judged.clauses
         from airflow_txlog.jobs.operations.merge.images import inserted_rows  # noqa: PLC0415 - only with Spark
 
         return inserted_rows(self._context, self._gate, sides, clauses, source, matched, buckets)

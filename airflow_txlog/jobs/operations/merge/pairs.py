@@ -51,7 +51,20 @@ def find_pairs(
     keys = plain_keys(context, on, plan.schema, pair, clauses, source)
     if keys is not None:
         return _pairs_of_keys(context, plan, keys, may_meet_many=_may_meet_many(clauses))
-    context.ask_spark("the keys of the source are more than one task may hold")
+    why = "the keys of the source are more than one task may hold"
+    return context.executor.by_spark(why, lambda: _pairs_by_spark(context, gate, plan, on, pair, clauses, source))
+
+
+def _pairs_by_spark(
+    context: JobContext,
+    gate: SqlGate,
+    plan: FilePlan,
+    on: str,
+    pair: PairColumns,
+    clauses: Clauses,
+    source: MaterializedSource,
+) -> Matches:
+    """The same by a join of Spark's."""
     from airflow_txlog.jobs.operations.merge.clause_sql import deciding_sql  # noqa: PLC0415
     from airflow_txlog.jobs.source.frames import frame_of  # noqa: PLC0415 - only with Spark
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415

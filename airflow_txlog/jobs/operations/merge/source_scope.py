@@ -9,7 +9,7 @@ row that the rest of ON excludes, there is no scope. Source: soundness A14.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -42,7 +42,6 @@ from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns, source_
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.spark.causes import condition_of
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.jobs.spark.needed import NeedsSpark
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 
 # Above so many combinations of values, each column's least and greatest do.
@@ -69,12 +68,17 @@ class AutoScope:
     _found: tuple[MaterializedSource, object, Predicate | None] | None = None
 
     def of(
-        self, snapshot: Snapshot, pair: PairColumns, source: MaterializedSource, on: str, source_alone: str | None
+        self,
+        snapshot: Snapshot,
+        pair: PairColumns,
+        source: MaterializedSource,
+        on: str,
+        source_alone: Callable[[], str],
     ) -> Predicate | None:
         """Where in the table a row can be that the accepted condition `on` matches with some row of the source.
 
-        A predicate over partition columns, or None where nothing bounds it. `source_alone`: the FROM clause of a source
-        row, for texts that Spark has to judge; None in a job without it. Raises NeedsSpark.
+        A predicate over partition columns, or None where nothing bounds it. `source_alone` gives the
+        FROM clause of a source row, for texts that Spark has to judge. Raises NeedsSpark.
         """
         chosen = self._chosen(snapshot, pair, on, source_alone)
         if not chosen:
@@ -84,7 +88,7 @@ class AutoScope:
             self._found = (source, key, self._look(chosen, pair, source))
         return self._found[2]
 
-    def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, source_alone: str | None) -> Chosen:
+    def _chosen(self, snapshot: Snapshot, pair: PairColumns, on: str, source_alone: Callable[[], str]) -> Chosen:
         fields = [snapshot.delta_schema.find(name) for name in snapshot.partition_columns]
         able = {field.name: field for field in fields if field is not None and _can_scope(field)}
         equalities = scoping_equalities(
@@ -102,19 +106,18 @@ class AutoScope:
         return list(chosen.values())
 
     def _compares_plainly(
-        self, equality: Equality, field: delta.StructField, pair: PairColumns, source_alone: str | None
+        self, equality: Equality, field: delta.StructField, pair: PairColumns, source_alone: Callable[[], str]
     ) -> bool:
         """Whether the other side names columns of the source alone, and no cast changes a value to compare it."""
         name = source_column(equality.sql, pair)
         held = None if name is None else pair.source.find(name)
         if held is not None:
             return _is_compared_uncast(held, field)
-        if source_alone is None:
-            raise NeedsSpark("ON compares with more than columns of the source")
+        relation = source_alone()
         from airflow_txlog.jobs.sql.schemas import engine_type  # noqa: PLC0415 - only with Spark
 
         try:
-            found = engine_type(self.gate.value(equality.sql, source_alone))
+            found = engine_type(self.gate.value(equality.sql, relation))
         except InvalidPredicate:
             return False
         return found is not None and _is_compared_uncast(found, field)
@@ -123,9 +126,9 @@ class AutoScope:
         read = _read_values(self.context, chosen, pair, source)
         if read is not None and read.num_rows <= MOST_VALUES:
             return values_of(chosen, read)
-        self.context.ask_spark("ON names very many partitions of the table")
+        why = "ON names very many partitions of the table"
         try:
-            return self._evaluated(chosen, pair, source)
+            return self.context.executor.by_spark(why, lambda: self._evaluated(chosen, pair, source))
         except TxlogError as error:
             # An expression is evaluated here on every source row, also on those that the rest of ON keeps from it.
             # The join reads the same rows: what is wrong with them fails there. Spark's message may show a value.

@@ -107,7 +107,7 @@ class _Optimizing:
             assert snapshot is not None
             files = self._files(snapshot)
             bins = self._bins(files)
-            self._check_small(snapshot, bins)
+            context.executor.foresee(lambda: self._why_spark(snapshot, bins))
         considered = snapshot.num_files
         self._log_plan(considered, files.num_rows, bins)
         while bins:
@@ -153,24 +153,25 @@ class _Optimizing:
         pack = purge_bins if self._optimize.purge else compaction_bins
         return pack(files, self._target_bytes)
 
-    def _check_small(self, snapshot: Snapshot, bins: Sequence[Bin]) -> None:
-        """Raises NeedsSpark, before the first commit, where a job that is tried without it needs it for any bin."""
+    def _why_spark(self, snapshot: Snapshot, bins: Sequence[Bin]) -> str | None:
+        """Return why some bin needs Spark, if one does. Raises NeedsSpark."""
         context, files = self._context, [each.files for each in bins]
-        if context.session is not None or not files:
-            return
+        if not files:
+            return None
         together = pa.concat_tables(files)
-        context.check_small(together.column("size").to_pylist())
+        context.executor.admit(together.column("size").to_pylist())
         if self._z_columns and len(list(batches_of(bins, self._optimize.batch_bytes))) > 1:
             # How much memory rows take is seen when they are read.
-            context.ask_spark("rows are to be sorted in several commits")
+            return "rows are to be sorted in several commits"
         # Some partition values only Spark can read.
         typed_partition_columns(
             together,
             snapshot.delta_schema,
             snapshot.partition_columns,
             time_zone=context.spec.time_zone,
-            instants=context.instants,
+            instants=context.executor.instants,
         )
+        return None
 
     def _again(self, table: Table) -> list[Bin]:
         """Bins of what is left of dropped ones. Raises JobError where a purge has run out of time."""

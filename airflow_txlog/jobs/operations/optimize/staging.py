@@ -1,5 +1,5 @@
 """The files that bins become: compacted one by one, or sorted in Z-order. By Spark's workers, over a shuffle where rows
-are sorted, or (`reads_here`) in this process, which then holds all rows that it sorts.
+are sorted, or in this process, which then holds all rows that it sorts.
 
 The invariant: what is staged of a bin has as many rows as the bin's files, where the log says how many those are; a bin
 is staged whole or not at all. Source: delta-spark, OptimizeExecutor; soundness B10.
@@ -61,7 +61,9 @@ def stage_bins(
         return []
     files = pa.concat_tables([each.files for each in bins])
     numbers = [number for number, each in enumerate(bins) for _ in range(each.files.num_rows)]
-    plan = plan_files(snapshot, files, context.spec.time_zone, context.instants).with_column("segment", numbers)
+    plan = plan_files(snapshot, files, context.spec.time_zone, context.executor.instants).with_column(
+        "segment", numbers
+    )
     ids = carried_ids(snapshot, files)
     work = _Work(
         plan=plan if ids is None else with_base_ids(plan, files),
@@ -129,11 +131,14 @@ def _sorted_files(
 ) -> list[list[StagedFile]]:
     """The files of each bin: rows near each other in all of the columns stand in the same file, sorted."""
     task = _z_order_task(context, work, bins, target_bytes, columns)
+    executor, layout, live_bytes = context.executor, work.layout, sum(each.live_bytes for each in bins)
     staged = None
-    if context.reads_here(task.scan.bins.weight):
-        staged = _sorted_here(context, work.layout, task, columns)
+    most_bytes = min(SORTED_TIMES * executor.bytes_allowed, MOST_SORTED_BYTES)
+    if executor.runs_here(task.scan.bins.weight):
+        staged = _sorted_here(context, layout, task, columns, most_bytes)
     if staged is None:
-        staged = _sorted_by_spark(context, work.layout, task, columns, sum(each.live_bytes for each in bins))
+        why = f"rows of more than {most_bytes} bytes are to be sorted"
+        staged = executor.by_spark(why, lambda: _sorted_by_spark(context, layout, task, columns, live_bytes))
     found: list[list[StagedFile]] = [[] for _ in bins]
     for file in staged:
         found[bisect_right(task.first_segments, file.segment or 0) - 1].append(file)
@@ -141,17 +146,12 @@ def _sorted_files(
 
 
 def _sorted_here(
-    context: JobContext, layout: Layout, task: ZOrderTask, columns: Sequence[ColumnPath]
+    context: JobContext, layout: Layout, task: ZOrderTask, columns: Sequence[ColumnPath], most_bytes: int
 ) -> list[StagedFile] | None:
-    """The sorted files, of rows that this process holds. None where they are too many: then nothing was staged.
-
-    Raises NeedsSpark for these in a job that is tried without it.
-    """
-    most_bytes = min(SORTED_TIMES * context.bytes_allowed, MOST_SORTED_BYTES)
+    """The sorted files, of rows that this process holds. None where they are too many: then nothing was staged."""
     try:
         rows = run_here(work_of([task]), task.output_schema, "sort", context.parallelism, most_bytes).combine_chunks()
     except TooManyRows:
-        context.ask_spark(f"rows of more than {most_bytes} bytes are to be sorted")
         return None
     write = WriteTask(layout=layout)
 

@@ -29,10 +29,8 @@ from airflow_txlog.engine.table.schema.types import bare_columns
 from airflow_txlog.engine.table.snapshot.files import live_row_counts
 from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.sizes import shuffled_towards
-from airflow_txlog.jobs.files.stage import layout_for, stage, unstage
+from airflow_txlog.jobs.files.stage import layout_for, unstage
 from airflow_txlog.jobs.files.tiny_files import joined
-from airflow_txlog.jobs.operations.write.new_rows import new_rows
 from airflow_txlog.jobs.operations.write.replaced import (
     WriteScope,
     check_has_partitions,
@@ -84,7 +82,7 @@ class _Write:
         self._saved_work = saved_work
         self._gate = SqlGate(context)
         self._mode = context.record(Write).mode
-        self._new_rows = new_rows(context, self._gate)
+        self._new_rows = context.executor.new_rows(context, self._gate)
         self._created: _Target | None = None
         self._replaced_rows: RowAttempts[Any] | None = None
 
@@ -160,9 +158,8 @@ class _Write:
     def _stage(self, tx: Transaction, target: _Target, scope: WriteScope) -> None:
         context = self._context
         self._gate.check_all_used()
-        rows = self._new_rows.rows(target.layout, scope.rows)
-        with context.step("write"), shuffled_towards(context, target.layout.target_bytes):
-            staged = joined(context, target.layout, stage(context, target.layout, copies=None, rows=rows))
+        with context.step("write"):
+            staged = joined(context, target.layout, self._new_rows.stage(target.layout, scope.rows))
         try:
             scope.check_inside(staged)
         except BaseException:

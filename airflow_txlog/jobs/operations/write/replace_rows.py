@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
-from airflow_txlog.datafiles.tasks.violations import VIOLATION_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.resume.memory import Memory
@@ -28,12 +27,12 @@ from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import file_metrics
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.source.frames import Source, build_source
-from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
+from airflow_txlog.jobs.sql.gate import SqlGate, aliased
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import evolved_by_source
 from airflow_txlog.jobs.sql.schemas import spark_table_schema
 from airflow_txlog.jobs.sql.scope import partition_scope, read_condition
-from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows
+from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
 
 
 def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> bool:
@@ -44,24 +43,6 @@ def replaces_rows(context: JobContext, gate: SqlGate, snapshot: Snapshot) -> boo
     gate.condition(text, aliased(gate.shape(spark_table_schema(snapshot))))
     partitions = Partitions(context, gate, snapshot.delta_schema, snapshot.partition_columns)
     return not partitions.speaks_of_partitions_only(text)
-
-
-def only_inside(gate: SqlGate, view: str, rows: DataFrame, condition: str) -> DataFrame:
-    """The rows; beside each for which the accepted condition is not true a violation (`tasks.violations`)."""
-    violation: dict[str, Any] = {
-        "constraint": "replace_where",
-        "column": None,
-        "what": f"replace_where ({condition})",
-        "values": {},
-    }
-    rows.createOrReplaceTempView(view)
-    broken = f"CASE WHEN coalesce((\n{condition}\n), FALSE) THEN NULL ELSE {_text(json.dumps(violation))} END"
-    names = [name for name in rows.schema.names if name != VIOLATION_COLUMN]
-    columns = [quoted(name) for name in names]
-    if VIOLATION_COLUMN in rows.schema.names:
-        # A rule of the table that is broken is reported first.
-        broken = f"coalesce({VIOLATION_COLUMN}, {broken})"
-    return gate.run(f"SELECT {', '.join(columns)}, {broken} AS {VIOLATION_COLUMN} FROM {quoted(view)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +122,3 @@ class ReplaceRows(ByCondition[_Prepared]):
             "numOutputBytes": work.num_bytes,
             "numDeletedRows": found.removed.num_rows,
         }
-
-
-def _text(value: str) -> str:
-    """A SQL literal of a text."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.files import scan, stage
+from airflow_txlog.jobs.executor import spark as executor
+from airflow_txlog.jobs.files import stage
 from airflow_txlog.jobs.operations.delete import by_keys
 from airflow_txlog.jobs.operations.merge import pairs
 from airflow_txlog.jobs.spark import batches
@@ -33,7 +34,7 @@ SENT = {"BroadcastHashJoin"}
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
     seen: list[tuple[str, set[str]]] = []
-    for module in (pairs, scan, stage, batches, by_keys):
+    for module in (pairs, executor, stage, batches, by_keys):
         collect = module.collect
 
         def recorded(frame: DataFrame, what: str, collect: Any = collect) -> pa.Table:
@@ -119,7 +120,7 @@ def test_keys_beyond_the_bound_are_sorted_and_not_hashed(
     tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairs, "BROADCAST_BYTES", 0)
-    monkeypatch.setattr(by_keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(executor.SparkExecutor, "most_sent_rows", 2)
     table = make_table(tmp_path / "t", rows(20))
     keys = {"column": "id", "values": [3, 5, 99]}
     result = run(spark, "delete", table, predicate=None, keys=keys)

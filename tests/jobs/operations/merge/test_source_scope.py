@@ -20,7 +20,6 @@ from airflow_txlog.jobs.operations.merge.clause_sql import Sides
 from airflow_txlog.jobs.operations.merge.equalities import Equality, scoping_equalities
 from airflow_txlog.jobs.operations.merge.plain_merge import PairColumns
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
-from airflow_txlog.jobs.run import begin_job
 from airflow_txlog.jobs.source.frames import Source, frame_of, materialize, schema_of
 from airflow_txlog.jobs.source.materialized import MaterializedSource
 from airflow_txlog.jobs.spark.session import job_settings
@@ -28,6 +27,7 @@ from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import spark_schema, without_metadata
 from airflow_txlog.jobs.sql.table_rules import accepted_rules
+from tests.helpers.jobs import begin_job
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 

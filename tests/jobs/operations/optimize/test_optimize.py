@@ -19,8 +19,8 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.wire import decode_commit
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs import context
-from airflow_txlog.jobs.files import scan
+from airflow_txlog.jobs.executor import local as executor_local
+from airflow_txlog.jobs.executor import spark as executor_spark
 from airflow_txlog.jobs.operations.optimize import job, staging
 from airflow_txlog.limits import SMALL_JOB
 from tests.helpers.jobs import (
@@ -68,8 +68,8 @@ def each_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(staging, "_sorted_here", never)
     else:
         monkeypatch.setattr(staging, "_sorted_by_spark", never)
-        monkeypatch.setattr(scan, "collect", never)
-        monkeypatch.setattr(context, "NeedsSpark", AssertionError)
+        monkeypatch.setattr(executor_spark, "collect", never)
+        monkeypatch.setattr(executor_local, "NeedsSpark", AssertionError)
     with tried_without_spark() if request.param == "without a session" else contextlib.nullcontext():
         yield
 

@@ -1,60 +1,64 @@
-"""The rows of a write's source as new rows of the table: made by Spark (`spark_rows`), or files that are these rows
-already, which no Spark need read.
-
-The invariant: both ways give the same rows, and refuse the same. What `PlainRows` is not certain of needs Spark.
-"""
+"""The rows of a source that this process reads: Parquet files, or one of our tables."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from airflow_txlog.contract.operations import FileView, Write
+from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
 from airflow_txlog.engine.table.schema.rules import RowRules, keeps_as_they_are, read_rules
-from airflow_txlog.engine.table.schema.schema import StructType, schema_to_json
+from airflow_txlog.engine.table.schema.schema import schema_to_json
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.rows_here import PlainFiles, plain_source
+from airflow_txlog.jobs.files.stage import stage
+from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan
+from airflow_txlog.jobs.source.rows_here import PlainFiles, SourceHere, plain_source
 from airflow_txlog.jobs.spark.needed import NeedsSpark
-from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
 
 
-class NewRows(Protocol):
-    """The calls in their order: `build` where no rows are staged yet, `accept`, and `rows` after both."""
+@dataclass(frozen=True)
+class FoundHere:
+    """A source of Parquet files, or one of our tables. See `FoundSource`."""
+
+    _context: JobContext
+    _found: SourceHere
 
     @property
     def reads_target(self) -> bool:
-        """Whether a row of the source that was built may be the target's."""
+        return self._found.reads_target
 
-    def build(self, target: Snapshot | None) -> SchemaJson:
-        """Find the source, and return its columns. `target`: the table's version that a source reading it sees."""
+    @property
+    def columns(self) -> StructType:
+        return self._found.columns
 
-    def accept(self, metadata: Metadata) -> StructType:
-        """The columns of a table with this metadata, whose rules are accepted."""
+    def values_of(self, choose: Callable[[Sequence[str]], str], what: str) -> pa.ChunkedArray:
+        scan = self._found.scan
+        name = choose(self.columns.names)
+        only = replace(scan, schema=pa.schema([scan.schema.field(name)]))
+        return self._context.executor.run([only], only.output_schema, what).column(0)
 
-    def rows(self, layout: Layout, inside: str | None) -> DataFrame | ScanTask:
-        """The rows, as `stage` takes them. `inside`: a condition that each of them must satisfy."""
-
-
-def new_rows(context: JobContext, gate: SqlGate) -> NewRows:
-    """The rows of the job's source, by Spark where the job has one."""
-    if context.session is None:
-        return PlainRows(context)
-    from airflow_txlog.jobs.operations.write.spark_rows import SparkRows  # noqa: PLC0415 - only with Spark
-
-    return SparkRows(context, gate)
+    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
+        found = self._found
+        return materialize_scan(self._context, found.scan, found.columns, parameters, reads_target=found.reads_target)
 
 
 class PlainRows:
-    """Rows of Parquet files that have the table's columns and types, for a table without rules in SQL."""
+    """Rows of Parquet files that have the table's columns and types, for a table without rules in SQL.
+
+    See `NewRows`. What is not certain of them needs Spark.
+    """
 
     reads_target = False
 
@@ -81,8 +85,8 @@ class PlainRows:
         self._target = schema, rules
         return schema
 
-    def rows(self, layout: Layout, inside: str | None) -> ScanTask:
-        """A scan of the files. Raises NeedsSpark where their columns are not the table's."""
+    def stage(self, layout: Layout, inside: str | None) -> list[StagedFile]:
+        """Copy the files' rows. Raises NeedsSpark where their columns are not the table's."""
         assert self._files is not None
         assert self._target is not None
         (schema, rules), given = self._target, self._files.columns
@@ -91,4 +95,5 @@ class PlainRows:
         if inside is not None or lacks or unknown or not keeps_as_they_are(rules, schema, given):
             raise NeedsSpark("the source's columns are not those of the table, in the same types")
         # One task gives one file for each partition, where each of several would write one of its own.
-        return self._files.scan(self._context, in_one=bool(layout.partition_columns))
+        scan = self._files.scan(self._context, in_one=bool(layout.partition_columns))
+        return stage(self._context, layout, copies=None, rows=scan)

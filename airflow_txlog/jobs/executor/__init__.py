@@ -1,0 +1,1 @@
+"""What does a job's work: Arrow in this process, or a Spark session."""

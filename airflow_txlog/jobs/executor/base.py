@@ -1,0 +1,136 @@
+"""The protocol of what does a job's work. The planner chooses an executor once; an operation never asks which it has.
+
+The invariant: every executor gives the same rows and refuses the same inputs. What one cannot do ends the job's try on
+it with NeedsSpark, and the planner goes on with Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_txlog.contract.operations import AnySource
+    from airflow_txlog.datafiles.parquet.output import StagedFile
+    from airflow_txlog.datafiles.parquet.writing import Layout
+    from airflow_txlog.engine import Snapshot
+    from airflow_txlog.engine.log.actions import Metadata
+    from airflow_txlog.engine.table.schema.types import StructType
+    from airflow_txlog.jobs.context import JobContext
+    from airflow_txlog.jobs.files.scan import BinTask
+    from airflow_txlog.jobs.source.materialized import MaterializedSource
+    from airflow_txlog.jobs.sql.gate import SqlGate
+    from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
+
+T = TypeVar("T")
+
+
+class FoundSource(Protocol):
+    """A source that was found, and whose rows were not read yet."""
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether a row of it may be the target's."""
+
+    @property
+    def columns(self) -> StructType:
+        """Its columns; void for a type that no table can have."""
+
+    def values_of(self, choose: Callable[[Sequence[str]], str], what: str) -> pa.ChunkedArray:
+        """Return the values of the column that `choose` names, given the names of all. `what` names the work."""
+
+    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
+        """Read the rows, once, and write them down. `parameters` are those that its SQL has used."""
+
+
+class NewRows(Protocol):
+    """The rows of a write's source as new rows of the table.
+
+    The calls in their order: `build` where no rows are staged yet, `accept`, and `stage` after both.
+    """
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether a row of the source that was built may be the target's."""
+
+    def build(self, target: Snapshot | None) -> SchemaJson:
+        """Find the source, and return its columns. `target`: the table's version that a source reading it sees."""
+
+    def accept(self, metadata: Metadata) -> StructType:
+        """Return the columns of a table with this metadata, whose rules are accepted."""
+
+    def stage(self, layout: Layout, inside: str | None) -> list[StagedFile]:
+        """Write the rows. `inside`: a condition that each of them must satisfy."""
+
+
+class Executor(Protocol):
+    """What does the work of one job. Used by one thread."""
+
+    parallelism: int
+    """How many tasks run at once."""
+    bytes_allowed: int
+    """How many bytes of files a job reads at once in this process."""
+    most_sent_rows: int
+    """How many rows may travel to the tasks."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session. Raises NeedsSpark without one."""
+
+    def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
+        """Return what `evaluate` finds out by Spark. Raises NeedsSpark without one.
+
+        `why` is what only Spark can do, as the rest of the sentence "Spark is needed: ".
+        """
+
+    def foresee(self, why_not: Callable[[], str | None]) -> None:
+        """Raise NeedsSpark, before anything is written, if work that comes later needs a Spark that is not there.
+
+        `why_not` returns the reason, and is not called with a Spark.
+        """
+
+    def why_too_much(self, sizes: Sequence[int]) -> str | None:
+        """Return why files that cost so many bytes to read need Spark, if they do."""
+
+    def admit(self, sizes: Sequence[int]) -> None:
+        """Raise NeedsSpark if files that cost so many bytes to read need Spark."""
+
+    def runs_here(self, weight: int) -> bool:
+        """Return whether tasks that read files of this weight, and no frame of Spark's, run in this process."""
+
+    def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
+        """Return what the tasks make of their bins, all of it, evaluated once.
+
+        `what` names the work in errors. Raises the first TxlogError of a task.
+        """
+
+    def setting(self, name: str, default: str) -> str:
+        """Return a setting of Spark SQL under which the job's texts are read."""
+
+    def watched(self, step: str, log: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Log how far the work inside is while it runs long."""
+
+    def now(self) -> Mapping[str, Any]:
+        """Return the current time, as `CurrentTime.values` has it. Raises NeedsSpark for the clocks of most zones."""
+
+    def instants(self, walls: Sequence[int]) -> list[int | None]:
+        """Return the instants at which clocks of the job's time zone show these times, in microseconds since 1970."""
+
+    def source(
+        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
+    ) -> FoundSource:
+        """Find a source. `argument` is how errors call it; `target` is the job's table, which it may read."""
+
+    def new_rows(self, context: JobContext, gate: SqlGate) -> NewRows:
+        """Return the rows of the job's source as new rows of its table."""
+
+    def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
+        """Return the columns that files with the rows of a source hold, by Spark's JSON of its columns."""
+
+    def check_columns(self, described: dict[str, Any]) -> None:
+        """Raise an error if this is not Spark's JSON of columns."""

@@ -1,0 +1,121 @@
+"""Arrow in this process does the job's work, as far as that is certain to be what Spark would do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from airflow_txlog.contract.job import JobSpec
+from airflow_txlog.contract.operations import AnySource
+from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.table.schema.schema import parse_schema, to_arrow
+from airflow_txlog.errors import CorruptTable, UnsupportedFeature
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.here import run_here, threads_for
+from airflow_txlog.jobs.files.scan import BinTask, work_of
+from airflow_txlog.jobs.spark.instants import now_in_utc
+from airflow_txlog.jobs.spark.needed import NeedsSpark
+from airflow_txlog.limits import MIB, SMALL_JOB, weight_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_txlog.jobs.executor.base import FoundSource, NewRows
+    from airflow_txlog.jobs.sql.gate import SqlGate
+
+T = TypeVar("T")
+
+
+class LocalExecutor:
+    """See `Executor`. It reads no more than `bytes_allowed` at once."""
+
+    most_sent_rows = sys.maxsize
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.parallelism = threads_for(spec.table_uri)
+        self.bytes_allowed = SMALL_JOB.allowed
+        self.bytes_planned = 0
+        """The most that was read at once."""
+        self._time_zone = spec.time_zone
+        self._settings = spec.spark_conf
+
+    @property
+    def spark(self) -> SparkSession:
+        raise NeedsSpark("a step of the job is a query")
+
+    def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
+        raise NeedsSpark(why)
+
+    def foresee(self, why_not: Callable[[], str | None]) -> None:
+        why = why_not()
+        if why is not None:
+            raise NeedsSpark(why)
+
+    def why_too_much(self, sizes: Sequence[int]) -> str | None:
+        if weight_of(sizes) <= self.bytes_allowed:
+            self.bytes_planned = max(self.bytes_planned, sum(sizes))
+            return None
+        return (
+            f"{plural(len(sizes), 'file')} of {sum(sizes)} bytes (more than on disk where their rows take much) "
+            f"are to be read, and {SMALL_JOB.setting} allows {self.bytes_allowed}, "
+            f"each file counted as {MIB} at least"
+        )
+
+    def admit(self, sizes: Sequence[int]) -> None:
+        self.foresee(lambda: self.why_too_much(sizes))
+
+    def runs_here(self, weight: int) -> bool:
+        return True
+
+    def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
+        return run_here(work_of(tasks), schema, what, self.parallelism)
+
+    def setting(self, name: str, default: str) -> str:
+        """A setting of the job's own: there is no other."""
+        return self._settings.get(name, default)
+
+    def watched(self, step: str, log: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def now(self) -> Mapping[str, Any]:
+        if self._time_zone != "UTC":
+            raise NeedsSpark(f"its SQL names the current time, in {self._time_zone}")
+        return now_in_utc()
+
+    def instants(self, walls: Sequence[int]) -> list[int | None]:
+        raise NeedsSpark(f"times without a zone are to be read as those of {self._time_zone}")
+
+    def source(
+        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
+    ) -> FoundSource:
+        from airflow_txlog.jobs.executor.local_rows import FoundHere  # noqa: PLC0415 - only with a source
+        from airflow_txlog.jobs.source.rows_here import source_here  # noqa: PLC0415
+
+        # Of keys one column is read, and of any other source all of them.
+        found = source_here(context, described, argument, target, reads_all=argument == "source")
+        return FoundHere(context, found)
+
+    def new_rows(self, context: JobContext, gate: SqlGate) -> NewRows:
+        from airflow_txlog.jobs.executor.local_rows import PlainRows  # noqa: PLC0415
+
+        return PlainRows(context)
+
+    def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
+        from airflow_txlog.jobs.source.materialized import plain_columns_of  # noqa: PLC0415
+
+        columns = plain_columns_of(described)
+        if columns is None:
+            raise NeedsSpark("an earlier try has written down a source with columns of types that only Spark knows")
+        return to_arrow(columns)
+
+    def check_columns(self, described: dict[str, Any]) -> None:
+        try:
+            parse_schema(json.dumps(described))
+        except (CorruptTable, UnsupportedFeature) as error:
+            raise ValueError("no schema of a table") from error

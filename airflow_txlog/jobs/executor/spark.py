@@ -1,0 +1,170 @@
+"""A Spark session does the job's work, by the same tasks and, where they cannot, by queries."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_txlog.contract.operations import AnySource
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.tasks.scan_and_write import ScanTask
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.rules import keeps_as_they_are
+from airflow_txlog.engine.table.schema.schema import from_arrow
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.here import run_here
+from airflow_txlog.jobs.files.scan import BinTask, over_bins, union_of, weight_of_task, work_of
+from airflow_txlog.jobs.files.sizes import shuffled_towards
+from airflow_txlog.jobs.files.stage import stage
+from airflow_txlog.jobs.source.frames import Source, build_source, materialize, stored_columns
+from airflow_txlog.jobs.source.materialized import MaterializedSource, columns_of
+from airflow_txlog.jobs.spark.errors import collect
+from airflow_txlog.jobs.spark.instants import instants_of, now_of
+from airflow_txlog.jobs.spark.progress import watched
+from airflow_txlog.jobs.spark.session import default_parallelism, is_local
+from airflow_txlog.jobs.sql.gate import SqlGate, quoted
+from airflow_txlog.jobs.sql.schema_evolution import SchemaJson
+from airflow_txlog.jobs.sql.schemas import schema_of_json
+from airflow_txlog.jobs.sql.table_rules import Rules, accepted_rules, fit_new_rows, only_inside
+from airflow_txlog.limits import SMALL_JOB
+
+T = TypeVar("T")
+
+
+class SparkExecutor:
+    """See `Executor`. The session must be in the job's time zone."""
+
+    most_sent_rows = 10_000
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.parallelism = default_parallelism(spark)
+        self.bytes_allowed = SMALL_JOB.allowed
+
+    def by_spark(self, why: str, evaluate: Callable[[], T]) -> T:
+        return evaluate()
+
+    def foresee(self, why_not: Callable[[], str | None]) -> None:
+        """Nothing: whatever needs Spark has it."""
+
+    def why_too_much(self, sizes: Sequence[int]) -> str | None:
+        return None
+
+    def admit(self, sizes: Sequence[int]) -> None:
+        """Nothing: no file is too large."""
+
+    def runs_here(self, weight: int) -> bool:
+        # Where Spark has no other machine, it would only start other processes beside this one, and hand the work on.
+        return weight <= self.bytes_allowed and is_local(self.spark)
+
+    def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
+        if self.runs_here(sum(map(weight_of_task, tasks))):
+            return run_here(work_of(tasks), schema, what, self.parallelism)
+        return collect(union_of(over_bins(self.spark, task, schema) for task in tasks), what)
+
+    def setting(self, name: str, default: str) -> str:
+        return str(self.spark.conf.get(name, default))
+
+    def watched(self, step: str, log: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+        return watched(self.spark, step, log)
+
+    def now(self) -> Mapping[str, Any]:
+        return now_of(self.spark)
+
+    def instants(self, walls: Sequence[int]) -> list[int | None]:
+        return instants_of(self.spark, walls)
+
+    def source(
+        self, context: JobContext, gate: SqlGate, described: AnySource, argument: str, target: Snapshot
+    ) -> FoundBySpark:
+        return FoundBySpark(context, gate, build_source(context, gate, target, described, argument))
+
+    def new_rows(self, context: JobContext, gate: SqlGate) -> SparkRows:
+        return SparkRows(context, gate)
+
+    def stored_columns(self, described: dict[str, Any]) -> pa.Schema:
+        return stored_columns(schema_of_json(described))
+
+    def check_columns(self, described: dict[str, Any]) -> None:
+        schema_of_json(described)
+
+
+@dataclass(frozen=True)
+class FoundBySpark:
+    """A source of any kind. See `FoundSource`."""
+
+    _context: JobContext
+    _gate: SqlGate
+    _found: Source
+
+    @property
+    def reads_target(self) -> bool:
+        return self._found.reads_target
+
+    @property
+    def columns(self) -> StructType:
+        return columns_of(self._found.frame.schema.jsonValue())
+
+    def values_of(self, choose: Callable[[Sequence[str]], str], what: str) -> pa.ChunkedArray:
+        frame = self._found.frame
+        name = choose(frame.schema.names)
+        return collect(frame.select(frame[quoted(name)]), what).column(0)
+
+    def materialize(self, parameters: Collection[str]) -> MaterializedSource:
+        return materialize(self._context, self._found, parameters)
+
+
+class SparkRows:
+    """See `NewRows`. Whatever is written of them has passed the table's rules."""
+
+    def __init__(self, context: JobContext, gate: SqlGate) -> None:
+        self._context = context
+        self._gate = gate
+        self._source: Source | None = None
+        self._rules: Rules | None = None
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether a row of the source that was built may be the target's."""
+        return self._source is not None and self._source.reads_target
+
+    def build(self, target: Snapshot | None) -> SchemaJson:
+        """The columns of the source. Raises what `build_source` raises."""
+        self._source = build_source(self._context, self._gate, target)
+        columns: SchemaJson = self._source.frame.schema.jsonValue()
+        return columns
+
+    def accept(self, metadata: Metadata) -> StructType:
+        """The table's columns. Raises what `accepted_rules` raises."""
+        self._rules = accepted_rules(self._context, metadata)
+        return self._rules.schema
+
+    def stage(self, layout: Layout, inside: str | None) -> list[StagedFile]:
+        """Write the rows. Raises what `fit_new_rows` raises."""
+        context = self._context
+        rows = self._rows(layout, inside)
+        with shuffled_towards(context, layout.target_bytes):
+            return stage(context, layout, copies=None, rows=rows)
+
+    def _rows(self, layout: Layout, inside: str | None) -> DataFrame | ScanTask:
+        """A frame, or the scan that gives the same rows without it. Raises what `fit_new_rows` raises."""
+        context, source, rules = self._context, self._source, self._rules
+        assert source is not None
+        assert rules is not None
+        rows = fit_new_rows(source.frame, rules, ansi=context.is_ansi)
+        if inside is not None:
+            return only_inside(self._gate, context.view_name(), rows, inside)
+        if rules.must_check or layout.partition_columns:
+            return rows
+        scan = source.scan()
+        if scan is None or not keeps_as_they_are(rules.table, rules.schema, from_arrow(scan.schema)):
+            return rows
+        return scan

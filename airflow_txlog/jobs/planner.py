@@ -1,0 +1,260 @@
+"""What does the work of a job: this process alone, or Spark. Decided before anything is written, and logged in a line.
+
+The record and the time zone decide first. Then the job itself looks at its texts, its source and its table's snapshot,
+on an executor that does what this process certainly can; what it cannot do comes back as NeedsSpark, and the job goes
+on with Spark from what it has found and saved. The invariant: whichever executor a job ends on, it has one id, one
+current time and one materialized source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zoneinfo
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.contract.operations import Merge, Upsert
+from airflow_txlog.contract.wording import LinesOnce
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidInput, JobError
+from airflow_txlog.exactly_once.transactions import remove_saved_work
+from airflow_txlog.jobs.context import JobContext, Log, LogContext, StepTimes
+from airflow_txlog.jobs.executor.local import LocalExecutor
+from airflow_txlog.jobs.source.places import check_reachable
+from airflow_txlog.jobs.spark.errors import failure_of
+from airflow_txlog.jobs.spark.installation import not_started
+from airflow_txlog.jobs.spark.instants import CurrentTime
+from airflow_txlog.jobs.spark.needed import NeedsSpark
+from airflow_txlog.jobs.spark.progress import STARTING, logged_while_starting
+from airflow_txlog.jobs.spark.session import check_meaning, job_settings, reads_this_disk
+from airflow_txlog.jobs.sql.current_time import fix_current_time
+from airflow_txlog.limits import SMALL_JOB
+from airflow_txlog.locations import LOCAL, scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_txlog.jobs.executor.base import Executor
+
+
+Job = Callable[[JobContext], JobResult]
+
+
+@dataclass(frozen=True)
+class Sparks:
+    """What a job may have of Spark, as the arguments of `run_job` say it."""
+
+    session: SparkSession | None
+    start: Callable[[], SparkSession] | None
+    is_here: bool
+    always_starts: bool
+
+    def started(self, steps: StepTimes, say: Log) -> SparkSession:
+        """The session, which may have to start. Raises TxlogError where it does not."""
+        if self.session is not None:
+            return self.session
+        assert self.start is not None
+        try:
+            with steps.step(STARTING), logged_while_starting(say):
+                return self.start()
+        except Exception as error:
+            raise not_started(error) from error
+
+
+def run_planned(
+    spec: JobSpec, job: Job, table: Table, sparks: Sparks, say: Log, contexts: list[LogContext]
+) -> JobResult:
+    """Return the result of a job that succeeds. What it began with is added to `contexts`."""
+    check_meaning(spec.spark_conf, spec.time_zone)
+    check_reachable(table.uri)
+    with _inputs_removed(spec, contexts):
+        lines = LinesOnce(say)
+        tried: JobContext | None = None
+        needed: NeedsSpark | None = None
+        if sparks.session is None and not sparks.always_starts:
+            try:
+                _check_may_spare(spec)
+                tried = begin_job(spec, LocalExecutor(spec), table, lines.begin())
+                tried.is_spark_here = sparks.is_here
+                contexts.append(tried)
+                return _run_here(job, tried)
+            except NeedsSpark as error:
+                needed = error
+        steps = StepTimes() if tried is None else tried.times
+        _check_mistakes(spec, table, sparks, steps)
+        if needed is not None:
+            if sparks.start is None:
+                raise JobError(f"The job needs Spark: {needed}.", needs_spark=True) from needed
+            say(f"Spark is needed: {needed}")
+        unread = None if needed is None else needed.unread
+        spark = sparks.started(steps, say)
+        with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
+            from airflow_txlog.jobs.executor.spark import SparkExecutor  # noqa: PLC0415 - only with Spark
+
+            def begin(tried: JobContext | None) -> JobContext:
+                context = begin_job(spec, SparkExecutor(spark), table, lines.begin(), tried)
+                context.times, context.arrow_error = steps, unread
+                contexts.append(context)
+                return context
+
+            try:
+                return _run_by_spark(job, begin(tried), spark)
+            except NeedsSpark as error:
+                unread = error.unread
+                say(f"Spark's own reader is asked: {error}")
+            if contexts[-1].work_folder is None:
+                _remove_inputs(contexts)
+            return _run_by_spark(job, begin(None), spark)
+
+
+def begin_job(spec: JobSpec, executor: Executor, table: Table, log: Log, tried: JobContext | None = None) -> JobContext:
+    """Return the context of a job that starts now: from here on the current time in its texts stands still.
+
+    `tried` is the same job on another executor, from which it goes on. Raises InvalidJobSpec for a parameter with a
+    name of ours, and NeedsSpark.
+    """
+    moment = None if tried is None or tried.is_resumed else tried.current_time.saved
+    current_time = CurrentTime(executor.now, moment)
+    texts = fix_current_time(spec, current_time)
+    job = JobContext(spec=spec, executor=executor, table=table, log=log, current_time=current_time, texts=texts)
+    if tried is not None:
+        job.go_on_from(tried)
+    return job
+
+
+def _check_may_spare(spec: JobSpec) -> None:
+    """Raise NeedsSpark if the record or the time zone shows that this process cannot do the work."""
+    if not spec.operation.may_spare_spark:
+        raise NeedsSpark("the job evaluates SQL, or reads what only Spark reads")
+    if not _is_known_zone(spec.time_zone):
+        raise NeedsSpark(f"whether there is a time zone {spec.time_zone!r} is for it to say")
+
+
+def _run_here(job: Job, context: JobContext) -> JobResult:
+    """Return the result of the job by this process alone.
+
+    Raises NeedsSpark, and then nothing is staged but what saved work names.
+    """
+    executor = context.executor
+    with _unread_by_arrow():
+        result = job(context)
+    assert isinstance(executor, LocalExecutor)
+    context.log(
+        f"without Spark: all that the job evaluates is plain, and at most {executor.bytes_planned} bytes were read at "
+        f"once, of {executor.bytes_allowed} that {SMALL_JOB.setting} allows"
+    )
+    return result
+
+
+def _run_by_spark(job: Job, context: JobContext, spark: SparkSession) -> JobResult:
+    """Return the result of a job with its Spark.
+
+    Raises NeedsSpark where Arrow cannot decode a file and Spark was not asked yet, and the error of Arrow where Spark
+    cannot decode the file either.
+    """
+    try:
+        _prepare(context, spark)
+        if context.arrow_error is not None:
+            # Found out before rows of other files are staged.
+            _check_spark_decodes(spark, context.arrow_error)
+            return job(context)
+        with _unread_by_arrow():
+            return job(context)
+    finally:
+        context.drop_views()
+
+
+def _check_spark_decodes(spark: SparkSession, error: InvalidInput) -> None:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - only with Spark
+
+    try:
+        spark.read.parquet(error.facts["unread_by_arrow"]).write.format("noop").mode("overwrite").save()
+    except (PySparkException, Py4JJavaError) as found:
+        raise error from found
+
+
+@contextlib.contextmanager
+def _unread_by_arrow() -> Iterator[None]:
+    """Raise NeedsSpark in place of the error of a file that Arrow cannot decode and Spark's own reader may."""
+    try:
+        yield
+    except InvalidInput as error:
+        path = error.facts.get("unread_by_arrow")
+        if path is None or scheme_of(path) != LOCAL:
+            raise
+        raise NeedsSpark(f"Arrow cannot decode a file of the source ({error.message})", unread=error) from error
+
+
+def _check_mistakes(spec: JobSpec, table: Table, sparks: Sparks, steps: StepTimes) -> None:
+    """As `check_mistakes`, which brings what all operations are, and a job without Spark need not load."""
+    from airflow_txlog.jobs.mistakes import check_mistakes  # noqa: PLC0415
+
+    with steps.step("check"):
+        session = sparks.session
+        is_here = sparks.is_here and (session is None or reads_this_disk(session))
+        check_mistakes(spec, table, is_spark_here=is_here, has_own_session=session is None)
+
+
+@contextlib.contextmanager
+def _inputs_removed(spec: JobSpec, contexts: list[LogContext]) -> Iterator[None]:
+    """Deletes afterwards what the job has materialized, unless it fails and a retry may go on with it."""
+    try:
+        yield
+    except Exception as error:
+        if not (contexts and contexts[-1].work_folder is not None and _may_be_retried(spec, error)):
+            _remove_inputs(contexts)
+        raise
+    _remove_inputs(contexts)
+
+
+def _is_known_zone(name: str) -> bool:
+    if name == "UTC":
+        return True
+    # Python takes files beside the zones for zones, which Java does not know: posix/Europe/Berlin, Factory.
+    if "/" not in name or not name[0].isupper():
+        return False
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return False
+    return True
+
+
+def _prepare(context: JobContext, spark: SparkSession) -> None:
+    """Make the cluster ready for the job's tasks. Raises UnfitExecutor."""
+    from airflow_txlog.jobs.spark.executors import (  # noqa: PLC0415 - only with Spark
+        MERGE_MEMORY_MIB,
+        TASK_MEMORY_MIB,
+        check_executors,
+    )
+    from airflow_txlog.jobs.spark.shipping import ship  # noqa: PLC0415
+
+    with context.step("prepare"):
+        ship(spark)
+        task_mib = MERGE_MEMORY_MIB if isinstance(context.spec.operation, (Merge, Upsert)) else TASK_MEMORY_MIB
+        scheme, conf = scheme_of(context.root), context.spec.spark_conf
+        check_executors(spark, context.parallelism, scheme, context.log, task_mib, conf)
+
+
+def _may_be_retried(spec: JobSpec, error: Exception) -> bool:
+    """Whether a retry may come, which then goes on from the saved work.
+
+    What failed outside of our rules is retried where the task leaves that to Airflow (`TxlogRetryPolicy` with
+    otherwise="default"), which this job does not know.
+    """
+    found = failure_of(spec, error)
+    return found.retryable or isinstance(found, JobError)
+
+
+def _remove_inputs(contexts: list[LogContext]) -> None:
+    """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now.
+
+    Where a second copy of the work still reads them, it fails and finds on its retry that the work is done.
+    """
+    for context in contexts[-1:]:
+        if isinstance(context, JobContext):
+            with contextlib.suppress(Exception):
+                remove_saved_work(context.store, context.inputs_folder)
