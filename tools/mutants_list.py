@@ -503,7 +503,7 @@ FAULTS = (
     Fault(
         name="saved-path-leaves-the-table",
         breaks="a saved file is one outside the table",
-        file="airflow_txlog/jobs/files/saved_files.py",
+        file="airflow_txlog/jobs/files/staged.py",
         old="    *directories, name = inner_parts(path)\n",
         new='    *directories, name = [part for part in path.split("/") if part != ".."]\n',
         tests=(FORGED_MEMORY,),

@@ -21,13 +21,13 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.seal import Seal, folder_named, seal_of, work_folder
-from airflow_txlog.jobs.spark.instants import CurrentTime
 from airflow_txlog.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.jobs.executor.base import Executor
+    from airflow_txlog.jobs.spark.instants import CurrentTime
 
 Log = Callable[[str], None]
 

@@ -44,6 +44,7 @@ from airflow_txlog.jobs.operations.optimize.columns import ordering_columns
 from airflow_txlog.jobs.operations.upsert import check_key_columns, check_source_columns
 from airflow_txlog.jobs.operations.write.job import check_partitioning, spelled
 from airflow_txlog.jobs.operations.write.replaced import check_has_partitions
+from airflow_txlog.jobs.resume.commit import check_may_remove_rows
 from airflow_txlog.jobs.source.rows_here import check_is_there, columns_by_footer
 from airflow_txlog.jobs.source.tables import check_table_is_there, snapshot_of_view
 from airflow_txlog.jobs.spark.instants import CurrentTime
@@ -51,7 +52,6 @@ from airflow_txlog.jobs.sql.column_names import assigned_column, unassignable
 from airflow_txlog.jobs.sql.functions import check_listed
 from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_value, no_expression, refuse_star
 from airflow_txlog.jobs.sql.partitions import beyond_partitions
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows
 from airflow_txlog.jobs.sql.unknown_names import NamedRows, aliases_of, check_names
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut

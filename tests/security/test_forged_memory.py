@@ -21,7 +21,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.exactly_once.seal import Seal, work_folder
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.saved_files import confined
+from airflow_txlog.jobs.files.staged import confined
 from airflow_txlog.jobs.resume.memory import COPY, Memory, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork

@@ -8,9 +8,8 @@ Source: soundness A17, B10.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,15 +41,15 @@ from airflow_txlog.engine.table.schema.features import check_files_writable, che
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.rules import may_break_rules
 from airflow_txlog.engine.table.schema.types import StructType
-from airflow_txlog.engine.upkeep.vacuum_request import ORPHAN_RETENTION_FLOOR_MS
-from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import bin_number, run_here
 from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bins_for, collected, over_bins, union_of, work_of
 from airflow_txlog.jobs.files.sizes import brought_to_tasks
+from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.spark.batches import BYTES_SETTING, OF_FIXED_WIDTH, ROWS_SETTING, collect_narrow, of_narrow_rows
 from airflow_txlog.jobs.spark.errors import collect
-from airflow_txlog.storage import Store, StoreReference
+from airflow_txlog.storage import StoreReference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -281,45 +280,3 @@ def staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:
         unstage(context.store, staged)
         raise errors[0]
     return staged
-
-
-# A VACUUM that is asked for no longer retention takes files that no commit names once they are this old.
-
-
-def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
-    """Whether a file is so old that each of them must be seen to be there before it is relied upon.
-
-    `now_ms` is the store's clock, by which files have their times and a VACUUM knows their age.
-    """
-    return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
-
-
-def check_not_swept(store: Store, files: Sequence[StagedFile]) -> None:
-    """Raises JobError, retryable, where a VACUUM may have deleted files of the commit.
-
-    Young files are not looked up. From a quarter of the least orphan retention on each one must still be there, and
-    from the half on nothing is committed: a VACUUM may be under way. A commit that names what is gone would be a hollow
-    table. The files' ages are by the store's clock. Source: soundness A16.
-    """
-    now_ms = store.now_ms()
-    if not may_be_swept(files, now_ms):
-        return
-    age_ms = now_ms - min(file.modification_time_ms for file in files)
-    gone = [file.path for file in files if store.stat(file.store_path) is None]
-    if gone or age_ms >= ORPHAN_RETENTION_FLOOR_MS // 2:
-        what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
-        raise JobError(
-            f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "
-            "Nothing was committed. Run the job again, in smaller pieces if it takes that long.",
-            retryable=True,
-        )
-
-
-def unstage(store: Store, files: Iterable[StagedFile]) -> None:
-    """Delete staged files, which the caller has proved to be in no commit (soundness A17).
-
-    A file that cannot be deleted is an orphan for VACUUM: it must not hide the error that led here.
-    """
-    for file in files:
-        with contextlib.suppress(Exception):
-            store.delete(file.store_path)

@@ -23,7 +23,8 @@ from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import collected, task_count
-from airflow_txlog.jobs.files.stage import staged_of, unstage
+from airflow_txlog.jobs.files.stage import staged_of
+from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.limits import weight_of
 
 # A file below an eighth of its target is tiny, and so is none above this.

@@ -9,11 +9,10 @@ from __future__ import annotations
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Transaction
-from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.jobs.context import LogContext
 from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
+from airflow_txlog.jobs.resume.commit import Change, check_may_remove_rows
 
 
 def truncate(context: LogContext) -> JobResult:

@@ -21,7 +21,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_by_segment
 from airflow_txlog.jobs.files.stage import ComputedColumns
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.resume.commit import predicate_parameter
+from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ONLY_CLAUSE, ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.metrics import file_metrics
@@ -29,7 +29,7 @@ from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.plain_values import plain_values
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
+from airflow_txlog.jobs.sql.scope import partition_scope
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.clause_sql import Sides

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
@@ -32,12 +33,14 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.exactly_once.transactions import done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.files.stage import check_not_swept, unstage
+from airflow_txlog.jobs.files.staged import check_not_swept, unstage
 from airflow_txlog.jobs.resume.commit import Change, commit_change
 from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.missing_files import removed_meanwhile
-from airflow_txlog.jobs.resume.saved_work import SavedWork
+
+if TYPE_CHECKING:
+    from airflow_txlog.jobs.resume.saved_work import SavedWork
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.output import StagedFile
-from airflow_txlog.engine import Transaction
+from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Add, Cdc
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE, TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import LogContext
 
 
@@ -75,6 +76,16 @@ def commit_change(context: LogContext, tx: Transaction, change: Change) -> bool:
         context.lineage["columns"] = {field.name: str(field.type) for field in schema}
     tx.commit(change.operation, change.parameters, change.metrics, tags=context.spec.commit_tags())
     return tx.outcome is not None and tx.outcome.committed
+
+
+def check_may_remove_rows(snapshot: Snapshot, operation: str) -> None:
+    """Raises AppendOnlyViolation before anything is staged where the table only grows."""
+    if snapshot.table_properties.append_only:
+        raise AppendOnlyViolation(
+            f"Table {snapshot.uri} is append-only (delta.appendOnly), so {operation} cannot remove or change rows. "
+            "Nothing was staged.",
+            table=snapshot.uri,
+        )
 
 
 def predicate_parameter(texts: Sequence[str]) -> str:

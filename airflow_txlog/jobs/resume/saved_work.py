@@ -34,8 +34,7 @@ from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
-from airflow_txlog.jobs.files.saved_files import confined
-from airflow_txlog.jobs.files.stage import may_be_swept
+from airflow_txlog.jobs.files.staged import confined, may_be_swept
 from airflow_txlog.jobs.resume.memory import NOTHING, FileMatches, LiveFile, Memory, Scan, Segment
 from airflow_txlog.jobs.resume.rule_compatibility import TableRules
 from airflow_txlog.jobs.spark.instants import CurrentTime

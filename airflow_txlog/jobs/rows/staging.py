@@ -23,7 +23,8 @@ from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, parts_of
-from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage, unstage
+from airflow_txlog.jobs.files.stage import ComputedColumns, layout_of, stage
+from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import (
     CHANGES,
     COPY,

@@ -6,7 +6,7 @@ The invariant: the predicate that is registered is the author's text itself, all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.tree import all_of, any_of
-from airflow_txlog.errors import AppendOnlyViolation
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
@@ -108,18 +107,3 @@ def partition_scope(
     used = partitions.check_scope(text)
     gate.check_clocks(text, snapshot.delta_schema.names)
     return PartitionScope(partitions=partitions, text=text, read=read_condition(context, snapshot, text, used))
-
-
-def check_may_remove_rows(snapshot: Snapshot, operation: str) -> None:
-    """Raises AppendOnlyViolation before anything is staged where the table only grows."""
-    if snapshot.table_properties.append_only:
-        raise AppendOnlyViolation(
-            f"Table {snapshot.uri} is append-only (delta.appendOnly), so {operation} cannot remove or change rows. "
-            "Nothing was staged.",
-            table=snapshot.uri,
-        )
-
-
-def known_sum(counts: Sequence[int | None]) -> int | None:
-    """The sum, or None where one of the counts is not known."""
-    return None if None in counts else sum(count for count in counts if count is not None)

@@ -10,7 +10,7 @@ from airflow_txlog.datafiles.parquet.output import StagedFile
 from airflow_txlog.engine.upkeep.vacuum_request import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import LogContext
-from airflow_txlog.jobs.files.stage import check_not_swept
+from airflow_txlog.jobs.files.staged import check_not_swept
 from airflow_txlog.jobs.resume.attempts import run_attempts
 from airflow_txlog.jobs.resume.commit import Change
 from airflow_txlog.storage import LocalStore, Store

@@ -138,3 +138,8 @@ def _decoded(stats: str | None) -> _Stats:
         return msgspec.json.decode(stats, type=_Stats)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return _Stats()
+
+
+def known_sum(counts: Sequence[int | None]) -> int | None:
+    """The sum, or None where one of the counts is not known."""
+    return None if None in counts else sum(count for count in counts if count is not None)

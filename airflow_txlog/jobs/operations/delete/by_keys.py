@@ -44,7 +44,7 @@ from airflow_txlog.jobs.context import JobContext, SavedSource
 from airflow_txlog.jobs.files.scan import FilePlan, collected, scan_frame
 from airflow_txlog.jobs.operations.delete.key_values import Keys, check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.pairs import join_hint
-from airflow_txlog.jobs.resume.commit import predicate_parameter
+from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.find import addressed_scan, scan_columns
 from airflow_txlog.jobs.rows.matches import Matches
@@ -55,7 +55,7 @@ from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.column_names import missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.row_filters import PLAIN_TYPES, row_filter_of
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, partition_scope
+from airflow_txlog.jobs.sql.scope import partition_scope
 
 # Above so many keys, files are pruned and conflicts judged by the least and the greatest.
 MOST_KEYS = 10_000

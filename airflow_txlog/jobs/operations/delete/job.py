@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Delete
 from airflow_txlog.engine import Snapshot, Transaction
-from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.delete.by_keys import DeleteByKeys
-from airflow_txlog.jobs.resume.commit import predicate_parameter
+from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
 from airflow_txlog.jobs.rows.metrics import file_metrics
@@ -26,7 +26,7 @@ from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, columns_named
 from airflow_txlog.jobs.sql.partitions import Partitions
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum, partition_scope
+from airflow_txlog.jobs.sql.scope import partition_scope
 
 
 def delete(context: JobContext) -> JobResult:

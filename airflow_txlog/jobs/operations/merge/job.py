@@ -39,7 +39,7 @@ from airflow_txlog.jobs.operations.merge.plain_merge import (
     why_not_plain,
 )
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
-from airflow_txlog.jobs.resume.commit import predicate_parameter
+from airflow_txlog.jobs.resume.commit import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.rows.metrics import vector_metrics
@@ -52,7 +52,7 @@ from airflow_txlog.jobs.source.materialized import (
 )
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schema_evolution import assigned_columns, evolved_metadata
-from airflow_txlog.jobs.sql.scope import both, check_may_remove_rows, either, partition_scope, read_condition
+from airflow_txlog.jobs.sql.scope import both, either, partition_scope, read_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,17 +25,17 @@ from airflow_txlog.datafiles.tasks.plans import pack_bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, ScanTask, WriteTask
 from airflow_txlog.datafiles.tasks.zorder import Z_COLUMN, ColumnPath, SampleTask, ZOrder, ZOrderTask, cuts, values_at
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.here import TooManyRows, run_here
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, collected, plan_files, sent_bins, work_of
-from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of, unstage
+from airflow_txlog.jobs.files.stage import collect_records, layout_of, records_of, staged_of
+from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.operations.optimize.bins import Bin
 from airflow_txlog.jobs.operations.optimize.row_ids import carried_ids, with_base_ids, with_ids
 from airflow_txlog.jobs.resume.memory import BIN, Segment
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.jobs.sql.scope import known_sum
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

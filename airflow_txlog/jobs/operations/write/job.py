@@ -26,10 +26,11 @@ from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.table.predicate.suggestions import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.schema import StructType, parse_schema
 from airflow_txlog.engine.table.schema.types import bare_columns
-from airflow_txlog.engine.table.snapshot.files import live_row_counts
+from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.stage import layout_for, unstage
+from airflow_txlog.jobs.files.stage import layout_for
+from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.files.tiny_files import joined
 from airflow_txlog.jobs.operations.write.replaced import (
     WriteScope,
@@ -40,7 +41,7 @@ from airflow_txlog.jobs.operations.write.replaced import (
     scope_of_new_table,
 )
 from airflow_txlog.jobs.resume.attempts import run_attempts
-from airflow_txlog.jobs.resume.commit import Change
+from airflow_txlog.jobs.resume.commit import Change, check_may_remove_rows
 from airflow_txlog.jobs.resume.memory import ROWS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.resume.rule_compatibility import rules_at
 from airflow_txlog.jobs.resume.saved_work import SavedWork
@@ -49,7 +50,6 @@ from airflow_txlog.jobs.sql.column_names import check_distinct, check_names_are_
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.partitions import Partitions
 from airflow_txlog.jobs.sql.schema_evolution import SchemaJson, evolved_by_source
-from airflow_txlog.jobs.sql.scope import check_may_remove_rows, known_sum
 
 
 def write(context: JobContext) -> JobResult:

@@ -1,0 +1,91 @@
+"""Files that a job has staged, before and after its commit: those of saved work, those that VACUUM may have taken, and
+those that go again.
+
+A path is relative to the table: where a file lies follows from it and from where the table is now. The invariant: a
+path that is read back stays inside the folder, in the spelling and the form that our tasks give to new files; so
+nothing that is opened, committed or deleted for a saved file lies elsewhere, whichever process wrote it down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+
+from airflow_txlog.datafiles.change_rows import CHANGE_DIRECTORY
+from airflow_txlog.datafiles.parquet.output import StagedFile
+from airflow_txlog.datafiles.partitioning import encode_add_path
+from airflow_txlog.datafiles.staged_names import DATA_FILE, UUID
+from airflow_txlog.engine.upkeep.vacuum_request import ORPHAN_RETENTION_FLOOR_MS
+from airflow_txlog.errors import JobError
+from airflow_txlog.storage import Store
+from airflow_txlog.storage.local_files import inner_parts
+
+_VECTORS = re.compile(rf"deletion_vector_{UUID}\.bin")
+# The random directory of a file in a table with column mapping, or with delta.randomizeFilePrefixes.
+_PREFIX = re.compile("[0-9A-Za-z]+")
+
+
+def confined(file: StagedFile, folder: str = "") -> StagedFile:
+    """The file, of saved work, where its path is one that a job stages in this folder of the table.
+
+    Raises ValueError for a path that leaves the folder or is none of ours.
+    """
+    path = file.store_path
+    if encode_add_path(path) != file.path:
+        raise ValueError("a path is not spelled as ours are")
+    if folder:
+        start, path = path[: len(folder) + 1], path[len(folder) + 1 :]
+        if start != f"{folder}/":
+            raise ValueError("a path is in another folder")
+    *directories, name = inner_parts(path)
+    is_change = bool(directories) and directories[0] == CHANGE_DIRECTORY
+    if is_change:
+        del directories[0]
+    kind = DATA_FILE.fullmatch(name)
+    is_ours = (kind is not None and (kind[1] == "cdc") == is_change) or (_VECTORS.fullmatch(name) and not is_change)
+    if not is_ours or not all("=" in part or _PREFIX.fullmatch(part) for part in directories):
+        raise ValueError("a path is none of a file that a job stages")
+    return file
+
+
+# A VACUUM that is asked for no longer retention takes files that no commit names once they are this old.
+
+
+def may_be_swept(files: Sequence[StagedFile], now_ms: int) -> bool:
+    """Whether a file is so old that each of them must be seen to be there before it is relied upon.
+
+    `now_ms` is the store's clock, by which files have their times and a VACUUM knows their age.
+    """
+    return any(now_ms - file.modification_time_ms >= ORPHAN_RETENTION_FLOOR_MS // 4 for file in files)
+
+
+def check_not_swept(store: Store, files: Sequence[StagedFile]) -> None:
+    """Raises JobError, retryable, where a VACUUM may have deleted files of the commit.
+
+    Young files are not looked up. From a quarter of the least orphan retention on each one must still be there, and
+    from the half on nothing is committed: a VACUUM may be under way. A commit that names what is gone would be a hollow
+    table. The files' ages are by the store's clock. Source: soundness A16.
+    """
+    now_ms = store.now_ms()
+    if not may_be_swept(files, now_ms):
+        return
+    age_ms = now_ms - min(file.modification_time_ms for file in files)
+    gone = [file.path for file in files if store.stat(file.store_path) is None]
+    if gone or age_ms >= ORPHAN_RETENTION_FLOOR_MS // 2:
+        what = f"{len(gone)} of them are gone, the first {gone[0]}" if gone else "a vacuum may take them at any moment"
+        raise JobError(
+            f"The {len(files)} files that this job staged are up to {age_ms / 3_600_000:.0f} hours old, and {what}. "
+            "Nothing was committed. Run the job again, in smaller pieces if it takes that long.",
+            retryable=True,
+        )
+
+
+def unstage(store: Store, files: Iterable[StagedFile]) -> None:
+    """Delete staged files, which the caller has proved to be in no commit (soundness A17).
+
+    A file that cannot be deleted is an orphan for VACUUM: it must not hide the error that led here.
+    """
+    for file in files:
+        with contextlib.suppress(Exception):
+            store.delete(file.store_path)
